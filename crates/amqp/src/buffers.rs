@@ -19,17 +19,17 @@ pub struct EncodedMessage {
 }
 
 impl EncodedMessage {
-    /// Returns the length of the message in bytes.
+    /// Returns the length of the encoded message in bytes, over all pieces.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns the pieces of the message in order.
+    /// Returns the pieces of the message in order. None of them is empty.
     pub fn pieces(&self) -> &[Bytes] {
         &self.pieces
     }
 
-    /// Appends a piece without copying it.
+    /// Appends a piece without copying it. An empty piece is ignored.
     pub fn push(&mut self, piece: Bytes) {
         if !piece.is_empty() {
             self.bytes += piece.len();
@@ -64,7 +64,7 @@ impl EncodedMessage {
         }
     }
 
-    /// Removes and returns the first bytes, at most `limit`.
+    /// Removes and returns the first bytes, at most `limit`, without copying them.
     pub fn cut(&mut self, limit: usize) -> Self {
         let mut first = Self::default();
         let mut piece_count = 0;
@@ -94,7 +94,8 @@ impl From<Vec<u8>> for EncodedMessage {
     }
 }
 
-/// Output of a connection that waits to be written to the socket.
+/// Output of a connection that waits to be written to the socket. Large pieces are kept as they are, and everything
+/// else is collected in the tail.
 #[derive(Debug, Default)]
 pub struct OutputBuffer {
     /// Pieces that come before the tail.

@@ -6,7 +6,7 @@
 //! recurses, so no peer can exhaust the stack.
 use thiserror::Error;
 
-/// Reason why bytes are not valid AMQP.
+/// Reason why bytes that a peer has sent are not valid AMQP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The bytes end before the announced length.
@@ -20,20 +20,20 @@ pub enum DecodeError {
     FrameTooLarge {
         /// Size that the frame announces, in bytes.
         size: usize,
-        /// Maximum size in bytes.
+        /// Maximum size that the receiver allows, in bytes.
         max_size: usize,
     },
-    /// The value has another type than this one, or is missing.
+    /// The value is missing or has the wrong type. The text names the expected type.
     #[error("expected {0}")]
     Expected(&'static str),
 }
 
-/// Format code of null.
+/// Format code of null (AMQP 1.0 §1.6.1).
 const NULL: u8 = 0x40;
 /// First byte of a described type.
 const DESCRIBED: u8 = 0x00;
 
-/// One value, which borrows the bytes in which it was encoded.
+/// One decoded value. It borrows the bytes in which it was encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
     /// The descriptor, if it is a number or one of AMQP's own symbols.
@@ -41,7 +41,7 @@ pub struct Value<'a> {
     code: u8,
     /// Content without constructor, size and count.
     body: &'a [u8],
-    /// Number of elements of a list, map or array.
+    /// Number of elements of a list, map or array. A map counts its keys and its values.
     count: u32,
     /// The whole value as it was sent.
     octets: &'a [u8],
@@ -74,7 +74,7 @@ pub enum Scalar<'a> {
     String(&'a str),
     /// A symbol, which is a text in ASCII (AMQP 1.0 §1.6.21).
     Symbol(&'a str),
-    /// A number of another type, or a character.
+    /// A value of another primitive type, such as a float or a character.
     Other,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         Self { rest: octets }
     }
 
-    /// Returns the bytes that have not been read.
+    /// Returns the bytes that have not been read yet, for example the payload after a performative.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         self.take(width).map(|octets| number(octets) as usize)
     }
 
-    /// Reads the next value from the input.
+    /// Reads the next value, together with its descriptor if it has one.
     pub fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let start = self.rest;
         let (descriptor, code) = self.constructor()?;
@@ -193,12 +193,12 @@ impl<'a> Value<'a> {
         self.octets
     }
 
-    /// Returns true if the value is null.
+    /// Returns true if the value is null, which stands for a field that was left out (AMQP 1.0 §1.4).
     pub fn is_null(&self) -> bool {
         self.code == NULL
     }
 
-    /// Returns the value of an unsigned number.
+    /// Returns the value of an unsigned number of any width, or `None` for another type.
     pub fn as_number(&self) -> Option<u64> {
         match self.code {
             0x43 | 0x44 => Some(0),
@@ -207,7 +207,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the value if it is a boolean.
+    /// Returns the value of a boolean in any of its encodings, or `None` for another type.
     pub fn as_bool(&self) -> Option<bool> {
         match (self.code, self.body) {
             (0x41, _) => Some(true),
@@ -217,7 +217,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the value if it is a string.
+    /// Returns the text of a string. Returns `None` for a symbol, and for text that is not UTF-8.
     pub fn as_string(&self) -> Option<&'a str> {
         match self.code {
             0xa1 | 0xb1 => std::str::from_utf8(self.body).ok(),
@@ -225,12 +225,12 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns true for a string or a symbol, even if its text is not valid.
+    /// Returns true for a string or a symbol, even if its text is not valid UTF-8.
     pub fn is_text(&self) -> bool {
         matches!(self.code, 0xa1 | 0xb1 | 0xa3 | 0xb3)
     }
 
-    /// Returns the text of a string or a symbol.
+    /// Returns the text of a string or a symbol, or `None` if the text is not UTF-8.
     pub fn as_text(&self) -> Option<&'a str> {
         match self.code {
             0xa1 | 0xb1 | 0xa3 | 0xb3 => std::str::from_utf8(self.body).ok(),
@@ -263,7 +263,8 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Returns a single symbol or an array of symbols as a list.
+    /// Returns the symbols of a value. A single symbol is returned as a list of one, because a field that permits
+    /// several symbols may be sent in this way (AMQP 1.0 §1.4).
     pub fn as_symbols(&self) -> Option<Vec<&'a str>> {
         if !matches!(self.code, 0xe0 | 0xf0) {
             return self.as_text().map(|symbol| vec![symbol]);
@@ -278,17 +279,17 @@ impl<'a> Value<'a> {
         Some(symbols)
     }
 
-    /// Returns the bytes of a binary value.
+    /// Returns the bytes of a binary value. Returns `None` for another type, even for a string.
     pub fn as_binary(&self) -> Option<&'a [u8]> {
         matches!(self.code, 0xa0 | 0xb0).then_some(self.body)
     }
 
-    /// Returns the elements if the value is a list.
+    /// Returns the elements of a list, which may be empty. Returns `None` for another type.
     pub fn as_list(&self) -> Option<Elements<'a>> {
         matches!(self.code, 0x45 | 0xc0 | 0xd0).then(|| self.elements())
     }
 
-    /// Returns the keys and values of a map, alternately.
+    /// Returns the keys and values of a map, alternately. Returns `None` for another type.
     pub fn as_map(&self) -> Option<Elements<'a>> {
         matches!(self.code, 0xc1 | 0xd1).then(|| self.elements())
     }
@@ -302,7 +303,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Returns the number of a descriptor that a peer sends as a symbol.
+/// Returns the number of a descriptor that a peer sends as a symbol. For example, `amqp:open:list` is 0x10.
 fn descriptor_named(name: &str) -> Option<u64> {
     Some(match name {
         "amqp:error:list" => 0x1d,
@@ -341,7 +342,7 @@ fn descriptor_named(name: &str) -> Option<u64> {
     })
 }
 
-/// The elements of a list or a map, one after the other.
+/// The elements of a list or a map, which are decoded one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Elements<'a> {
     reader: Reader<'a>,
@@ -359,7 +360,7 @@ impl<'a> Elements<'a> {
         self.reader.value().map(|value| Some(value).filter(|value| !value.is_null()))
     }
 
-    /// Skips this many elements.
+    /// Skips this many fields. Skipping past the end is no error, because fields at the end may be left out.
     pub fn skip(&mut self, count: u32) -> Result<(), DecodeError> {
         (0..count).try_for_each(|_| self.field().map(drop))
     }
@@ -395,7 +396,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Appends encoded values to a buffer.
+/// Appends encoded values to a buffer, and counts the elements of the list or map that is being written.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
@@ -403,7 +404,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Creates a writer that appends to `out`.
+    /// Creates a writer that appends to `out` and keeps its present content.
     pub fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out, count: 0 }
     }
@@ -413,28 +414,28 @@ impl<'a> Writer<'a> {
         self.count += 1;
     }
 
-    /// Writes null.
+    /// Writes null, which leaves out the field at this position.
     pub fn null(&mut self) {
         self.octets(&[NULL]);
     }
 
-    /// Writes a boolean.
+    /// Writes a boolean, which takes a single byte.
     pub fn boolean(&mut self, truth: bool) {
         self.octets(&[if truth { 0x41 } else { 0x42 }]);
     }
 
-    /// Writes a ubyte.
+    /// Writes a ubyte, an unsigned number of 8 bits.
     pub fn ubyte(&mut self, number: u8) {
         self.octets(&[0x50, number]);
     }
 
-    /// Writes a ushort.
+    /// Writes a ushort, an unsigned number of 16 bits.
     pub fn ushort(&mut self, number: u16) {
         let [a, b] = number.to_be_bytes();
         self.octets(&[0x60, a, b]);
     }
 
-    /// Writes a uint in its shortest form.
+    /// Writes a uint, an unsigned number of 32 bits, in its shortest form: one, two or five bytes.
     pub fn uint(&mut self, number: u32) {
         match number {
             0 => self.octets(&[0x43]),
@@ -446,7 +447,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a ulong.
+    /// Writes a ulong, an unsigned number of 64 bits, always with all of its eight bytes.
     pub fn ulong(&mut self, number: u64) {
         self.out.push(0x80);
         self.octets(&number.to_be_bytes());
@@ -458,17 +459,17 @@ impl<'a> Writer<'a> {
         self.octets(&milliseconds.to_be_bytes());
     }
 
-    /// Writes a string.
+    /// Writes a string. The length takes one byte for up to 255 bytes of text, and four bytes for more.
     pub fn string(&mut self, text: &str) {
         self.variable(0xa1, text.as_bytes());
     }
 
-    /// Writes a symbol.
+    /// Writes a symbol. The caller must make sure that the text is ASCII.
     pub fn symbol(&mut self, text: &str) {
         self.variable(0xa3, text.as_bytes());
     }
 
-    /// Writes a binary value.
+    /// Writes a binary value. The length takes one byte or four, as in a string.
     pub fn binary(&mut self, octets: &[u8]) {
         self.variable(0xa0, octets);
     }
@@ -488,7 +489,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes an encoded value that was read before.
+    /// Copies an encoded value, for example the source of an attach that the answer repeats.
     pub fn raw(&mut self, octets: &[u8]) {
         self.octets(octets);
     }
@@ -510,13 +511,13 @@ impl<'a> Writer<'a> {
         self.compound(0xd1, entries);
     }
 
-    /// Writes a string that has a descriptor.
+    /// Writes a string that has a descriptor, for example the amqp-value section of a message.
     pub fn described_string(&mut self, descriptor: u8, text: &str) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.string(text);
     }
 
-    /// Writes a binary value that has a descriptor.
+    /// Writes a binary value that has a descriptor, for example the data section of a message.
     pub fn described_binary(&mut self, descriptor: u8, octets: &[u8]) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.binary(octets);
@@ -530,7 +531,7 @@ impl<'a> Writer<'a> {
         self.count += 1;
     }
 
-    /// Writes an array of symbols.
+    /// Writes an array of symbols. Each of them may have at most 255 bytes.
     pub fn symbols(&mut self, names: &[&str]) {
         let length: usize = names.iter().map(|name| name.len() + 1).sum();
         self.out.push(0xf0);
@@ -544,8 +545,7 @@ impl<'a> Writer<'a> {
         self.count += 1;
     }
 
-    /// Writes a compound value. Size and count are filled in afterwards, because they are not known
-    /// before.
+    /// Writes a compound value. Size and count come first but are filled in last, when the elements have been written.
     fn compound(&mut self, code: u8, fields: impl FnOnce(&mut Writer<'_>)) {
         self.out.push(code);
         let at = self.out.len();

@@ -63,17 +63,16 @@ const MAX_SENT_FRAME_SIZE: u32 = (1 << 20) + (64 << 10);
 /// Interval in which we want to hear something, in milliseconds. A peer that is silent for twice
 /// this time counts as gone (AMQP 1.0 §2.4.5).
 pub const IDLE_TIMEOUT_MS: u32 = 30_000;
-/// Number of frames of a session that may be under way to us.
+/// Number of transfer frames that a peer may have under way to us on one session.
 const INCOMING_WINDOW: u32 = 4096;
 /// Maximum numbers of sessions of a connection, and of links of a session.
 const MAX_SESSIONS: usize = 64;
 const MAX_LINKS: usize = 64;
-/// Maximum length of a link's name in bytes.
 const MAX_LINK_NAME_BYTES: usize = 1024;
 /// Maximum length of a delivery-tag in bytes (AMQP 1.0 §2.8.7).
 const MAX_TAG_BYTES: usize = 32;
 
-/// Identifies a session that we have begun.
+/// Identifies a session that we have begun. No other session gets the same number before `end_session`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(u16);
 
@@ -84,9 +83,9 @@ pub enum ConnectionEvent<T> {
     Opened,
     /// A session has ended. Its links have already been reported as detached.
     Ended {
-        /// Number of the session that has ended.
+        /// The session that has ended. A client must still release it with `end_session`.
         session: SessionId,
-        /// The reason. `None` if neither side gave one.
+        /// Reason of the end. `None` if neither side gave a reason.
         error: Option<EndError>,
     },
     /// On a server, the peer asks for a link, and the caller must `accept` or `refuse` it. On a
@@ -104,7 +103,7 @@ pub enum ConnectionEvent<T> {
     /// A message was received. Unless its sender has settled it, the caller must answer with
     /// `settle` or `reject`.
     MessageReceived {
-        /// The link over which it was received.
+        /// The link over which the message was received.
         link: LinkId,
         /// Number of the delivery in its session.
         delivery: u32,
@@ -119,10 +118,10 @@ pub enum ConnectionEvent<T> {
         sent: T,
         /// The outcome that the receiver reported.
         outcome: DeliveryOutcome,
-        /// The peer's reason, if it rejected the message and gave one.
+        /// The peer's reason, if it rejected the message and gave a reason.
         error: Option<Arc<PeerError>>,
     },
-    /// A link has credit again, or a session has room again.
+    /// A link has credit again, or a session has room again. The caller can try again to send.
     CreditChanged,
     /// The peer has sent everything that it had, and has returned its remaining credit, as `drain`
     /// asked it to.
@@ -138,7 +137,7 @@ pub enum ConnectionEvent<T> {
         unsettled: Vec<T>,
         /// Tells whether only the link has ended, or its whole session.
         scope: Scope,
-        /// The reason. `None` if neither side gave one.
+        /// Reason of the end. `None` if neither side gave a reason.
         error: Option<EndError>,
     },
     /// The connection is closed, either by the peer or because the peer has answered our close.
@@ -197,7 +196,7 @@ struct LinkState {
     tolerance: u32,
     delivery_count: u32,
     drain: Drain,
-    /// Set if messages are sent settled.
+    /// Set if messages are sent settled, so that no outcome comes for them.
     presettled: bool,
     name: String,
     incomplete: Option<IncompleteDelivery>,
@@ -304,40 +303,44 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Returns the output that the caller must write to the socket.
+    /// Returns the output that the caller must write to the socket. `write_dispositions` must be called before, because
+    /// it adds the latest settlements.
     pub fn output(&mut self) -> &mut OutputBuffer {
         &mut self.output
     }
 
-    /// Returns true if links can be attached.
+    /// Returns true if both sides have sent their open and neither has sent a close. Only then can links be attached.
     pub fn is_open(&self) -> bool {
         self.state == ConnectionState::Opened
     }
 
-    /// Returns true if the connection is closed.
+    /// Returns true if the connection has ended, after a close or an error. The rest of the output must still be
+    /// written.
     pub fn is_closed(&self) -> bool {
         self.state == ConnectionState::Closed
     }
 
-    /// Returns the interval in which the peer wants to hear something, in milliseconds.
+    /// Returns the peer's idle timeout in milliseconds, or `None` if it has none. We must send a frame more often than
+    /// that.
     pub fn peer_idle_timeout_ms(&self) -> Option<u32> {
         self.peer_idle_timeout_ms
     }
 
-    /// Returns the peer's product, as named in its open.
+    /// Returns the peer's product, as named in its open. All fields are empty before the open has arrived.
     pub fn peer_product(&self) -> &PeerProduct {
         &self.peer_product
     }
 
-    /// Sends a heartbeat, if the connection is open.
+    /// Sends a heartbeat, an empty frame that keeps the peer's idle timeout from expiring. Does nothing if the
+    /// connection is not open.
     pub fn send_heartbeat(&mut self) {
         if self.is_open() {
             frame::write(self.output.tail(), Layer::Amqp, 0, |_| {});
         }
     }
 
-    /// Returns the next event. `None` means that more input is needed. An error ends the
-    /// connection. The output then contains the close that reports it.
+    /// Returns the next event. `None` means that more input is needed. An error ends the connection. If the peer can
+    /// already read a close, the output contains the close that reports the error.
     pub fn next_event(&mut self, input: &mut BytesMut) -> Result<Option<ConnectionEvent<T>>, ConnectionError> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -354,7 +357,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Reads one header or one frame. Returns false if there is none.
+    /// Reads one header or one frame. Returns false if the input does not contain a complete one.
     fn step(&mut self, input: &mut BytesMut) -> Result<bool, ConnectionError> {
         match self.state {
             ConnectionState::Closed => Ok(false),
@@ -596,7 +599,8 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Returns our link for the peer's number.
+    /// Returns our link for the peer's handle. Returns `None` if we do not know the handle, for example because the
+    /// link has already been detached.
     fn local_link(&self, channel: u16, remote: u32) -> Result<Option<LinkId>, Violation> {
         check_handle(remote)?;
         let Some(session) = self.sessions.get(&channel) else { return Ok(None) };
@@ -718,7 +722,8 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Accepts a link that the peer asks for.
+    /// Accepts a link that the peer asks for. The attach was already answered, so this sends nothing, but messages can
+    /// pass from now on.
     pub fn accept(&mut self, id: LinkId) {
         if let Some(link) = self.link(id) {
             link.accepted = true;
@@ -793,7 +798,7 @@ impl<T> AmqpConnection<T> {
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        // The flow may have crossed our detach.
+        // The flow may have crossed our detach. Only the part about the session counts then.
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let link = link.filter(|(_, link)| link.accepted);
         let id = link.as_ref().map(|(id, _)| *id);
@@ -884,12 +889,13 @@ impl<T> AmqpConnection<T> {
             self.events.push_back(ConnectionEvent::Settled { sent: sent.token, outcome, error });
             any = true;
         }
+        // The receiver has reported an outcome without settling, so it waits for our settlement.
         if !settled && any {
             frame::write_disposition(self.output.tail(), channel, LinkRole::Sender, (first, last), outcome);
         }
     }
 
-    /// Returns the number of bytes of messages that are not complete.
+    /// Returns the number of bytes that are kept of messages whose last frame has not arrived yet.
     pub fn incomplete_bytes(&self) -> u64 {
         let links = self.sessions.values().flat_map(|session| session.links.values());
         links.filter_map(|link| link.incomplete.as_ref()).map(|incomplete| incomplete.message.bytes() as u64).sum()
@@ -904,7 +910,7 @@ impl<T> AmqpConnection<T> {
         self.link(id).map_or(0, |link| link.credit)
     }
 
-    /// Grants the peer credit for this many messages.
+    /// Grants the peer credit for this many messages. The number replaces the remaining credit and is not added to it.
     pub fn grant(&mut self, id: LinkId, credit: u32) {
         let is_client = matches!(self.role, ConnectionRole::Client(_));
         if let Some(link) = self.link(id).filter(|link| link.accepted) {
@@ -914,8 +920,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Settles a received message. `write_dispositions` reports it to the peer, together with
-    /// others.
+    /// Settles a received message. `write_dispositions` reports it to the peer, in one frame with neighbouring
+    /// deliveries that have the same outcome.
     pub fn settle(&mut self, id: LinkId, delivery: u32, outcome: DeliveryOutcome) {
         let is_open = self.is_open();
         let Some(session) = self.sessions.get_mut(&id.channel).filter(|session| is_open && !session.end_sent) else {
@@ -937,7 +943,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Rejects a received message, with a condition and a description.
+    /// Rejects a received message, with a condition and a description. The outcomes of earlier messages are written
+    /// before it.
     pub fn reject(&mut self, id: LinkId, delivery: u32, condition: &str, description: &str) {
         self.write_dispositions();
         let is_open = self.is_open();
@@ -959,7 +966,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Returns true if a message may be sent over a link now.
+    /// Returns true if a message can be sent over a link now: the link has credit, the session has room, and no other
+    /// message of the session is partly sent.
     pub fn may_send(&self, id: LinkId) -> bool {
         self.is_open()
             && self.sessions.get(&id.channel).is_some_and(|session| {
@@ -975,7 +983,7 @@ impl<T> AmqpConnection<T> {
     /// by the sender, `token` comes back at once.
     ///
     /// # Panics
-    /// If `may_send` is false for the link.
+    /// Panics if `may_send` is false for the link.
     pub fn send(&mut self, id: LinkId, message: EncodedMessage, token: T) {
         let (head, is_drained) = self.begin_delivery(id, token);
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
@@ -989,7 +997,7 @@ impl<T> AmqpConnection<T> {
     /// If both fit into one frame, nothing is allocated, and a long payload is not copied.
     ///
     /// # Panics
-    /// If `may_send` is false for the link.
+    /// Panics if `may_send` is false for the link.
     pub fn send_parts(&mut self, id: LinkId, sections: &[u8], payload: Bytes, token: T) {
         let room = self.peer_max_frame_size as usize - HEADER_BYTES - MAX_TRANSFER_BYTES;
         if sections.len() + payload.len() > room {
@@ -1089,7 +1097,7 @@ impl<T> AmqpConnection<T> {
         });
     }
 
-    /// Closes the connection from our side, and tells the peer the reason.
+    /// Closes the connection from our side, and tells the peer the reason. Does not wait for the peer's answer.
     pub fn write_close(&mut self, error: Option<(&str, &str)>) {
         self.write_dispositions();
         if matches!(self.state, ConnectionState::Opened | ConnectionState::ExpectOpen) {
@@ -1117,7 +1125,7 @@ impl<T> AmqpConnection<T> {
                 self.output.tail().extend_from_slice(&AMQP_HEADER);
                 self.state = ConnectionState::ExpectOpen;
             }
-            // Our open has already been sent.
+            // The client's open is already in the output, so a close may follow it.
             (ConnectionRole::Client(_), ConnectionState::ExpectHeader { authenticated: true }) => {
                 self.state = ConnectionState::ExpectOpen;
             }
@@ -1126,13 +1134,14 @@ impl<T> AmqpConnection<T> {
         self.write_close(Some((Violation::RESOURCE_LIMIT, "the handshake took too long")));
     }
 
-    /// Ends a connection whose peer was silent for too long (AMQP 1.0 §2.4.5).
+    /// Ends a connection whose peer was silent for too long (AMQP 1.0 §2.4.5). The caller measures the silence, because
+    /// the connection has no clock.
     pub fn time_out_silence(&mut self) {
         self.write_close(Some((Violation::RESOURCE_LIMIT, "the peer was silent for too long")));
     }
 
-    /// Returns the tokens of all messages that were sent and not settled. For use after the end of
-    /// the connection.
+    /// Returns the tokens of all messages that were sent and not settled. The caller calls this after the end of the
+    /// connection, because nobody will settle them any more.
     pub fn take_unsettled(&mut self) -> Vec<T> {
         let settled = std::mem::take(&mut self.events).into_iter().filter_map(|event| match event {
             ConnectionEvent::Detached { unsettled, .. } => Some(unsettled),
@@ -1293,8 +1302,8 @@ impl<T> Session<T> {
         self.next_outgoing_id = self.next_outgoing_id.wrapping_add(1);
     }
 
-    /// Returns the full number of a delivery of which the peer sent the lower half: the number that
-    /// is nearest to the next delivery.
+    /// Extends a delivery number of 32 bits, as the peer sends it, to the full number. The result is the number nearest
+    /// to the next delivery.
     fn number_of(&self, id: u32) -> i64 {
         self.next_delivery + i64::from(id.wrapping_sub(self.next_delivery as u32) as i32)
     }

@@ -12,7 +12,6 @@ use bytes::{Buf, Bytes, BytesMut};
 pub(crate) const HEADER_BYTES: usize = 8;
 /// Header that begins the AMQP layer. Frames follow these eight bytes.
 pub(crate) const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
-/// Header that begins the SASL layer.
 pub(crate) const SASL_HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +28,8 @@ pub(crate) struct Frame {
     pub(crate) body: Bytes,
 }
 
-/// Cuts off the first frame if it is complete. A frame that announces more than `max_size` bytes is
-/// refused at once.
+/// Cuts off the first frame if it is complete. A frame that announces more than `max_size` bytes is refused at once, so
+/// that a peer cannot make us buffer it.
 pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Frame>, DecodeError> {
     let Some(size) = input.first_chunk().map(|size| u32::from_be_bytes(*size) as usize) else { return Ok(None) };
     if size < HEADER_BYTES {
@@ -61,9 +60,9 @@ pub(crate) fn decode(input: &mut BytesMut, max_size: usize) -> Result<Option<Fra
 /// Role of a peer on a link (AMQP 1.0 §2.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRole {
-    /// The peer sends messages.
+    /// The peer sends messages over the link.
     Sender,
-    /// The peer receives messages.
+    /// The peer receives messages over the link.
     Receiver,
 }
 
@@ -84,11 +83,11 @@ pub enum DeliveryOutcome {
     Accepted,
     /// The receiver refuses the message, which must not be delivered again.
     Rejected,
-    /// The receiver has not processed the message.
+    /// The receiver has not processed the message, so the message may be sent again.
     Released,
     /// Like `Released`, but the receiver may count the attempt.
     Modified {
-        /// Set if this counts as a failed delivery attempt.
+        /// Set if the attempt counts as a failed delivery.
         failed: bool,
     },
 }
@@ -132,13 +131,13 @@ pub(crate) struct Flow {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DispositionFrame {
-    /// Role of the peer on the link.
+    /// Role on the link of the peer that sends the disposition.
     pub(crate) role: LinkRole,
     pub(crate) first: u32,
     pub(crate) last: u32,
     pub(crate) settled: bool,
     pub(crate) outcome: Option<DeliveryOutcome>,
-    /// Reason of a rejection.
+    /// Reason that the receiver gave for a rejection.
     pub(crate) error: Option<PeerError>,
 }
 
@@ -214,7 +213,7 @@ fn read_attach<'a>(fields: &mut Elements<'a>) -> Result<Attach<'a>, DecodeError>
     let handle = handle(fields)?;
     let role = LinkRole::read(fields)?;
     let sender_settle_mode = fields.number_or(2)? as u8;
-    fields.skip(1)?; // rcv-settle-mode: first, whatever is wished for; the reply says so
+    fields.skip(1)?; // rcv-settle-mode: the requested mode is ignored, because our answer always says first
     let source = fields.field()?;
     let target = fields.field()?;
     fields.skip(2)?; // unsettled, incomplete-unsettled: nothing is resumed
@@ -290,7 +289,7 @@ pub(crate) fn write(out: &mut Vec<u8>, layer: Layer, channel: u16, performative:
     finish(out, start, 0);
 }
 
-/// Begins a frame. `finish` fills in its size.
+/// Begins a frame. Returns its offset in `out`, which `finish` needs to fill in the size.
 pub(crate) fn begin(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
     let start = out.len();
     let kind = if layer == Layer::Sasl { 1 } else { 0 };
@@ -332,7 +331,7 @@ pub(crate) fn write_rejection(out: &mut Vec<u8>, channel: u16, delivery: u32, er
         out.described_list(0x15, |fields| {
             LinkRole::Receiver.write(fields);
             fields.uint(delivery);
-            fields.null(); // last: the same
+            fields.null(); // last: null means the same as first
             fields.boolean(true);
             fields.described_list(0x25, |fields| write_error(fields, Some(error)));
         });

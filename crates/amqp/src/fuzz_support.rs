@@ -7,7 +7,7 @@ use crate::sasl::ListenerAuth;
 use crate::sasl_client::ClientLogin;
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Credit that the connection grants its peer.
+/// Number of messages for which the connection grants its peer credit.
 const CREDIT: u32 = 10;
 /// Size of the messages that the connection sends, in bytes. With the smallest frame size, they
 /// need two frames.
@@ -37,9 +37,9 @@ pub struct FuzzConnection {
 pub struct FuzzOutcome {
     /// Events of the connection in the order in which they came.
     pub events: Vec<ConnectionEvent<u64>>,
-    /// Reason why the connection could not continue.
+    /// Error that ended the connection, or `None` if it could continue until the end of the input.
     pub error: Option<ConnectionError>,
-    /// Bytes that the connection has written.
+    /// Everything that the connection wrote for its peer.
     pub output: Vec<u8>,
     /// Number of messages that were sent and never came back with an event. It must be 0.
     pub lost: u64,
@@ -81,7 +81,8 @@ impl FuzzConnection {
         Self { role, connection, input: BytesMut::new(), senders: Vec::new(), next: 0, outcome }
     }
 
-    /// Passes more bytes from the peer to the connection.
+    /// Passes more bytes from the peer to the connection, and answers the events that they cause. Does nothing after an
+    /// error or a close.
     pub fn feed(&mut self, octets: &[u8]) {
         if self.outcome.error.is_some() || self.connection.is_closed() {
             return;
@@ -178,7 +179,7 @@ impl FuzzConnection {
         self.connection.incomplete_bytes()
     }
 
-    /// Ends the session and returns its result.
+    /// Ends the run and returns its outcome. Messages that are still unsettled count as returned, not as lost.
     pub fn finish(mut self) -> FuzzOutcome {
         self.connection.write_dispositions();
         let waiting = self.connection.output().remaining();

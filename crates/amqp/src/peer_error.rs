@@ -9,11 +9,12 @@ const MAX_TEXT_CHARACTERS: usize = 1000;
 /// An error that a peer reports (AMQP 1.0 §2.8.14).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerError {
-    /// Condition, such as `amqp:not-found`.
+    /// Symbol that classifies the error, such as `amqp:not-found`.
     pub condition: String,
-    /// Description. Empty if the peer sent none.
+    /// Description of the error for a person. Empty if the peer sent none.
     pub description: String,
-    /// Place to go instead (`amqp:connection:redirect`, `amqp:link:redirect`).
+    /// Place to which the peer redirects us. Only `amqp:connection:redirect` and `amqp:link:redirect` have such a
+    /// place.
     pub redirect: Option<RedirectTarget>,
 }
 

@@ -5,7 +5,7 @@ use crate::codec::{DecodeError, Elements};
 /// Maximum length of a peer's text, in characters. Longer texts are cut.
 const MAX_TEXT_CHARACTERS: usize = 100;
 
-/// Product of a peer. A text is empty if the peer did not send it.
+/// Product of a peer, as the peer names it in its open. A field is empty if the peer did not send it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerProduct {
     /// Container-id that the peer names in its open.

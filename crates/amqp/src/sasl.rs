@@ -6,16 +6,16 @@ use mailrun_sasl::plain::PlainMessage;
 use mailrun_sasl::same;
 use std::fmt;
 
-/// A user name and its password, which a server accepts from its clients.
+/// The user name and password that a server accepts from its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainCredentials {
-    /// Name of the user.
+    /// Name of the user, exactly as the client must send it.
     pub user: String,
     /// Password that a client must give with this user name.
     pub password: Password,
 }
 
-/// Ways in which a peer may authenticate itself.
+/// The logins that a listener accepts from its clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenerAuth {
     /// PLAIN with any name and password, ANONYMOUS, or no SASL at all. This is for a listener that
@@ -33,12 +33,12 @@ pub(crate) enum AuthOutcome {
 }
 
 impl ListenerAuth {
-    /// Returns true if the client may skip SASL.
+    /// Returns true if the client may skip SASL and begin with the AMQP header at once.
     pub(crate) fn is_optional(&self) -> bool {
         *self == Self::Any
     }
 
-    /// Writes the frame that offers the mechanisms.
+    /// Writes the frame sasl-mechanisms, which offers the accepted mechanisms to the client.
     pub(crate) fn write_offer(&self, out: &mut Vec<u8>) {
         let names: &[&str] = match self {
             Self::Any => &["PLAIN", "ANONYMOUS"],
@@ -47,7 +47,8 @@ impl ListenerAuth {
         frame::write(out, Layer::Sasl, 0, |out| out.described_list(0x40, |fields| fields.symbols(names)));
     }
 
-    /// Checks a sasl-init, and decides about the login.
+    /// Checks the login in a client's sasl-init. An error means that the frame is malformed, and not that the login is
+    /// wrong.
     pub(crate) fn check_init(&self, body: &[u8]) -> Result<AuthOutcome, DecodeError> {
         let init = Reader::new(body).value()?;
         let expected = DecodeError::Expected("a sasl-init");
@@ -73,7 +74,7 @@ impl PlainCredentials {
 }
 
 impl AuthOutcome {
-    /// Writes the frame with this outcome.
+    /// Writes the frame sasl-outcome, which tells the client whether its login was accepted.
     pub(crate) fn write(self, out: &mut Vec<u8>) {
         let code = match self {
             Self::Accepted => 0,
@@ -84,17 +85,17 @@ impl AuthOutcome {
     }
 }
 
-/// A secret that debug output does not show.
+/// A password that debug output does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
 impl Password {
-    /// Wraps a password, so that `Debug` does not print it.
+    /// Wraps a password, so that it does not get into logs through `Debug`.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Returns the secret, for the code that sends it.
+    /// Returns the password in the clear, for the code that sends or compares it.
     pub fn reveal(&self) -> &str {
         &self.0
     }

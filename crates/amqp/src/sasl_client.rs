@@ -11,12 +11,12 @@ use mailrun_sasl::scram::{ClientFinal, ClientFirst, ScramHash};
 use mailrun_sasl::{plain, prepared};
 use thiserror::Error;
 
-/// Login of a client: its identity, and how it proves it.
+/// The login with which a client proves its identity to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientLogin {
     /// The client has no identity (RFC 4505).
     Anonymous,
-    /// The client sends user name and password as they are (RFC 4616).
+    /// The client sends the user name and the password in the clear (RFC 4616).
     Plain {
         /// Name of the user that logs in.
         user: String,
@@ -31,15 +31,15 @@ pub enum ClientLogin {
         hash: ScramHash,
         /// Name of the user that logs in.
         user: String,
-        /// Password that the client proves to know.
+        /// Password that the client proves to know. The password itself is not sent.
         password: Password,
-        /// Random text of printable ASCII without a comma. Each connection needs another one.
+        /// Random text of printable ASCII without a comma. Each login needs a new nonce (RFC 5802 §5.1).
         nonce: String,
     },
 }
 
 impl ClientLogin {
-    /// Returns the name of the SASL mechanism.
+    /// Returns the name of the SASL mechanism, for example `SCRAM-SHA-256`.
     pub fn mechanism(&self) -> &'static str {
         match self {
             Self::Anonymous => "ANONYMOUS",
@@ -50,10 +50,10 @@ impl ClientLogin {
     }
 }
 
-/// Reason why a client is not authenticated.
+/// Reason why the server did not authenticate this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LoginError {
-    /// The peer does not offer the mechanism.
+    /// The peer offers other SASL mechanisms, but not the one that this login needs.
     #[error("the peer does not offer the mechanism")]
     NotOffered,
     /// The peer does not use SASL, so no login is possible.
@@ -62,7 +62,7 @@ pub enum LoginError {
     /// The peer rejects the login, for example because of a wrong password.
     #[error("the peer rejected the login")]
     Rejected,
-    /// The peer cannot check the login at the moment.
+    /// The peer cannot check the login at the moment (outcome sys-temp), so a later attempt may succeed.
     #[error("the peer cannot check the login now")]
     Unavailable,
     /// The peer does not prove that it knows the password, or its SCRAM challenge is unacceptable.

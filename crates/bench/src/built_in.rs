@@ -38,7 +38,8 @@ impl BuiltInScenario {
     /// Finds the built-in scenario with this name.
     ///
     /// # Errors
-    /// If there is no such scenario. If another one has a similar name, the error suggests it.
+    /// Returns an error if there is no such scenario. If another one has a similar name, the error
+    /// suggests it.
     pub fn named(name: &str) -> Result<Self> {
         if let Some(scenario) = BUILT_IN.iter().find(|scenario| scenario.name == name) {
             return Ok(*scenario);
@@ -53,7 +54,7 @@ impl BuiltInScenario {
 /// Reads the scenario in a TOML file, or the built-in scenario with this name.
 ///
 /// # Errors
-/// If the scenario cannot be read, or if it contains a mistake.
+/// Returns an error if the scenario cannot be read, or if it contains a mistake.
 pub fn load_scenario(name: &str) -> Result<Scenario> {
     let text = match is_toml_file(name) {
         true => toml_file::read(Path::new(name))?,

@@ -35,8 +35,8 @@ pub(super) struct PartyFiles {
 }
 
 impl PartyFiles {
-    /// Path to which the bench's own sink writes its certificate, beside the files of the
-    /// processes.
+    /// Returns the path to which the bench's own sink writes its certificate, beside the files of
+    /// the processes.
     pub(super) fn certificate(&self) -> String {
         self.record.with_file_name("sink-certificate.pem").to_string_lossy().into_owned()
     }
@@ -49,8 +49,8 @@ pub(super) struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Creates the directory. If the user named one that exists, the results of an older run in it
-    /// are deleted first. If this run fails, they must not be mistaken for its own.
+    /// Creates the directory of a run. If the user named one that exists, deletes the results of an
+    /// older run in it, because they must not be mistaken for this run's if this run fails.
     pub(super) fn create(out: Option<&Path>, name: &str, started_at: Timestamp) -> Result<Self> {
         match out {
             Some(path) => Self::create_named(path),
@@ -74,9 +74,9 @@ impl RunDirectory {
         Ok(directory)
     }
 
-    /// Creates a directory of a generated name, in the directory for temporary files if the usual
-    /// place cannot be written. A run that was asked only for its verdict or for `--json -` needs no
-    /// place of its own.
+    /// Creates a directory with a generated name. If the usual place cannot be written, uses the directory for
+    /// temporary files, because a run that was asked only for its verdict or for `--json -` does not need the usual
+    /// place.
     fn create_unnamed(results: &Path, temporary: &Path, name: &str, started_at: Timestamp) -> Result<Self> {
         match Self::create_timestamped(results, name, started_at) {
             Err(error) if is_forbidden(&error) => {
@@ -97,7 +97,7 @@ impl RunDirectory {
             let path = results.join(if number == 1 { stem.clone() } else { format!("{stem}-{number}") });
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Self { path: absolute(&path)?, origin: DirectoryOrigin::Generated }),
-                // Another run has started in the same second.
+                // Another run has started in the same second. Try the next number.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
@@ -114,19 +114,19 @@ impl RunDirectory {
         PartyFiles { record: file("json"), ledger: file("ledger"), intervals: file("hlog") }
     }
 
-    /// Path of a process's file, such as `source.stderr`.
+    /// Returns the path of a process's file, such as `source.stderr`.
     pub(super) fn file(&self, role: Role, kind: &str) -> PathBuf {
         self.path.join(format!("{}.{kind}", role.name()))
     }
 
-    /// Directory in which the relay keeps its mail and its other files.
+    /// Returns the directory in which the relay keeps its mail and its other files.
     pub(super) fn spool(&self) -> PathBuf {
         self.file(Role::Relay, "spool")
     }
 
     /// Writes the run's record and reports. If the account is closed, the processes' ledgers are
-    /// deleted. Otherwise they are kept, because they name the messages. The relay's spool is kept,
-    /// too, if messages may still be in it.
+    /// deleted. Otherwise they are kept, because they tell which messages are missing. The relay's
+    /// spool is kept, too, if messages may still be in it.
     pub(super) fn save(&mut self, record: &Record) -> Result<()> {
         let json = record.to_json().context("the record cannot be written as JSON")?;
         self.write("run.json", &format!("{json}\n"))?;
@@ -165,7 +165,8 @@ impl RunDirectory {
     }
 }
 
-/// True if a directory must not be created at a place, by its permissions or its file system.
+/// Returns true if a directory could not be created because of permissions or a read-only file
+/// system.
 fn is_forbidden(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
     kind.is_some_and(|kind| matches!(kind, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem))

@@ -40,14 +40,14 @@ const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 #[derive(Clone, Debug)]
 pub(super) struct PartyResults {
     pub(super) record: Record,
-    /// Units that the source's server accepted, or that the sink received. `None` if the process
-    /// could not write the file.
+    /// Units, each a message for one recipient, that the source's server accepted or that the sink
+    /// received. `None` if the process could not write the file.
     pub(super) units: Option<Ledger>,
-    /// Units that bounced, as notifications told the sink.
+    /// Units that bounced, according to notifications that the sink received.
     pub(super) bounced: Ledger,
 }
 
-/// Results of a sink. There is no record if nothing of the run ever reached the sink.
+/// Results of a sink, without a record if nothing of the run ever reached it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SinkResults {
     pub(super) record: Option<Record>,
@@ -56,8 +56,8 @@ pub(super) struct SinkResults {
 }
 
 impl SinkResults {
-    /// Removes the deliveries. Without a trace in the messages, the sink cannot know which of them
-    /// belong to the run.
+    /// Removes the deliveries, because without a trace in the messages the sink cannot know which
+    /// of them belong to the run.
     pub(super) fn without_deliveries(mut self) -> Self {
         self.record.iter_mut().for_each(|record| record.stages.retain(|row| row.name != Stage::Delivered));
         Self { units: None, ..self }
@@ -79,7 +79,7 @@ pub(super) struct BenchRelayResults {
     pub(super) queued: Option<Ledger>,
     /// Recipients to whom the relay gave up delivering.
     pub(super) given_up: u64,
-    /// Remarks on the relay for the report.
+    /// Remarks on the relay for the report, for example that its directory is kept.
     pub(super) notes: Vec<String>,
 }
 
@@ -135,7 +135,8 @@ impl BenchFault {
     }
 }
 
-/// Results of a run, collected after all processes have ended. The run's record is made from them.
+/// Results of a run, from which its record is made. They are collected after all processes have
+/// ended.
 #[derive(Clone, Debug)]
 pub(super) struct RunResults {
     pub(super) run: RunId,
@@ -148,7 +149,7 @@ pub(super) struct RunResults {
     pub(super) disk_bytes: Option<u64>,
     /// Disk space that the relay's directory took before and after the run.
     pub(super) disk_usage: DiskUsage,
-    /// `None` if nobody observed deliveries.
+    /// Deliveries as the sink saw them. `None` if nobody observed deliveries.
     pub(super) arrivals: Option<SinkResults>,
     pub(super) between: Topology,
     /// Owner of the sink. Only faults of the bench's own sink count as ordered by the user.
@@ -165,7 +166,7 @@ pub(super) struct RunResults {
     pub(super) load_started_at: Duration,
     pub(super) observations: Vec<PartyObservation>,
     pub(super) surroundings: Surroundings,
-    /// CPU time that the bench itself used in the time of `surroundings`.
+    /// CPU time that the bench itself used during the time that `surroundings` covers.
     pub(super) own_s: f64,
 }
 
@@ -241,13 +242,14 @@ pub(super) fn relay(
             .map(|row| row.failed)
             .fold(0, u64::saturating_add)
     });
+    // Assume an empty queue. The caller reads the queue itself if mail may be left in it.
     let queued = relay.is_own().then(Ledger::default);
     Some(BenchRelayResults { party, queued, given_up, notes: remarks })
 }
 
 fn relay_party(relay: &Relay, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
     relay.role()?;
-    // Only our own relay writes a record with its figures.
+    // Only our own relay writes a record, so these figures of other relays are unknown.
     let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
     Some(Party {
         durability: relay.durability(),
@@ -262,7 +264,7 @@ fn relay_party(relay: &Relay, cpus: Option<&CpuList>, own: Option<&Record>) -> O
 /// Reads which units of a run are in the queue of our own relay. The relay must have stopped.
 ///
 /// # Errors
-/// If the queue cannot be read.
+/// Returns an error if the queue cannot be read.
 pub(super) fn relay_queue(program: &Path, directory: &RunDirectory, run: RunId) -> Result<Ledger> {
     let path = directory.file(Role::Relay, "ledger");
     let mut command = Command::new(program);
@@ -275,19 +277,20 @@ pub(super) fn relay_queue(program: &Path, directory: &RunDirectory, run: RunId) 
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Reports whether the files below that directory are in memory. A sync of such files proves
+/// Reports whether the files below that directory are in memory, so that a sync of them proves
 /// nothing.
 fn is_in_memory(directory: &Path) -> bool {
     rustix::fs::statfs(directory).is_ok_and(|filesystem| MEMORY_FILESYSTEMS.contains(&(filesystem.f_type as u64)))
 }
 
-/// Number of messages that were answered 250, including the warm-up's messages.
+/// Returns the number of messages that the server accepted with 250, including messages of the
+/// warm-up.
 pub(super) fn accepted_messages(source: &Record) -> u64 {
     let counted: u64 = source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum();
     counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
 }
 
-/// Makes the run's record. `directory` is the one that has the run's files.
+/// Makes the run's record from its results and from the files in `directory`.
 pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Timestamp, results: RunResults) -> Record {
     let RunResults {
         run,
@@ -347,7 +350,8 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
         fill_costs(&mut record, &observation);
         fill_usage(&mut record, &observation);
     }
-    // The source measures exactly while it runs.
+    // Prefer the source's own figures, because they cover exactly the time in which the source
+    // runs.
     if let Some(of_source) = &record.surroundings {
         surroundings.load_processor_s = of_source.processor_s;
         surroundings.used_share = of_source.used_share;
@@ -364,8 +368,8 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     record
 }
 
-/// Reads the server's last replies by the number of the message. The source left them in a file in
-/// `directory`, which this function deletes.
+/// Reads the server's replies to the last messages, by the number of the message. The source left
+/// them in a file in `directory`, which this function deletes.
 pub(super) fn known_replies(directory: &Path) -> HashMap<u64, KnownReply> {
     let path = directory.join(format!("{}.replies", Role::Source.name()));
     let text = fs::read(&path).unwrap_or_default();
@@ -394,8 +398,8 @@ pub(super) fn not_seen(
     missing::not_seen(accepted, &arrived.arrived, &arrived.bounced, origin, |sequence| known.remove(&sequence))
 }
 
-/// Adds the server's replies to messages that were slow to arrive and not slow to be accepted. The
-/// queue id in a reply is what the server's log knows the message by.
+/// Adds the server's replies to messages that were slow to arrive but not slow to be accepted. A
+/// reply contains the queue ID by which the server's log names the message.
 fn add_replies(record: &mut Record, known: &HashMap<u64, KnownReply>) {
     let origin_s = record.origin_ns as f64 / 1e9;
     let known: HashMap<u64, &KnownReply> =
@@ -420,13 +424,13 @@ fn evaluate(record: &mut Record, thresholds: &[Threshold]) {
     }
 }
 
-/// Number of faults that the sink caused because the user ordered them.
+/// Returns the number of faults that the sink caused because the user ordered them.
 fn ordered_faults(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
 
-/// Returns the queue that may hold messages that did not arrive. It is unknown what a mailbox holds that was closed at the
-/// end.
+/// Returns the queue that may hold messages that did not arrive. If a mailbox was closed at the end, its content is
+/// unknown.
 fn queue_between<'r>(
     between: Topology,
     relay: Option<&'r BenchRelayResults>,
@@ -446,8 +450,8 @@ fn queue_between<'r>(
     }
 }
 
-/// Settles the account between what the source sent and what the sink received, of the whole run
-/// and of each stage of the load. `units` are the source's.
+/// Settles the account between the messages that the source sent and the messages that the sink
+/// received, for the whole run and for each stage of the load. `units` are the units of the source.
 pub(super) fn close_account(
     source: &mut Record,
     units: Option<&Ledger>,

@@ -1,12 +1,12 @@
-//! The bench. It starts the parties of a run as processes, watches them, and merges what they wrote
-//! into one record.
+//! The bench starts the parties of a run as processes, watches them, and merges their files into
+//! one record.
 //!
 //! ```text
 //! plan ─→ directory ─→ supervisor ─────────────────────────────────→ gather ─→ run.json, reports
 //!          (files)      sink, relay up → source runs → drain → stop   (records, account, verdict)
 //! ```
 //!
-//! A run does not disturb itself. The parties are processes of their own, and
+//! The bench must not disturb the run that it measures. The parties are processes of their own, and
 //! `mailrun_process::process_usage` measures them from outside. The bench's process only waits,
 //! updates the terminal a few times per second, and computes the results at the end.
 #![allow(missing_docs)] // only the command line uses this crate, so clear names suffice
@@ -77,7 +77,7 @@ pub struct BenchOutcome {
     /// Bytes that all processes of the host wrote during the run to the disk that has the run
     /// directory. `None` without a relay.
     pub(crate) disk_bytes: Option<u64>,
-    /// Memory that the relay used. Empty if the bench started no relay.
+    /// Memory of the relay over time. Empty if the bench started no relay.
     pub(crate) relay_memory: MemoryCurve,
     /// Disk space that the relay's directory took before and after the run.
     pub(crate) disk_usage: DiskUsage,
@@ -103,8 +103,8 @@ impl BenchOutcome {
 ///
 /// # Errors
 ///
-/// If a process does not start, if nothing listens at the target, if the directory cannot be
-/// created, or if the user wants no report.
+/// Returns an error if a process does not start, if nothing listens at the target, if the directory
+/// cannot be created, or if the user wants no report.
 pub fn run(options: BenchOptions) -> Result<BenchOutcome> {
     let program = programs::own_program()?;
     run_with(&program, &options)
@@ -213,7 +213,7 @@ fn run_parties(
     Ok((results, complaint))
 }
 
-/// Says whether there is a server between source and sink.
+/// Says whether mail passes a server on its way from the source to the sink.
 fn topology(target: &BenchTarget) -> Topology {
     match target {
         BenchTarget::OwnSink => Topology::Direct,
@@ -221,7 +221,7 @@ fn topology(target: &BenchTarget) -> Topology {
     }
 }
 
-/// Returns the owner of the sink. This is the bench, unless the target is a `BenchTarget::Server`.
+/// Returns the owner of the sink, which is the bench unless the target is a `BenchTarget::Server`.
 fn sink_owner(target: &BenchTarget) -> SinkOwner {
     match target {
         BenchTarget::OwnSink | BenchTarget::Relay(_) => SinkOwner::Own,
@@ -229,9 +229,9 @@ fn sink_owner(target: &BenchTarget) -> SinkOwner {
     }
 }
 
-/// Returns the results of the source: from the record that it sent because it could not write it,
-/// from its files or, if a process died, from the last progress that it reported. A source that
-/// could not run has none of these, which is an error.
+/// Returns the results of the source. They come from the record that the source sent because it
+/// could not write the file, or from its files. If a process died, they come from the source's last
+/// report of progress. A source that could not run has none of these, which is an error.
 fn source_results(
     options: &BenchOptions,
     run: RunId,
@@ -257,7 +257,7 @@ fn source_results(
     }
 }
 
-/// Sinks that the bench did not start.
+/// Sinks that the bench did not start but asks over HTTP.
 struct FarEnd {
     sink: Option<RemoteSink>,
     /// The sink of `--bounces-to`, if the bench's own sink gets the mail.
@@ -266,12 +266,13 @@ struct FarEnd {
 
 /// Results from the end of the chain, where the mail finally arrives.
 struct RemoteEnd {
-    /// `None` if nobody observed deliveries, or if the observer is gone.
+    /// Deliveries as the sink saw them. `None` if nobody observed deliveries, or if the sink is
+    /// gone.
     results: Option<SinkResults>,
     completeness: Completeness,
     /// Set if a sink that the bench did not start is gone.
     ending: Option<Ending>,
-    /// Set if a process could not write its files.
+    /// First error of a process that could not write its files.
     exit_error: Option<anyhow::Error>,
 }
 
@@ -337,7 +338,7 @@ fn drain(
             let own = own.map(|sink| sink.with_bounces_at(bounces.map(|(second, _)| second.clone())));
             let LedgerRow { rejected, failed, in_doubt, .. } = source.record.ledger;
             let has_strangers = [rejected, failed, in_doubt].into_iter().flatten().any(|count| count > 0);
-            // A sink that does not answer now is reported when its results are read.
+            // Ignore a sink that does not answer now. It is reported when its results are read.
             let are_all_there = || match &own {
                 Some(sink) if has_strangers => sink.has_all(run, units).unwrap_or(false),
                 _ => true,

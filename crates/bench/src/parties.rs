@@ -45,8 +45,8 @@ use tempfile::TempPath;
 
 /// Minimum interval between two samples of a process's usage.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Sampling may take one part in this many of the run's time. A sample of a tree of hundreds of
-/// processes takes milliseconds, so its interval must be longer.
+/// Sampling may take at most 1 % of the run's time: one part in this many. A sample of a tree of
+/// hundreds of processes takes milliseconds, so its interval must be longer.
 const SAMPLING_SHARE: u32 = 100;
 
 /// Time in which the other processes of a server must exit after its first process has exited.
@@ -58,10 +58,11 @@ const MAX_LEFT_BEHIND: usize = 10;
 /// memory.
 const ALLOCATION_FAILED: &str = "memory allocation of ";
 
-/// Beginning of the reason for which a server that left its foreground is taken as ended.
+/// Beginning of the reason that is given when a server became a daemon. The bench treats such a
+/// server as ended.
 pub(super) const BECAME_DAEMON: &str = "became a daemon";
 
-/// Environment variable by which the sink gets the password of the users of mailboxes.
+/// Environment variable with which the sink gets the password of the mailboxes' users.
 const MAILBOX_PASSWORD: &str = "MAILRUN_MAILBOX_PASSWORD";
 
 /// Exit status of a program that reports that it was ended by SIGTERM: 128 + 15.
@@ -75,13 +76,13 @@ pub(super) enum ProcessScope {
     Tree,
 }
 
-/// Says who keeps Ctrl-C at the terminal from a process.
+/// Says who takes a process out of the terminal's process group, so that Ctrl-C does not reach it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupLeader {
-    /// The bench. It makes the party the leader of a process group.
+    /// The bench, which makes the party the leader of a process group.
     Bench,
-    /// The party itself. It begins a session, which the leader of a process group is not allowed to
-    /// do (setsid(2)).
+    /// The party itself, by beginning a session. The leader of a process group is not allowed to do
+    /// that (setsid(2)), so the bench must not make it one.
     Party,
 }
 
@@ -165,7 +166,7 @@ impl PartyCommand {
         Self { name, stdout, stderr, options: Some(options), ..party }
     }
 
-    /// Makes the command for a relay. Every process that the relay starts is part of the party.
+    /// Makes the command for a relay. The party includes every process that the relay starts.
     pub(super) fn relay(program: &Path, arguments: Vec<String>, directory: &RunDirectory) -> Self {
         Self { scope: ProcessScope::Tree, ..Self::new(program, directory, Role::Relay, arguments) }
     }
@@ -190,7 +191,7 @@ impl PartyCommand {
     }
 }
 
-/// The bench's observations of a process.
+/// The bench's observations of a process from outside.
 #[derive(Clone, Debug)]
 pub(super) struct PartyObservation {
     pub(super) role: Role,
@@ -240,13 +241,14 @@ pub(super) struct PartyProcess {
     interrupt: Interrupt,
     /// Names of processes that the party left running when it exited.
     left_behind: Vec<String>,
-    /// When this party started, the kernel had killed this many processes of the host for lack of
-    /// memory.
+    /// Number of processes of the host that the kernel had killed for lack of memory when this
+    /// party started. If the number has grown when the party is killed, lack of memory counts as
+    /// the cause.
     out_of_memory_kills: Option<u64>,
 }
 
 impl PartyProcess {
-    /// Starts the process. Its events are sent to `events`.
+    /// Starts the process, and a thread that sends the process's events to `events`.
     pub(super) fn start(party: PartyCommand, events: Sender<(Role, LiveEvent)>, interrupt: &Interrupt) -> Result<Self> {
         let name = party.name;
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
@@ -327,8 +329,8 @@ impl PartyProcess {
     }
 
     /// Waits until the other processes of a recipe's server have exited, too. Returns the names of
-    /// those that have not. The user's second signal ends the wait, so that they are killed before
-    /// a third one ends the bench.
+    /// the processes that have not. The user's second signal ends the wait, so that these processes
+    /// are killed before a third signal ends the bench.
     fn await_descendants(&self) -> Vec<String> {
         let Some(directory) = &self.recipe_directory else { return Vec::new() };
         let limit = Instant::now() + DESCENDANTS_TIMEOUT;
@@ -342,7 +344,7 @@ impl PartyProcess {
         }
     }
 
-    /// Returns an error that names the processes that the party left behind. They have been killed.
+    /// Returns an error that names the processes that the party left behind and that were killed.
     pub(super) fn left_behind(&self) -> Option<anyhow::Error> {
         let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
         let more = match names.len().saturating_sub(MAX_LEFT_BEHIND) {
@@ -375,7 +377,8 @@ impl PartyProcess {
         self.usage
     }
 
-    /// Begins to count the usage for a run. What was used before is not part of the run.
+    /// Begins to count the usage for a run. Earlier usage of the same process is not part of the
+    /// run.
     pub(super) fn begin_run(&mut self) {
         self.memory = MemoryCurve::default();
         self.usage_by_second = UsageSampler::default();
@@ -383,7 +386,7 @@ impl PartyProcess {
         self.usage_before = Some(self.sample());
     }
 
-    /// Stops the sampling. The caller does this when the measured work is done.
+    /// Stops the sampling, because the measured work is done.
     pub(super) fn stop_sampling(&mut self) {
         self.sampling_stopped = true;
     }
@@ -413,7 +416,7 @@ impl PartyProcess {
     }
 
     /// Checks that the process ran to its end. With status 1, 3 or 130, the process judges the run
-    /// itself. This is no error, because the bench makes its own verdict.
+    /// itself. This is not an error, because the bench makes its own verdict.
     pub(super) fn check_exit(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
         match status.code() {
@@ -440,7 +443,8 @@ impl PartyProcess {
         self.check_exit(status).err().unwrap_or_else(error)
     }
 
-    /// If the command has ended well and left processes behind, says that it became a daemon.
+    /// Says that the party became a daemon if its command ended successfully but left processes
+    /// behind.
     fn daemon(&self, status: ExitStatus) -> Option<String> {
         let is_daemon = status.success() && !self.left_behind.is_empty();
         is_daemon.then(|| {
@@ -478,7 +482,7 @@ impl PartyProcess {
         if let Some(line) = output.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
             return line.to_owned();
         }
-        // Skip the line that says where the process listens or what it watches, because it is no complaint.
+        // Skip the line about the addresses or mailboxes of the process, because it is not a complaint.
         let is_start = |line: &str| line.contains(": listening on ") || line.starts_with("mailrun sink: watching ");
         let is_telling = |line: &&str| !line.is_empty() && !is_start(line);
         let line = output.lines().rev().map(str::trim).find(is_telling);
@@ -490,7 +494,7 @@ impl PartyProcess {
         }
     }
 
-    /// Processors and memory that the process uses now.
+    /// Returns the processors and the memory that the process uses now, for the dashboard.
     pub(super) fn load(&self) -> Option<PartyLoad> {
         party_load(self.name, &self.usage_by_second)
     }
@@ -513,7 +517,7 @@ impl PartyProcess {
     /// output.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
         // The IDs of the process and of its group still belong to the party, because nobody has
-        // waited for it yet. A child of the party that lived on would keep the pipe open, and the
+        // waited for it yet. A surviving child of the party would keep the pipe open, and the
         // reader thread would never end.
         if self.scope == ProcessScope::Tree {
             // Kill these processes one by one, because some may have left the group.

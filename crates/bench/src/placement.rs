@@ -7,8 +7,8 @@ use mailrun_process::cpus::CpuList;
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Number of processors from which each process gets its own by default. With fewer, a process's
-/// share would be too small for its work.
+/// Minimum number of processors at which each process gets its own processors by default. With
+/// fewer, a process's share would be too small for its work.
 pub const APART_FROM: usize = 8;
 /// Minimum number of cores for separate processors. Both this limit and `APART_FROM` must be
 /// reached.

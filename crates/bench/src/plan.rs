@@ -15,10 +15,11 @@ use std::time::Duration;
 
 /// Duration of a bench for which the user gave neither a number of messages nor a duration.
 const DEFAULT_DURATION_S: f64 = 10.0;
-/// Duration of a bench with a relay, if the user gave neither of these. It is shorter, because the
-/// relay may take as long again to forward what it has accepted.
+/// Duration of a bench with a relay, if the user gave neither a number of messages nor a duration.
+/// It is shorter, because the relay may take as long again to forward the mail that it has
+/// accepted.
 const RELAYED_DURATION_S: f64 = 8.0;
-/// Address of the bench's own sink. The kernel chooses the port.
+/// Address of the bench's own sink, for which the kernel chooses a port.
 const ANY_PORT: &str = "127.0.0.1:0";
 
 /// Option of a sink that watches mailboxes instead of listening.
@@ -31,18 +32,18 @@ pub(super) const NO_TRACE: &str = "no-trace";
 pub struct BenchOptions {
     /// Name of the run, as the user gave it.
     pub name: String,
-    /// Run directory. `None` creates a new one under `mailrun-results/`.
+    /// Run directory, or `None` for a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
-    /// ID of the run. `None` chooses a random one.
+    /// ID of the run, or `None` for a random one.
     pub run: Option<RunId>,
     pub target: BenchTarget,
     /// The load, as far as the bench has to know it. The record has the load as the source
     /// describes it.
     pub workload: Workload,
-    /// More options for the source, such as its recipients and the sizes of messages. Options that
-    /// follow from the workload replace those with the same names.
+    /// Further options for the source, such as its recipients and the sizes of messages. Options
+    /// that follow from the workload replace those with the same names.
     pub source_options: PartyOptions,
-    /// More options for the sink, including its faults.
+    /// Further options for the sink, such as its fault rules.
     pub sink_options: PartyOptions,
     /// Options for each of mailrun's own processes: `--workers` and `--busy-poll`.
     pub party_options: PartyOptions,
@@ -93,7 +94,7 @@ pub enum BenchPreflight {
     Off,
 }
 
-/// Target of the load, which also says where deliveries are observed.
+/// Target of the load, which also determines the sink that observes deliveries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum BenchTarget {
     /// A sink that the bench starts for itself.
@@ -101,7 +102,7 @@ pub enum BenchTarget {
     OwnSink,
     /// A relay that forwards to the bench's own sink. It is never `Relay::None`.
     Relay(Relay),
-    /// A server that is already running.
+    /// A server that was running before the bench.
     Server {
         /// `HOST:PORT` of the server.
         address: String,
@@ -112,7 +113,7 @@ pub enum BenchTarget {
 }
 
 impl BenchTarget {
-    /// Returns the target for a relay. Without one, this is the bench's own sink.
+    /// Returns the target for a relay or, for `Relay::None`, the bench's own sink.
     pub fn of(relay: Relay) -> Self {
         match relay {
             Relay::None => Self::OwnSink,
@@ -147,8 +148,8 @@ pub enum SyscallCounting {
 }
 
 impl BenchOptions {
-    /// Time limit of the run. If the user limited neither the duration nor the number of messages,
-    /// it has a default.
+    /// Returns the time limit of the run. There is a default if the user limited neither the
+    /// duration nor the number of messages.
     pub(super) fn duration_limit_s(&self) -> Option<f64> {
         let workload = &self.workload;
         let default_s = if self.relay().is_some() { RELAYED_DURATION_S } else { DEFAULT_DURATION_S };
@@ -172,7 +173,7 @@ impl BenchOptions {
         self.relay()?.mailboxes()
     }
 
-    /// Address on which the bench's own sink listens.
+    /// Returns the address on which the bench's own sink listens.
     pub(super) fn sink_listen(&self) -> &str {
         match self.relay() {
             Some(Relay::Running { sink, .. }) => sink,
@@ -192,7 +193,8 @@ impl BenchOptions {
             .and(self.party_options.clone())
             .and(sink_options)
             .with_some("listen", listen)
-            // The bench asks a sink behind a server which messages have arrived, if their number does not say that.
+            // If the number of arrivals does not tell whether all accepted messages are among them, the bench asks the
+            // sink over HTTP.
             .with_some("http", self.relay().map(|_| "127.0.0.1:0"))
             .with("seed", self.workload.seed)
             .with_some("tls-write-cert", own_certificate)
@@ -241,8 +243,8 @@ fn of_party(run: RunId, files: &PartyFiles) -> PartyOptions {
         .with("live", "json")
 }
 
-/// Option that places one of our own programs on these processors. The program then starts as many
-/// workers.
+/// Makes the option that places one of our own programs on these processors. The program then
+/// starts one worker for each processor.
 pub(super) fn cpus_option(cpus: &CpuList) -> String {
     format!("--cpus={cpus}")
 }

@@ -51,7 +51,7 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
     }
 }
 
-/// Writes a note about the missing programs. Returns `None` if there are none.
+/// Writes a note about the missing programs, if there are any.
 pub(crate) fn missing_note(missing: &[&str]) -> Option<String> {
     (!missing.is_empty()).then(|| format!("Not compared because not installed: {}.", missing.join(", ")))
 }
@@ -60,8 +60,8 @@ pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot find mailrun's own program file")
 }
 
-/// Finds a program. A `name` with a slash is a path. Other names are searched in PATH and in the
-/// directories that `places` adds.
+/// Finds a program. A `name` with a slash is taken as a path, and other names are searched in PATH
+/// and in the directories that `places` adds.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| is_program(path));
@@ -75,9 +75,9 @@ pub(crate) fn search_path() -> OsString {
     own_program().ok().and_then(|own| std::env::join_paths(places(&own)).ok()).unwrap_or_default()
 }
 
-/// Returns the directories to search: the directories of PATH, the `sbin` directories where Debian
-/// puts Postfix's test programs, which are not in a plain user's PATH, and `target/peers`, where
-/// the tests build peers.
+/// Returns the directories to search: the directories of PATH, the `sbin` directories, and
+/// `target/peers`. Debian puts Postfix's test programs into `sbin`, which is not in a plain user's
+/// PATH. The tests build peers in `target/peers`.
 fn places(own: &Path) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let peers = own.parent().and_then(Path::parent).map(|target| target.join("peers"));

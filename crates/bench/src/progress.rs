@@ -89,7 +89,8 @@ impl LatestProgress {
         let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
         // A source that has ended stops reporting, so its time since then must be added.
         let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
-        // The times in the progress of a MADES bench belong to arrivals.
+        // The times that a MADES bench reports belong to arrivals, so they must not count as the
+        // source's.
         let untimed = LiveProgress { run: LiveTimes::default(), ..self.source };
         let (figures, values) = match self.protocol {
             RunProtocol::Smtp => {
@@ -176,7 +177,8 @@ impl ProgressDisplay {
         self.display.update(|| RunSnapshot { title: name.clone(), ..figures() });
     }
 
-    /// Shows a progress line. `line` is not called if the previous line is still recent.
+    /// Shows a progress line, unless the previous line is still recent. In that case `line` is not
+    /// called.
     pub(super) fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         let title = self.title.as_deref();
         self.display.show(|| title.into_iter().fold(line(), LiveLine::with_title));

@@ -1,6 +1,5 @@
-//! Keeps a relay running across consecutive runs, as a server in production runs on. A run that
-//! leaves mail in the relay's queue ends this: the relay is stopped, and the next run starts a new
-//! one.
+//! Keeps a relay running across consecutive runs, because a server in production keeps running as well. If a run leaves
+//! mail in the relay's queue, the relay is stopped, and the next run starts a new one.
 //!
 //! ```text
 //! a new relay, at a sink's address that stays ─→ sink, load, all there ─→ sink, load, all there ─→ sink, load, some missing
@@ -26,13 +25,13 @@ pub(super) enum RelayKeeper {
     /// Each run starts a relay and stops it at the end.
     #[default]
     EachRun,
-    /// A relay serves several runs.
+    /// A relay serves several runs, until one of them leaves mail in its queue.
     Kept(RelaySeries),
 }
 
 #[derive(Debug)]
 pub(super) struct RelaySeries {
-    /// Directory of the series. Each relay gets a subdirectory.
+    /// Directory of the series, with a subdirectory for each relay.
     place: PathBuf,
     starts: u32,
     kept: Option<Box<KeptRelay>>,
@@ -49,12 +48,12 @@ struct KeptRelay {
     /// address.
     sink: String,
     address: String,
-    /// `None` during a run, because the run's `Supervisor` then owns the process.
+    /// The relay's process. `None` during a run, because the run's `Supervisor` then owns it.
     process: Option<StandingRelay>,
 }
 
 impl RelayKeeper {
-    /// Keeps each relay for several runs. `place` contains a directory for each relay.
+    /// Keeps each relay for several runs. Each relay gets a directory in `place`.
     pub(super) fn in_directory(place: &Path) -> Self {
         let place = place.to_owned();
         Self::Kept(RelaySeries { place, starts: 0, kept: None, left_mail: 0, deaths: Vec::new() })
@@ -115,7 +114,7 @@ impl RelayKeeper {
             && options.syscall_counting == SyscallCounting::Off
     }
 
-    /// Ends a run and takes back the relay if it is still running. Returns what was observed of the
+    /// Ends a run and takes back the relay if it is still running. Returns the observations of the
     /// run's processes.
     pub(super) fn finish_run(&mut self, supervisor: Supervisor) -> Vec<PartyObservation> {
         let (observations, running) = supervisor.finish_run();
@@ -144,8 +143,8 @@ impl RelayKeeper {
         let KeptRelay { directory, process, .. } = *kept;
         if let Some(relay) = process {
             let mut supervisor = Supervisor::with_relay(options, relay)?;
-            // Ignore complaints, because all runs are finished, so an error at the relay's end
-            // affects none.
+            // Ignore complaints. All runs are finished, so an error at the relay's end affects none
+            // of them.
             supervisor.stop_relay(PartyProcess::terminate)?;
         }
         directory.remove_spool()
@@ -229,9 +228,9 @@ fn is_running(options: &BenchOptions) -> bool {
     matches!(options.relay(), Some(Relay::Running { .. }))
 }
 
-/// Starts the sink, and then the relay that hands mail on to it. If the relay delivers to mailboxes, the
-/// order is the other one, because the sink opens them when it starts. Returns the addresses of both;
-/// that of mailboxes is where they are read.
+/// Starts the sink, and then the relay that hands mail on to it. If the relay delivers to mailboxes, the relay starts
+/// first, because the sink opens the mailboxes when it starts. Returns the addresses of relay and sink. For mailboxes,
+/// the second address is the one at which they can be read.
 fn start_both(
     program: &Path,
     options: &BenchOptions,
@@ -248,7 +247,7 @@ fn start_both(
     let mailboxes = launch::free_port()?.to_string();
     let address = start_relay(program, options, directory, &mailboxes, supervisor, sampler)?;
     start_sink(supervisor, &mailboxes)?;
-    // The logins of the sink are no part of the run.
+    // Count the relay's usage from here on, because the logins of the sink are no part of the run.
     supervisor.begin_relay_usage();
     Ok((address, mailboxes))
 }
@@ -267,7 +266,8 @@ fn start_relay(
         return Ok(address.clone());
     }
     let launch = launch::prepare(relay, options, program, directory, sink)?;
-    // The preparation of the relay, such as unpacking its root, is no part of the run.
+    // Restart the sampler, because the preparation of the relay, such as unpacking its root, is no
+    // part of the run.
     *sampler = HostSampler::start();
     let started = supervisor.start_relay(launch.context("no relay can be started")?);
     options.listener.remove_secrets(directory);

@@ -1,5 +1,5 @@
-//! A mailrun sink that is already running at the end of the chain that starts with the server under
-//! test.
+//! A mailrun sink that the bench did not start. It stands at the end of the chain, behind the
+//! server under test.
 //!
 //! The bench asks this sink over HTTP. Before the load, the bench checks that the sink is there.
 //! After the load, it asks how many of the run's messages have arrived, until none is missing or no
@@ -29,9 +29,9 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// If no message arrives for this long, the bench stops waiting. A working relay pauses for less. A
 /// relay's first retry after a failure comes later, so the bench reports such messages as missing.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longer than any answer takes: a ledger of 64 MB needs 6.4 s at 10 MB/s.
+/// Time limit for an answer. The largest one, a ledger of 64 MB, needs 6.4 s at 10 MB/s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Twice the size of a full ledger, which is the largest answer.
+/// Maximum size of an answer: twice the size of a full ledger, which is the largest one.
 const MAX_RESPONSE_BYTES: usize = 128 << 20;
 
 /// The sink's count of messages from all runs.
@@ -70,7 +70,8 @@ pub(super) struct RemoteSink {
     bounces: Option<Box<Self>>,
 }
 
-/// Number of units of a run whose fate another sink knows. The sink is asked now and then.
+/// Number of units of a run whose fate another sink knows. The sink is asked at most once every
+/// `POLL_INTERVAL`.
 pub(super) struct PolledCount<'s> {
     sink: Option<(&'s RemoteSink, RunId)>,
     count: u64,
@@ -78,7 +79,7 @@ pub(super) struct PolledCount<'s> {
 }
 
 impl<'s> PolledCount<'s> {
-    /// Counts at this sink, if there is one.
+    /// Counts at this sink or, without a sink, always returns 0.
     pub(super) fn new(sink: Option<(&'s RemoteSink, RunId)>) -> Self {
         Self { sink, count: 0, asked_at: None }
     }
@@ -88,7 +89,8 @@ impl<'s> PolledCount<'s> {
             && self.asked_at.is_none_or(|at| at.elapsed() >= POLL_INTERVAL)
         {
             self.asked_at = Some(Instant::now());
-            // A sink that does not answer now is reported when its results are fetched.
+            // Keep the previous count if the sink does not answer. That is reported when its
+            // results are fetched.
             self.count = sink.run_status(run).map_or(self.count, |status| status.settled());
         }
         self.count
@@ -117,14 +119,13 @@ impl RemoteSink {
         }
     }
 
-    /// Measures the clock of the sink's host against this host's clock. Returns `None` if that
-    /// fails.
+    /// Compares the clock of the sink's host with this host's clock. Returns `None` if that is not
+    /// possible.
     pub(super) fn clock(&self) -> Option<ClockMeasurement> {
         // Ignore connection errors, because the next request to the sink reports them.
         clock_exchange::measure(&self.client).ok().flatten()
     }
 
-    /// Returns `HOST:PORT` of the sink.
     pub(super) fn authority(&self) -> &str {
         self.client.authority()
     }
@@ -137,10 +138,10 @@ impl RemoteSink {
         self.bounces.iter().for_each(|second| second.announce(run));
     }
 
-    /// Removes all rules of the sink.
+    /// Removes the fault rules of the sink, so that it accepts mail from now on.
     ///
     /// # Errors
-    /// If the sink does not answer, or refuses.
+    /// Returns an error if the sink does not answer, or refuses.
     pub(super) fn clear_rules(&self) -> Result<()> {
         let status = self.client.put("/rules")?.status;
         if status.is_success() { Ok(()) } else { bail!("the sink keeps its rules: {status}") }
@@ -216,8 +217,8 @@ impl RemoteSink {
         Ok(SinkResults { record, units: Some(units), bounced })
     }
 
-    /// Returns true if the fate of all `accepted` units is known. Their number alone does not say that: the sink may also
-    /// have messages whose 250 never reached the source, while accepted messages are still missing.
+    /// Returns true if the sink knows the fate of all `accepted` units. Their number alone is not enough, because the
+    /// sink may also have messages whose 250 never reached the source, while accepted messages are still missing.
     pub(super) fn has_all(&self, run: RunId, accepted: &Ledger) -> Result<bool> {
         Ok(account::unsettled(accepted, &self.units(run)?) == 0)
     }
@@ -249,8 +250,8 @@ impl RemoteSink {
         Ok(status)
     }
 
-    /// Returns the units that have arrived, those that bounced, and those of the first that arrived
-    /// only under other addresses.
+    /// Returns three ledgers: the units that have arrived, the units that bounced, and the arrived
+    /// units that came only under other addresses.
     pub(super) fn units(&self, run: RunId) -> Result<[Ledger; 3]> {
         let read = |body: &[u8]| Ledger::read_arrivals(body).context("its ledger cannot be read");
         let mut ledgers = self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default();

@@ -3,8 +3,8 @@
 //!
 //! A file of the first kind has the keys `measure` and `title`. All other keys have the names of
 //! options of that measurement, or of the bench. The options decide which keys there are and which
-//! values they take, so this reader knows neither. It keeps the place of everything, for errors of
-//! the form `FILE:LINE:COLUMN: words`.
+//! values they take, so this reader knows neither. It keeps the position of each key and value, for
+//! errors of the form `FILE:LINE:COLUMN: words`.
 use super::toml_file::MAX_BYTES;
 use mailrun_process::toml_file::{ConfigError, unknown_key};
 use std::ops::Range;
@@ -14,10 +14,10 @@ use toml::de::{DeTable, DeValue};
 
 const MAX_LIST: usize = 100;
 const MAX_TITLE: usize = 120;
-/// Tables of a file. They group keys for the reader, and have no other meaning.
+/// Tables that a file may have. They only group keys for the reader.
 const TABLES: [&str; 4] = ["workload", "matrix", "search", "targets"];
 
-/// Keys of a table `[[stage]]`.
+/// Keys that are allowed in a table `[[stage]]`.
 const STAGE: [&str; 4] = ["time", "rate", "name", "thresholds"];
 /// Key of the requirements on the whole load, to which the requirements of stages are added.
 const THRESHOLD: &str = "threshold";
@@ -37,7 +37,7 @@ pub struct Scenario {
 pub struct ScenarioKey {
     pub name: String,
     place: Place,
-    /// At least one value. Only a list can have several.
+    /// Values of the key, at least one. Only a list can have several.
     pub values: Vec<ScenarioValue>,
     pub is_list: bool,
 }
@@ -103,12 +103,10 @@ impl Scenario {
         }
     }
 
-    /// Formats an error about a value.
     pub fn value_error(&self, value: &ScenarioValue, words: &str) -> String {
         self.error(value.place, words)
     }
 
-    /// Formats an error about a key.
     pub fn key_error(&self, key: &ScenarioKey, words: &str) -> String {
         self.error(key.place, words)
     }
@@ -124,7 +122,8 @@ impl Scenario {
 }
 
 impl ScenarioKey {
-    /// True for the requirements of a stage, which stand beside the requirements of the whole load.
+    /// Returns true for the requirements of a stage, which are allowed in addition to the
+    /// requirements of the whole load.
     fn is_of_stage(&self) -> bool {
         self.name == THRESHOLD && self.values.iter().all(|value| value.text.starts_with("stage "))
     }
@@ -202,8 +201,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads a table `[[stage]]`, as it is typed: `NAME=TIME:RATE`. Its thresholds become some of the
-    /// whole load, `stage NAME: EXPRESSION`.
+    /// Converts a table `[[stage]]` to the form in which users type a stage, `NAME=TIME:RATE`. Adds its thresholds to
+    /// the thresholds of the whole load, as `stage NAME: EXPRESSION`.
     fn stage(
         &self,
         number: usize,

@@ -42,8 +42,8 @@ const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
 /// As `QUIET_TIMEOUT`, behind a relay. A working relay may pause, but has no reason to wait for
 /// long because its next hop accepts everything.
 const RELAY_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// As `QUIET_TIMEOUT`, while a mailbox is closed whose mail the sink cannot see. A session is tried again every 5 s, and a
-/// server that has just been started may take its time for a login.
+/// As `QUIET_TIMEOUT`, while a mailbox is closed and the sink cannot see its mail. The sink tries to open the mailbox
+/// again every 5 s, and a server that has just been started may be slow to answer a login.
 pub(super) const CLOSED_MAILBOX_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the bench checks whether the relay is idle.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(300);
@@ -111,7 +111,7 @@ struct LoadStart {
     at: Duration,
 }
 
-/// Progress of stopping a process.
+/// State of an attempt to stop a process.
 #[derive(Debug, Default)]
 struct Stopping {
     /// Time at which the process was asked to stop.
@@ -129,7 +129,7 @@ struct ListenAddresses {
 }
 
 impl Supervisor {
-    /// Creates a supervisor for a run. No process is started yet.
+    /// Creates a supervisor for a run, without starting a process yet.
     pub(super) fn new(options: &BenchOptions) -> Result<Self> {
         let display = ProgressDisplay::new(options.live, options.title.clone(), &options.name);
         let has_relay = options.relay().is_some();
@@ -178,13 +178,13 @@ impl Supervisor {
         self.quiet_timeout
     }
 
-    /// Starts the sink and waits until it listens. Returns its address.
+    /// Starts the sink, waits until it listens, and returns its address.
     pub(super) fn start_sink(&mut self, command: PartyCommand) -> Result<String> {
         self.start(command)?;
         self.await_listening(Role::Sink, &ReadySignal::Reported, LISTEN_TIMEOUT)
     }
 
-    /// Starts the relay and waits until it listens. Returns its address. A relay that ran before
+    /// Starts the relay, waits until it listens, and returns its address. A relay that ran before
     /// must have ended.
     pub(super) fn start_relay(&mut self, launch: RelayLaunch) -> Result<String> {
         self.spawn_relay(launch.command)?;
@@ -236,7 +236,7 @@ impl Supervisor {
         self.party(Role::Relay).sample()
     }
 
-    /// Begins to count what the relay uses.
+    /// Begins to count the resources that the relay uses for this run.
     pub(super) fn begin_relay_usage(&mut self) {
         self.party(Role::Relay).begin_run();
     }
@@ -427,14 +427,14 @@ impl Supervisor {
         }
     }
 
-    /// Stops the relay. `stop` sends the signal. A failing exit status is recorded as the relay's
-    /// death, unless the relay only failed to write its record. In that case the complaint is
-    /// returned.
+    /// Stops the relay with the signal that `stop` sends. A failing exit status is recorded as the
+    /// relay's death, unless the relay only failed to write its record. In that case the complaint
+    /// is returned.
     pub(super) fn stop_relay(&mut self, stop: impl Fn(&PartyProcess)) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Relay, &stop)
     }
 
-    /// Stops the sink. Returns the sink's complaint if the sink could not write its files.
+    /// Stops the sink, and returns its complaint if it could not write its files.
     pub(super) fn stop_sink(&mut self) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Sink, &PartyProcess::terminate)
     }
@@ -550,8 +550,8 @@ impl Supervisor {
         self.deaths.iter().find_map(|(whose, death)| (*whose == role).then_some(death))
     }
 
-    /// Returns an error if a process has died. For callers that cannot use the results of half a
-    /// run.
+    /// Returns an error if a process has died. A caller needs this if it cannot use the results of
+    /// half a run.
     pub(super) fn ensure_all_alive(&self) -> Result<()> {
         match self.deaths.first() {
             Some((role, death)) => bail!("{}", judge::death_text(role.name(), death)),
@@ -559,17 +559,17 @@ impl Supervisor {
         }
     }
 
-    /// Returns what the user has asked for with signals so far.
+    /// Returns the user's strongest request to stop so far.
     pub(super) fn asked(&self) -> StopRequest {
         self.interrupt.requested()
     }
 
-    /// Ends the display and returns what was observed of each process.
+    /// Ends the display and returns the observations of each process.
     pub(super) fn finish(self) -> Vec<PartyObservation> {
         self.finish_run().0
     }
 
-    /// Does the same as `finish`. If the relay was not stopped, returns it as well.
+    /// Does the same as `finish`, and also returns the relay if it was not stopped.
     pub(super) fn finish_run(mut self) -> (Vec<PartyObservation>, Option<StandingRelay>) {
         self.display.clear();
         let observations = self.observations();
@@ -643,7 +643,8 @@ mod tests {
     #[test]
     fn the_wait_ends_when_what_was_accepted_is_there_and_not_when_as_much_else_is() {
         let quiet = Duration::from_millis(150);
-        // Reports of units that have arrived, and of closed mailboxes; whether the last accepted one is among the units.
+        // Each row has reports of arrived units and of closed mailboxes, and says whether the last accepted unit is
+        // among the arrived ones.
         for (situation, reports, has_last, expected) in [
             ("all", vec![(10, 0)], true, Completeness::All),
             ("one whose 250 was lost instead of one that was accepted", vec![(10, 0)], false, Completeness::NotAll),

@@ -7,12 +7,12 @@ use std::path::Path;
 /// Maximum size of a scenario or a recipe in bytes.
 pub(crate) const MAX_BYTES: usize = 1 << 16;
 
-/// Returns true if the word is the name of a TOML file.
+/// Returns true if the word ends in `.toml`, and is therefore taken as a file and not as a name.
 pub fn is_toml_file(word: &str) -> bool {
     Path::new(word).extension().is_some_and(|extension| extension == "toml")
 }
 
-/// Reads a file, but not a longer one than a scenario or a recipe can be.
+/// Reads the file of a scenario or a recipe. Fails if the file is longer than `MAX_BYTES`.
 pub(crate) fn read(path: &Path) -> Result<String> {
     text_file::read(path, MAX_BYTES as u64).with_context(|| format!("cannot read {}", path.display()))
 }

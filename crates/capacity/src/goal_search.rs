@@ -1,4 +1,4 @@
-//! The search for a single goal: which load it needs next, given all trials of all goals.
+//! The search for a single goal. It decides which load to try next, from the trials of all goals.
 //!
 //! ```text
 //! no bound           the estimate, or the middle of the bounds of the level before
@@ -13,11 +13,13 @@ use crate::result::{GoalFinding, GoalOutcome};
 use crate::settings::{SearchLevel, SearchSettings};
 
 const MAX_DOUBLINGS: usize = 20;
-/// Any load within the middle half counts as the middle, and one that already has trials is preferred.
+/// Any load within the middle half of an interval counts as its middle. A load that already has trials is preferred,
+/// because it may need fewer new ones.
 const MIDDLE: f64 = 0.25;
-/// Tolerance of a width, because rates are rounded to six digits.
+/// Relative tolerance for the width of an interval, because rates are rounded to six digits.
 const ROUNDING: f64 = 1e-4;
-/// The search does not fall below this share of a load after a single overloaded trial.
+/// A single overloaded trial lets the search fall at most to this share of its load, however low the rate is that the
+/// trial reached.
 const MAX_FALL: f64 = 0.25;
 
 #[derive(Clone, Debug)]
@@ -25,9 +27,9 @@ pub(crate) struct SearchFacts {
     pub(crate) settings: SearchSettings,
     pub(crate) levels: Vec<SearchLevel>,
     pub(crate) history: TrialHistory,
-    /// A load that cannot be offered.
+    /// Lowest load that the generator could not offer.
     pub(crate) ceiling: Option<f64>,
-    /// The rate reached flat out, which is the first load to try.
+    /// Rate that was reached flat out. It is the first load to try.
     pub(crate) flat_out_per_s: Option<f64>,
 }
 
@@ -35,7 +37,7 @@ pub(crate) struct SearchFacts {
 enum NextLoad {
     /// Run a trial at this rate.
     Measure(f64),
-    /// This level is finished.
+    /// The search on this level is finished.
     Settled(GoalFinding),
 }
 
@@ -43,7 +45,7 @@ enum NextLoad {
 pub(crate) struct GoalSearch {
     goal: usize,
     level: usize,
-    /// Bounds of the previous level.
+    /// Bounds that the previous level has found. They save trials on this level if they are confirmed.
     hint: LoadBounds,
     finding: Option<GoalFinding>,
 }
@@ -53,8 +55,9 @@ impl GoalSearch {
         Self { goal, level: 0, hint, finding: None }
     }
 
-    /// Advances as far as possible without another trial. Returns the level and the load that it needs, or `None` at
-    /// the end. The end is not final, because a trial for another goal may find a lower bad load.
+    /// Advances as far as possible without another trial. Returns the level and the load that the search needs next, or
+    /// `None` if it needs no more trials. It may need some later, because a trial for another goal may find a lower bad
+    /// load.
     pub(crate) fn advance(&mut self, facts: &SearchFacts) -> Option<(usize, f64)> {
         loop {
             let bounds = self.bounds(facts);
@@ -73,10 +76,10 @@ impl GoalSearch {
         }
     }
 
-    /// The result at any point of the search.
+    /// Returns the result so far, at any point of the search.
     pub(crate) fn outcome(&self, facts: &SearchFacts) -> GoalOutcome {
-        // A bound that is missing on this level is taken from the nearest previous level, unless later levels
-        // contradict it.
+        // If a bound is missing on this level, use the bound of the nearest previous level, unless a later level
+        // contradicts it.
         let mut lower: Option<f64> = None;
         let mut upper: Option<f64> = None;
         for level in facts.levels[..=self.level].iter().rev() {
@@ -117,14 +120,15 @@ impl GoalSearch {
         }
     }
 
-    /// The load that cannot be offered, unless the previous level has a lower bad load that was not refuted.
+    /// Returns the load that cannot be offered. Returns `None` if the previous level has a lower bad load which this
+    /// level has not refuted, because that load must be tried first.
     fn ceiling(&self, bounds: LoadBounds, facts: &SearchFacts) -> Option<f64> {
         let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
         facts.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
     }
 
-    /// Searches below a load that cannot be offered. The coarsest width is enough, because a finer one would add
-    /// nothing.
+    /// Searches below a load that cannot be offered. The coarsest width is enough, because the result is only a lower
+    /// bound of the server's capacity.
     fn below_ceiling(&self, lower: Option<f64>, ceiling: f64, facts: &SearchFacts) -> NextLoad {
         match lower {
             Some(lower) if is_near(lower, ceiling, facts.levels[0].width) => {
@@ -164,7 +168,8 @@ impl GoalSearch {
         }
     }
 
-    /// The next load below all others: the rate reached at the bad one, if that is lower than a step.
+    /// Returns the next load below all others. This is the rate that was reached at the bad load or, if that rate is
+    /// higher or unknown, the load one step below the bad load.
     fn step_down(&self, upper: f64, facts: &SearchFacts) -> NextLoad {
         let step = upper / self.step(LoadClass::Upper, facts);
         let delivered_per_s = facts.history.delivered_per_s(upper).filter(|_| self.level == 0);
@@ -187,8 +192,8 @@ impl GoalSearch {
         })
     }
 
-    /// Factor of a step: the level's width, doubled for each load of this class, so that a distant bound is reached
-    /// soon.
+    /// Returns the factor of a step. The first step has the width of the level, and each further step in this direction
+    /// is twice as long, so that a distant bound is reached soon.
     fn step(&self, class: LoadClass, facts: &SearchFacts) -> f64 {
         let level = facts.levels[self.level];
         let count = facts.history.count(self.goal, level, facts.settings.exceed_ratio, class);
@@ -201,7 +206,7 @@ impl GoalSearch {
         facts.levels[self.level].width
     }
 
-    /// The middle of two loads, or a load near it that another goal has tried.
+    /// Returns the middle of two loads, or a load near the middle that already has trials.
     fn middle(&self, lower: f64, upper: f64, facts: &SearchFacts) -> f64 {
         let span = (upper / lower).ln();
         let distance = |rate: f64| ((rate / lower).ln() / span - 0.5).abs();

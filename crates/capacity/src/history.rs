@@ -2,16 +2,16 @@
 use crate::settings::{CapacityGoal, SearchLevel, SearchSettings};
 use crate::trial::TrialFigures;
 
-/// After so many successive void trials, a load counts as one that cannot be offered.
+/// Number of successive void trials after which a load counts as impossible to offer.
 const MAX_VOIDS: u32 = 3;
 /// Relative tolerance for comparing sums of seconds.
 const ROUNDING: f64 = 1e-9;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadClass {
-    /// Enough of its trials are good.
+    /// Enough trials of the load are good, so it is a lower bound.
     Lower,
-    /// Too many of its trials are bad.
+    /// Too many trials of the load are bad, so it is an upper bound.
     Upper,
     Undecided,
 }
@@ -22,7 +22,7 @@ pub(crate) struct LoadBounds {
     pub(crate) upper: Option<f64>,
 }
 
-/// A trial from the viewpoint of one goal.
+/// Grade of a trial for one goal.
 #[derive(Clone, Copy, Debug)]
 struct TrialGrade {
     loss_ratio: f64,
@@ -46,12 +46,12 @@ struct MeasuredLoad {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TrialHistory {
     loads: Vec<MeasuredLoad>,
-    /// Goals missed in the confirmation, and the rate from which they count as missed.
+    /// Goals that the confirmation missed, each with the rate from which all loads count as bad for it.
     refuted: Vec<(usize, f64)>,
 }
 
 impl TrialHistory {
-    /// Adds a trial. Returns whether it met each goal.
+    /// Adds a trial. Returns for each goal whether the trial met it.
     pub(crate) fn add(
         &mut self,
         rate_per_s: f64,
@@ -72,14 +72,14 @@ impl TrialHistory {
         is_good
     }
 
-    /// Counts a void trial. Returns true if the load cannot be offered.
+    /// Counts a void trial. Returns true if the load has had so many in a row that it counts as impossible to offer.
     pub(crate) fn add_void(&mut self, rate_per_s: f64) -> bool {
         let load = self.load(rate_per_s);
         load.voids_in_a_row += 1;
         load.voids_in_a_row >= MAX_VOIDS
     }
 
-    /// For the goals that were not met, makes this load and all above it bad, whatever their trials say.
+    /// Makes this load and all higher loads bad for the goals that were not met, whatever their trials say.
     pub(crate) fn refute(&mut self, rate_per_s: f64, met: &[bool]) {
         self.load(rate_per_s);
         let missed = met.iter().enumerate().filter(|(_, met)| !**met);
@@ -94,7 +94,7 @@ impl TrialHistory {
         &mut self.loads[at]
     }
 
-    /// Class of each load, smallest first.
+    /// Returns the class of each load, from the smallest load to the largest.
     fn classes(
         &self,
         goal: usize,
@@ -109,7 +109,8 @@ impl TrialHistory {
         })
     }
 
-    /// The bounds of a goal. The smallest bad load counts even if there is a good one above it (loss inversion).
+    /// Returns the bounds of a goal. The smallest bad load is the upper bound even if there is a good load above it
+    /// (loss inversion).
     pub(crate) fn bounds(&self, goal: usize, level: SearchLevel, exceed_ratio: f64) -> LoadBounds {
         let mut bounds = LoadBounds::default();
         for (rate, class) in self.classes(goal, level, exceed_ratio) {
@@ -129,7 +130,7 @@ impl TrialHistory {
         self.classes(goal, level, exceed_ratio).filter(|(_, class)| *class == wanted).count()
     }
 
-    /// Loads strictly between two others that have been tried but not decided.
+    /// Returns the loads between two others that have been tried, but whose class is not decided yet.
     pub(crate) fn undecided(
         &self,
         goal: usize,
@@ -143,15 +144,15 @@ impl TrialHistory {
         self.classes(goal, level, exceed_ratio).filter(is_meant).map(|(rate, _)| rate)
     }
 
-    /// The highest throughput of any trial at a load.
+    /// Returns the highest throughput that any trial at this load has reached.
     pub(crate) fn delivered_per_s(&self, rate_per_s: f64) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
         let finite = load.trials.iter().map(|trial| trial.delivered_per_s).filter(|rate| rate.is_finite());
         finite.reduce(f64::max)
     }
 
-    /// The conditional throughput at a good load: the load minus the losses in its trials, except the bad trials that
-    /// the exceed ratio permits.
+    /// Returns the conditional throughput at a good load: the load minus the largest loss of its trials. The worst
+    /// trials, as many as the exceed ratio permits, do not count.
     pub(crate) fn throughput(&self, goal: usize, rate_per_s: f64, settings: &SearchSettings) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
         let graded = load.trials.iter().map(|trial| (trial.grades[goal].loss_ratio, trial.duration_s));
@@ -172,8 +173,9 @@ impl TrialHistory {
 }
 
 impl MeasuredLoad {
-    /// Sums good and bad seconds, and assumes the best and the worst for the missing ones. If both give the same class,
-    /// it is decided. For example, if half of 35 s may be bad, four good trials of 5 s are enough.
+    /// Sums the seconds of good and of bad trials, and classifies the load once as if all missing seconds were good and
+    /// once as if all were bad. If both classes are the same, the load is decided. For example, if half of 35 s may be
+    /// bad, four good trials of 5 s are enough.
     fn class(&self, goal: usize, level: SearchLevel, exceed_ratio: f64) -> LoadClass {
         let sum = |is_good: bool| {
             let trials = self.trials.iter().filter(move |trial| trial.grades[goal].is_good == is_good);

@@ -1,4 +1,4 @@
-//! The highest rate that meets a goal, found by trials; and the planning that follows from it.
+//! Finds the highest rate that meets a goal by trials, and plans the number of servers from it.
 //!
 //! ```text
 //! CapacitySearch ── next_step ──→ SearchStep::Measure(SearchTrial) ── the caller loads the server ──┐
@@ -8,12 +8,13 @@
 //! ```
 //!
 //! The method comes from RFC 9971 (MLRsearch). A requirement on latency is a **loss ratio**: a message that is later
-//! than the limit is as good as lost, so `p99 < 1s` means "at most 1 % lost". A load is judged by several short trials,
-//! of which a share may be bad (the exceed ratio): a stall that has nothing to do with the load spoils a trial and not
-//! the search. A bisection by one trial per load finds a fifth of the true capacity under the same stalls. Several
-//! goals share all trials.
+//! than the limit counts as lost, so `p99 < 1s` means "at most 1 % lost". A load is judged by several short trials, of
+//! which a share may be bad (the exceed ratio). A stall that has nothing to do with the load then spoils a trial, but
+//! not the search. With one trial per load and the same stalls, a bisection finds only a fifth of the true capacity.
+//! Several goals share all trials.
 //!
-//! Pure: no socket, no clock, no runtime, no random source. A trial is a value that the caller carries out.
+//! This crate uses no socket, clock, runtime or random source. It describes each trial as a value, and the caller runs
+//! it.
 //!
 //! ```
 //! use mailrun_capacity::{CapacityGoal, CapacitySearch, SearchSettings, SearchStep, TrialFigures, TrialLoad, TrialOutcome};

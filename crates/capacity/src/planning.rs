@@ -1,16 +1,17 @@
 use thiserror::Error;
 
 const HOUR_S: f64 = 3_600.0;
-/// A larger number of instances is assumed to be a mistake.
+/// Maximum number of servers in a plan. A larger number probably comes from a mistake in the inputs.
 const MAX_INSTANCES: f64 = 1e6;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanningInputs {
     pub capacity_per_s: f64,
-    /// Share of the capacity at which to run a server. 0.6 leaves room for bursts, retries and a slow disk.
+    /// Share of the capacity at which a server should run. For example, 0.6 leaves room for bursts, retries and a slow
+    /// disk.
     pub safety: f64,
     pub peak_per_s: Option<f64>,
-    /// Messages per user in the busy hour.
+    /// Number of messages that a user causes in the busy hour.
     pub messages_per_user: Option<f64>,
     pub cores: Option<f64>,
 }
@@ -19,11 +20,11 @@ pub struct PlanningInputs {
 pub struct CapacityPlan {
     /// Rate that one server can sustain: capacity × safety.
     pub stable_per_s: f64,
-    /// Servers needed for the peak.
+    /// Number of servers that the peak needs.
     pub instances: Option<u64>,
-    /// Share by which the total stable rate exceeds the peak.
+    /// Share by which the stable rate of all servers together exceeds the peak.
     pub headroom: Option<f64>,
-    /// Users per server in the busy hour.
+    /// Number of users that one server can serve in the busy hour.
     pub users: Option<u64>,
     pub per_core_per_s: Option<f64>,
 }
@@ -46,7 +47,7 @@ pub enum PlanningError {
 
 impl PlanningInputs {
     /// # Errors
-    /// If an input is not positive, or the peak needs more than a million servers.
+    /// Fails if an input is not positive, or if the peak needs more than a million servers.
     pub fn plan(&self) -> Result<CapacityPlan, PlanningError> {
         let is_amount = |value: f64| value.is_finite() && value > 0.0;
         let invalid = |value: Option<f64>| value.filter(|value| !is_amount(*value));

@@ -4,22 +4,22 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GoalFinding {
-    /// Both bounds, as close to each other as requested.
+    /// Both bounds were found, and are as close to each other as requested.
     Found,
     /// The highest rate of the search meets the goal.
     HighestRateHeld,
-    /// Generator or sink is the bottleneck above the lower bound.
+    /// Above the lower bound, the generator, the sink or the host is the bottleneck, so the server may be faster.
     GeneratorLimit,
     /// The lowest rate of the search misses the goal.
     LowestRateMissed,
     /// Not even the lowest rate could be offered.
     Void,
-    /// The search ended earlier.
+    /// The search ended before this goal's bounds were close enough.
     Unfinished,
 }
 
 impl GoalFinding {
-    /// Reports whether a completed search found a rate that meets the goal.
+    /// Returns true if the search was completed and found a rate that meets the goal.
     pub fn has_capacity(self) -> bool {
         matches!(self, Self::Found | Self::HighestRateHeld | Self::GeneratorLimit)
     }
@@ -28,11 +28,11 @@ impl GoalFinding {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GoalOutcome {
     pub finding: GoalFinding,
-    /// The relevant lower bound: the largest load below `upper_per_s` that meets the goal.
+    /// Relevant lower bound of RFC 9971: the largest load below `upper_per_s` that meets the goal.
     pub lower_per_s: Option<f64>,
-    /// The relevant upper bound: the smallest load that misses the goal.
+    /// Relevant upper bound of RFC 9971: the smallest load that misses the goal.
     pub upper_per_s: Option<f64>,
-    /// The conditional throughput: the rate reached at the lower bound.
+    /// Conditional throughput of RFC 9971: the rate that was reached at the lower bound.
     pub throughput_per_s: Option<f64>,
 }
 
@@ -41,7 +41,7 @@ pub struct GoalOutcome {
 pub enum SearchEnding {
     Complete,
     TimeLimit,
-    /// Mail was lost or changed.
+    /// A trial lost or changed mail. This is a fault of the server, which no lower rate excuses.
     MailLost,
     /// Not even the lowest rate could be offered.
     Void,
@@ -52,7 +52,8 @@ pub enum SearchEnding {
 pub struct TrialEntry {
     pub trial: SearchTrial,
     pub outcome: TrialOutcome,
-    /// Whether the trial met each goal. Empty if it judges nothing.
+    /// Says for each goal whether the trial met it. Empty if the trial judges nothing, for example because it was void
+    /// or flat out.
     pub met: Vec<bool>,
 }
 
@@ -60,15 +61,15 @@ pub struct TrialEntry {
 pub struct SearchResult {
     pub ending: SearchEnding,
     pub goals: Vec<GoalOutcome>,
-    /// Rate reached flat out.
+    /// Rate that was reached flat out, if the search began so.
     pub flat_out_per_s: Option<f64>,
     pub trials: Vec<TrialEntry>,
-    /// Seconds of all trials, including waits.
+    /// Total duration of all trials in seconds, including waits.
     pub spent_s: f64,
 }
 
 impl SearchResult {
-    /// The rate that meets every goal, or `None` if a goal has none.
+    /// Returns the rate that meets every goal, or `None` if no rate meets one of the goals.
     pub fn capacity_per_s(&self) -> Option<f64> {
         let rates: Option<Vec<f64>> = self.goals.iter().map(|goal| goal.throughput_per_s).collect();
         rates?.into_iter().reduce(f64::min)

@@ -1,11 +1,11 @@
-//! The search as a state machine: it requests a trial, is told the outcome, and ends with a result.
+//! The search as a state machine. It requests trials, the caller reports their outcomes, and it ends with a result.
 use crate::goal_search::{GoalSearch, SearchFacts};
 use crate::history::{LoadBounds, TrialHistory};
 use crate::result::{GoalFinding, SearchEnding, SearchResult, TrialEntry};
 use crate::settings::{CapacityGoal, SearchError, SearchSettings, SearchStart};
 use crate::trial::{SearchTrial, TrialFigures, TrialLoad, TrialOutcome};
 
-/// A confirmation trial refutes loads down to at most this share of its own.
+/// A missed confirmation refutes no loads below this share of its own load, however low the rate is that it reached.
 const MAX_REFUTED: f64 = 0.8;
 
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub enum SearchStep {
 
 impl CapacitySearch {
     /// # Errors
-    /// If the settings contradict each other, or there is no goal.
+    /// Fails if the settings contradict each other, or if there is no goal.
     pub fn new(settings: SearchSettings, goals: Vec<CapacityGoal>) -> Result<Self, SearchError> {
         settings.check()?;
         if goals.is_empty() {
@@ -60,7 +60,7 @@ impl CapacitySearch {
     pub fn next_step(&mut self) -> SearchStep {
         let is_over = self.spent_s >= self.facts.settings.time_limit_s
             || self.trials.len() as u64 >= self.facts.settings.max_trials();
-        // Do this even at the end, so that each goal's finding takes all trials into account.
+        // Call this even at the end, because it updates each goal's finding with the latest trials.
         let wanted = self.wanted_load();
         match (self.ending, wanted) {
             (Some(ending), _) => SearchStep::Finished(self.result(ending)),
@@ -82,7 +82,7 @@ impl CapacitySearch {
     /// Runs trials until the search ends. An ended search may continue after a confirmation.
     ///
     /// # Errors
-    /// If a trial could not be run.
+    /// Returns the error of `carry_out` if a trial could not be run.
     pub fn run<E>(
         &mut self,
         mut carry_out: impl FnMut(SearchTrial) -> Result<TrialOutcome, E>,
@@ -115,14 +115,14 @@ impl CapacitySearch {
     pub fn take_confirmation(&mut self, trial: SearchTrial, figures: &TrialFigures) -> bool {
         let TrialLoad::RatePerS(rate) = trial.load else { return true };
         let met = self.facts.history.add(rate, trial.duration_s, figures, &self.goals);
-        // The rate reached in it is too high as well, because a queue grows above it.
+        // Refute also loads down to the rate that the trial reached, because at any higher load a queue grows.
         let delivered_per_s = Some(figures.delivered_per_s).filter(|delivered| delivered.is_finite()).unwrap_or(rate);
         self.facts.history.refute(delivered_per_s.clamp(rate * MAX_REFUTED, rate), &met);
         met.iter().all(|met| *met)
     }
 
-    /// Returns the load to try next. Each goal's search asks for one, with the width of its steps. The widest steps come
-    /// first, and of these the smallest load, because its trial narrows the search of every goal.
+    /// Returns the load to try next. Each goal's search asks for one. Searches on coarser levels come first, and among
+    /// them the smallest load, because its trial narrows the search of every goal.
     fn wanted_load(&mut self) -> Option<TrialLoad> {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);
@@ -159,8 +159,8 @@ impl CapacitySearch {
         self.trials.push(TrialEntry { trial, outcome, met });
     }
 
-    /// Uses the rate reached flat out as the first rate to try. If the server accepted nothing, the lowest rate is
-    /// tried.
+    /// Uses the rate that was reached flat out as the first rate to try. If the server accepted nothing, this is the
+    /// lowest rate of the settings.
     fn begin(&mut self, delivered_per_s: f64) -> Vec<bool> {
         self.is_started = true;
         self.facts.flat_out_per_s = Some(delivered_per_s).filter(|rate| rate.is_finite() && *rate >= 0.0);
@@ -172,7 +172,7 @@ impl CapacitySearch {
         Vec::new()
     }
 
-    /// Ending of a search that needs no more trials.
+    /// Returns the ending of a search that needs no more trials.
     fn natural_ending(&self) -> SearchEnding {
         let is_void = |goal: &crate::result::GoalOutcome| goal.finding == GoalFinding::Void;
         if self.result(SearchEnding::Complete).goals.iter().any(is_void) {

@@ -1,34 +1,36 @@
 use thiserror::Error;
 
-/// Same limit as in RFC 9971's implementation.
+/// Default time limit of a search, as in RFC 9971's implementation.
 const DEFAULT_TIME_LIMIT_S: f64 = 1_200.0;
 const DEFAULT_MIN_RATE_PER_S: f64 = 1.0;
 const DEFAULT_MAX_RATE_PER_S: f64 = 1_000_000.0;
 const RATE_LIMIT_PER_S: f64 = 1e9;
-/// Minimum messages per trial. With fewer, a ratio of 1 % would be random.
+/// Minimum number of messages per trial. With fewer messages, a loss ratio of 1 % would be a matter of chance.
 const DEFAULT_MIN_MESSAGES: f64 = 500.0;
-/// A trial of few messages may be lengthened by this factor.
+/// Factor by which a trial may be lengthened at a low rate, to have enough messages.
 const MAX_LENGTHENING: f64 = 4.0;
 /// Length of a trial as a multiple of a goal's limit. A server that is overloaded by 5 % misses the limit within this
 /// time.
 const TRIAL_LIMITS: f64 = 20.0;
-/// When trials are lengthened for a goal's limit, a load still has at least so many trials.
+/// Minimum number of trials per load if trials are lengthened for a goal's limit. With three, a stall spoils a trial
+/// and not the search.
 const MIN_TRIALS: f64 = 3.0;
-/// Rates have six digits.
+/// Minimum width, because rates are rounded to six digits.
 const MIN_WIDTH: f64 = 0.001;
 const MAX_TRIALS: f64 = 100_000.0;
 
-/// A goal: the share of messages that may be missing or late.
+/// A goal of the search, as the share of messages that may be missing or late.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CapacityGoal {
     pub(crate) loss_ratio: f64,
 }
 
 impl CapacityGoal {
-    /// `p99 < LIMIT` is 0.01, because a message later than the limit counts as lost.
+    /// Makes a goal from its loss ratio. For example, the ratio of `p99 < LIMIT` is 0.01, because a message that is
+    /// later than the limit counts as lost.
     ///
     /// # Errors
-    /// If the ratio is not in 0..1.
+    /// Fails if the ratio is negative, or not less than 1.
     pub fn new(loss_ratio: f64) -> Result<Self, SearchError> {
         if (0.0..1.0).contains(&loss_ratio) { Ok(Self { loss_ratio }) } else { Err(SearchError::LossRatio(loss_ratio)) }
     }
@@ -40,45 +42,48 @@ impl CapacityGoal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStart {
-    /// With a trial at the pace that server and sessions allow. The rate reached is the first rate to try.
+    /// Begin with a trial at the pace that server and sessions allow. The rate that it reaches is the first rate to
+    /// try.
     FlatOut,
-    /// Between the lowest and the highest rate (RFC 2544).
+    /// Begin in the middle between the lowest and the highest rate (RFC 2544).
     Bisection,
 }
 
-/// A level of precision. Coarse levels are cheap, and reduce the work of the fine ones.
+/// A level of precision. Coarse levels are cheap, and their bounds save trials on the finer levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchLevel {
-    /// Seconds of trials by which a load is judged.
+    /// Total duration in seconds of the trials that judge a load.
     pub sum_s: f64,
-    /// Distance of the bounds, as a share of the upper one.
+    /// Distance of the bounds at which the level is finished, as a share of the upper bound.
     pub width: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchSettings {
     pub trial_s: f64,
-    /// Seconds of trials by which a load is judged on the last level.
+    /// Total duration in seconds of the trials that judge a load on the last level.
     pub sum_s: f64,
-    /// Share of those seconds that may be bad although the load is good.
+    /// Share of these seconds (`sum_s`) that may be bad although the load counts as good.
     pub exceed_ratio: f64,
-    /// Final distance of the bounds, as a share of the upper one.
+    /// Distance of the bounds at which the search ends, as a share of the upper bound.
     pub width: f64,
     pub min_rate_per_s: f64,
     pub max_rate_per_s: f64,
-    /// Minimum messages per trial. At a low rate, a trial takes up to four times as long to reach it.
+    /// Minimum number of messages per trial. At a low rate, a trial takes up to four times as long to reach this
+    /// number.
     pub min_messages: f64,
-    /// The longest limit of a goal, or 0 for none. A trial takes twenty times as long, provided that a load is still
-    /// judged by three trials. Otherwise the growth of the backlog decides.
+    /// Longest latency limit of the goals, or 0 if there is none. A trial takes at least twenty times as long, if a
+    /// load can then still be judged by three trials. Otherwise the growth of the backlog shows an overload.
     pub goal_limit_s: f64,
     pub time_limit_s: f64,
-    /// Levels before the last, each twice as wide as the next.
+    /// Number of levels before the last. Each of them is twice as wide as the next.
     pub coarse_levels: u32,
     pub start: SearchStart,
 }
 
 impl Default for SearchSettings {
-    /// Trials of 5 s, 35 s per load, half of which may be bad, and bounds within 2 %.
+    /// Judges a load by trials of 5 s, 35 s in total, of which half may be bad. The search ends when the bounds are
+    /// within 2 %.
     fn default() -> Self {
         Self {
             trial_s: 5.0,
@@ -97,12 +102,13 @@ impl Default for SearchSettings {
 }
 
 impl SearchSettings {
-    /// Trials of 2 s, 10 s per load, and bounds within 5 %.
+    /// Returns settings for a quick search: trials of 2 s, 10 s per load, and bounds within 5 %.
     pub fn quick() -> Self {
         Self { trial_s: 2.0, sum_s: 10.0, width: 0.05, ..Self::default() }
     }
 
-    /// Like RFC 2544: a bisection with one trial of 60 s per load, none of which may be bad.
+    /// Returns settings for a search like in RFC 2544: a bisection with one trial of 60 s per load, none of which may
+    /// be bad.
     pub fn rfc2544() -> Self {
         Self {
             trial_s: 60.0,
@@ -115,7 +121,8 @@ impl SearchSettings {
         }
     }
 
-    /// The levels, coarsest first. Their sums rise from one trial to the whole, and their widths halve.
+    /// Returns the levels from the coarsest to the finest. On the first, a load is judged by one trial, and on the last
+    /// by `sum_s`. Each level has half the width of the level before.
     pub fn levels(&self) -> Vec<SearchLevel> {
         let coarse = self.coarse_levels.min(8);
         let level = |at: u32| {
@@ -133,8 +140,8 @@ impl SearchSettings {
         (self.min_messages / rate_per_s).clamp(self.trial_s, longest_s).max(for_limit_s)
     }
 
-    /// Reports whether trials can be long enough for a growing backlog to reach this limit. A load must still be judged
-    /// by three trials, so that a stall spoils one of them and not the search.
+    /// Returns true if trials can be long enough for a growing backlog to reach this latency limit. A load must still
+    /// be judged by three trials, so that a stall spoils one trial and not the search.
     pub fn holds_limit(&self, limit_s: f64) -> bool {
         limit_s * TRIAL_LIMITS <= self.trial_s.max(self.sum_s / MIN_TRIALS)
     }

@@ -1,16 +1,17 @@
-/// A trial is bad if the backlog grows by more than this share of the rate, because a queue then hides what the server
-/// cannot do.
+/// A trial is bad if the backlog grows by more than this share of the rate, because messages in a growing queue are not
+/// late yet, although the server cannot keep up.
 pub const BACKLOG_GROWTH_LIMIT: f64 = 0.01;
-/// Minimum number of backlog samples for a growth.
+/// Minimum number of backlog samples from which a growth is computed.
 const MIN_SAMPLES: usize = 3;
-/// Number of samples to use if the second half of the load has fewer.
+/// Number of samples that should be used. If the second half of the load has fewer, earlier samples are used as well.
 const USUAL_SAMPLES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TrialLoad {
-    /// Closed loop: each session sends when it is free. This trial is also the warm-up, and judges nothing.
+    /// Closed loop, in which each session sends its next message as soon as it can. This trial is also the warm-up, and
+    /// does not judge the server.
     FlatOut,
-    /// Open loop with this number of messages per second.
+    /// Open loop, with this number of messages per second.
     RatePerS(f64),
 }
 
@@ -20,39 +21,40 @@ pub struct SearchTrial {
     pub duration_s: f64,
 }
 
-/// The bottleneck in a trial that says nothing about the server.
+/// Bottleneck other than the server, which makes a trial void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoidCause {
     Generator,
-    /// The sink that finally receives the mail.
+    /// The sink, which finally receives the mail.
     Sink,
-    /// The host: processor time was stolen, or descriptors or ports ran out.
+    /// The host was the bottleneck: processor time was stolen, or descriptors or ports ran out.
     Host,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrialOutcome {
     Measured(TrialFigures),
-    /// Generator, sink or host was the bottleneck.
+    /// The generator, the sink or the host was the bottleneck, so the trial says nothing about the server.
     Void {
         cause: VoidCause,
-        /// Rate that was reached nevertheless.
+        /// Rate that was reached in spite of the bottleneck.
         delivered_per_s: f64,
         /// Duration of the trial, including waits.
         spent_s: f64,
     },
-    /// Mail was lost or changed, which no rate can explain. This ends the search.
+    /// Mail was lost or changed. No rate excuses this, so it ends the search.
     MailLost,
     Stopped,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrialFigures {
-    /// Share of the due messages that were late, rejected or missing, per goal.
+    /// For each goal, the share of the due messages that were late, rejected or missing.
     pub loss_ratios: Vec<f64>,
     /// Messages per second that arrived while load was offered.
     pub delivered_per_s: f64,
-    /// Growth of the accepted but undelivered messages per second, or `None` if it was not observed.
+    /// Number of messages per second by which the backlog of accepted but undelivered mail grew, or `None` if it was
+    /// not observed.
     pub backlog_growth_per_s: Option<f64>,
     /// Set if everything was delivered soon after the load ended.
     pub is_drained: bool,
@@ -61,18 +63,18 @@ pub struct TrialFigures {
 }
 
 impl TrialFigures {
-    /// Figures of a trial without a backlog.
+    /// Makes the figures of a trial in which no backlog was observed.
     pub fn new(loss_ratios: Vec<f64>, delivered_per_s: f64) -> Self {
         Self { loss_ratios, delivered_per_s, backlog_growth_per_s: None, is_drained: true, spent_s: 0.0 }
     }
 
-    /// Loss ratio for this goal. A missing or NaN ratio counts as 1.0, total loss.
+    /// Returns the loss ratio for this goal. A missing or NaN ratio counts as 1.0, total loss.
     pub(crate) fn loss_ratio(&self, goal: usize) -> f64 {
         let ratio = self.loss_ratios.get(goal).copied().filter(|ratio| !ratio.is_nan());
         ratio.map_or(1.0, |ratio| ratio.clamp(0.0, 1.0))
     }
 
-    /// Reports whether the queue behind the server grew, or did not empty.
+    /// Returns true if the server's queue grew during the load, or was not empty soon after it.
     pub fn is_backlogged(&self, rate_per_s: f64) -> bool {
         let is_growing = |growth: f64| growth.is_nan() || growth > rate_per_s * BACKLOG_GROWTH_LIMIT;
         !self.is_drained || self.backlog_growth_per_s.is_some_and(is_growing)
@@ -82,14 +84,14 @@ impl TrialFigures {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BacklogSample {
     pub at_s: f64,
-    /// Messages accepted and not yet delivered.
+    /// Number of messages that were accepted but not delivered yet.
     pub messages: f64,
 }
 
-/// Growth of the backlog in messages per second, or `None` with fewer than three samples. It uses the samples of the
-/// second half of the load, or the last four if that half has fewer. Of the slopes between each two of them, it is the
-/// one at the lower third. A steadily growing queue thus shows its full slope, but a stall in a single sample does not,
-/// even if it is the last of three.
+/// Computes the growth of the backlog in messages per second, or returns `None` with fewer than three samples. It uses
+/// the samples of the second half of the load, or the last four samples if that half has fewer. From the slopes between
+/// every two samples, sorted by size, it takes the slope at the first third. A steadily growing queue therefore shows
+/// its full slope, but a stall in a single sample has no effect, even if it is the last of three samples.
 pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> {
     let samples_from = |from_s: f64| {
         let is_meant =
@@ -113,7 +115,8 @@ pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> 
     slopes.get(slopes.len().checked_sub(1)? / 3).copied()
 }
 
-/// Shares of the capacity at which it is confirmed. The first two must hold; the last shows the effect of overload.
+/// Loads of the confirmation, as shares of the capacity. The server must hold the first two, and the last shows the
+/// effect of an overload.
 pub const CONFIRMATION_SHARES: [f64; 3] = [0.8, 1.0, 1.2];
 
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -125,10 +128,10 @@ pub struct ConfirmationTrial {
     pub duration_s: f64,
 }
 
-/// The trials of a confirmation, in an order that depends on the seed. Otherwise a server that grows slower over time
-/// would always do so at the highest rate.
+/// Returns the trials of a confirmation in an order that depends on the seed. In a fixed order, a server that grows
+/// slower over time would always be slowest at the same rate.
 pub fn confirmation_trials(capacity_per_s: f64, duration_s: f64, seed: u64) -> [ConfirmationTrial; 3] {
-    // This is the finalizer of MurmurHash3, with which neighbouring seeds give unrelated orders.
+    // Mix the seed with part of MurmurHash3's finalizer, so that neighbouring seeds give unrelated orders.
     let mut mixed = seed ^ (seed >> 33);
     mixed = mixed.wrapping_mul(0xff51_afd7_ed55_8ccd);
     mixed ^= mixed >> 33;

@@ -1,5 +1,5 @@
-//! `mailrun disk`: measures the rate that a durable relay can reach on a disk, using the spool's
-//! own writes.
+//! `mailrun disk`: measures how many messages per second a durable relay could store on a disk. It writes with the code
+//! of the relay's spool.
 use crate::options::values;
 use anyhow::Result;
 use clap::Args;
@@ -29,7 +29,7 @@ pub(super) struct DiskArgs {
     /// Rate that the disk must sustain.
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     rate: Option<f64>,
-    /// Size of the messages that the rate is about.
+    /// Size of the messages for which --rate must be sustained.
     #[arg(short = 'l', long, value_name = "BYTES", default_value = "4k", value_parser = message_bytes)]
     message_size: u64,
     /// Time of the whole measurement.
@@ -56,7 +56,7 @@ Exit status:
     3  a rate was asked for, and DIR is in memory (tmpfs)
   130  interrupted; what was measured is printed";
 
-/// Largest `--message-size`. The test writes up to 64 messages of this size at once.
+/// Largest `--message-size`: 16 MiB. The test writes up to 64 messages of this size at once.
 const MAX_MESSAGE_BYTES: u64 = 16 << 20;
 
 fn message_bytes(text: &str) -> Result<u64, String> {
@@ -116,7 +116,7 @@ fn text(result: &DiskTestResult) -> String {
     text + &verdict(result)
 }
 
-/// Describes the disk, for example `ext4 on /dev/vda (Samsung 990)`.
+/// Describes the disk, for example `ext4 on /dev/vda (Samsung 990)`. Parts that are unknown are left out.
 fn disk_name(result: &DiskTestResult) -> String {
     let Some(HostDisk { file_system, device, model, rotational }) = &result.disk else {
         return "an unknown disk".to_owned();

@@ -1,5 +1,4 @@
-//! `mailrun health`: asks a running relay or sink whether it works. Health checks of containers use
-//! it.
+//! `mailrun health`: asks a running relay or sink whether it works. It is meant for the health checks of containers.
 use crate::report::messages::{failure, say};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -8,13 +7,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest answer that is read. The longest answers come from a sink with many runs.
+/// Maximum number of bytes of an answer that are read. The longest answers come from sinks that have seen many runs.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 
 /// Asks a running relay or sink whether it works
 ///
-/// For health checks where no other HTTP client is, as in the container image. The relay or sink must have an HTTP
-/// interface: --http of a sink, --http or `http` in relay.toml of a relay.
+/// For health checks in places without another HTTP client, such as the container image. The relay or sink must have an
+/// HTTP interface: --http of a sink, --http or `http` in relay.toml of a relay.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct HealthArgs {
@@ -48,12 +47,12 @@ impl HealthArgs {
     }
 }
 
-/// Succeeds if the page is answered with a 2xx status.
+/// Returns an error unless the page is answered with a 2xx status.
 fn ask(client: &HttpClient, url: &str) -> Result<()> {
     let place = url.split_once("://").map_or(url, |(_, place)| place).trim_end_matches('/');
     let answer = match place.contains('/') {
         true => client.get("")?,
-        // A relay serves /health, and a sink serves /status.
+        // Try both pages, because the URL names none: a relay has /health, and a sink has /status.
         false => match client.get("/health")? {
             answer if answer.status == StatusCode::NOT_FOUND => client.get("/status")?,
             answer => answer,

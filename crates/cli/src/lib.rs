@@ -1,5 +1,5 @@
-//! Parses the command line into the options of each part, and turns verdicts and errors into the
-//! exit status.
+//! Parses the command line into the options of each part of mailrun, and turns verdicts and errors into the exit
+//! status.
 //!
 //! ```text
 //!   0  PASS
@@ -51,14 +51,14 @@ impl Cli {
         Self::from_arg_matches(&Self::commands(&words)?.try_get_matches_from(words)?)
     }
 
-    /// Returns all commands. Unlike `command()`, includes the scenarios, which clap adds only when bench is invoked.
+    /// Returns all commands. Unlike `command()`, includes the scenarios, which clap adds only when `bench` is invoked.
     fn all_commands() -> clap::Command {
         let mut whole = Self::command().disable_help_subcommand(true);
         whole.build();
         whole
     }
 
-    /// Returns all commands, including the command of a scenario file that the command line names.
+    /// Returns all commands. If the command line names a scenario file, its command is among them.
     fn commands(words: &[OsString]) -> Result<clap::Command, clap::Error> {
         bench::scenarios::add_scenario_file(Self::command(), words)
     }
@@ -126,7 +126,7 @@ enum Command {
     Completions(help::completions::CompletionsArgs),
 }
 
-/// Runs the command that the arguments of this process name, and returns its exit status.
+/// Runs the command that the arguments of this process select, and returns its exit status.
 pub fn main() -> ExitCode {
     let words: Vec<OsString> = as_locust_worker(std::env::args_os()).collect();
     let words = match with_options(words) {
@@ -142,7 +142,7 @@ pub fn main() -> ExitCode {
     };
     let ended = mailrun_process::output_file::report_size_limit_as_error().and_then(|()| run(typed.command));
     ended.unwrap_or_else(|error| {
-        // If standard error cannot be written, there is no other place to report the error.
+        // Ignore the error, because there is no other place to report that standard error cannot be written.
         let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
         let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
         ExitCode::from(if is_interrupted { INTERRUPTED_STATUS } else { 2 })
@@ -178,8 +178,8 @@ fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Replaces `--worker` as the first argument by `locust worker`. An operator of Locust passes
-/// arguments that begin with `--worker` to the image of a worker.
+/// Replaces `--worker` as the first argument with `locust worker`. The operator of Locust for Kubernetes starts the
+/// image of a worker with arguments that begin with `--worker`.
 fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     words.enumerate().flat_map(|(place, word)| match place == 1 && word == "--worker" {
         true => vec!["locust".into(), "worker".into()],
@@ -187,8 +187,8 @@ fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item
     })
 }
 
-/// Expands the command line of a process that a bench has started. Such a process reads its options
-/// from standard input.
+/// Completes the command line of a process that a bench has started. Such a process reads its options from standard
+/// input.
 fn with_options(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let (command, options) = words.split_at(words.len().min(2));
     if options != OPTIONS_FROM_STDIN {
@@ -198,9 +198,10 @@ fn with_options(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     Ok(command.iter().cloned().chain(options.words().into_iter().map(OsString::from)).collect())
 }
 
-/// Joins `--reuse 5` to `--reuse=5` and `--share short` to `--share=short`, because these options
-/// take only such words as a separate value. Also joins `--messages -1`: clap would report `-1` as
-/// an unknown option, while the option's own parser explains what is wrong.
+/// Joins an option and its value with an equal sign where clap would not see that they belong together. `--reuse 5`
+/// becomes `--reuse=5` and `--share short` becomes `--share=short`, because these options may also be followed by other
+/// words. `--messages -1` is joined because clap would report `-1` as an unknown option, whereas the option's own
+/// parser explains the mistake.
 fn join_option_values(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     for word in words.into_iter().map(Into::into) {
@@ -230,7 +231,7 @@ fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
     }
 }
 
-/// Prints help and version as they are, and a mistake as one line.
+/// Prints help and version unchanged, and a mistake as a single line.
 fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if let Some(text) = help::misuse::mistaken_help(error, typed, &Cli::all_commands()) {
         mailrun_process::tell!("mailrun: {text}");
@@ -238,7 +239,7 @@ fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     }
     if !error.use_stderr() {
         match short_help(error, typed) {
-            // Ignore a closed standard output.
+            // Ignore the error, which means that standard output is closed.
             Some(text) => drop(say(&text)),
             None => drop(error.print()),
         }
@@ -252,7 +253,7 @@ fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Returns the text of `-h`, or `None` for `--help` and for `mailrun -h`, which clap prints itself.
+/// Returns the text of `-h`. Returns `None` for `--help` and for `mailrun -h`, because clap prints these itself.
 fn short_help(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let words: Vec<String> = typed.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     if error.kind() != clap::error::ErrorKind::DisplayHelp || words.iter().any(|word| word == "--help") {

@@ -1,4 +1,4 @@
-//! `mailrun send`: turns the command-line arguments into one message and the servers to try.
+//! `mailrun send`: turns the arguments into one message, and into the servers to try.
 use crate::options::connection::ConnectionArgs;
 use crate::options::server::ServerArg;
 use crate::options::values;
@@ -55,14 +55,14 @@ pub(super) struct SendArgs {
     notices: DsnParameters,
 }
 
-/// Sender and recipients.
+/// The sender and the recipients.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Envelope")]
 struct SendEnvelopeArgs {
     /// Recipient, repeatable.
     #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS")]
     to: Vec<String>,
-    /// Sender; <> for none, as notices have.
+    /// Sender; <> is the null sender, which notices have.
     #[arg(long, value_name = "ADDRESS", default_value = "from@example.com")]
     from: String,
     /// Name of this host in EHLO or LHLO.
@@ -73,7 +73,7 @@ struct SendEnvelopeArgs {
     raw: bool,
 }
 
-/// The message.
+/// The message to send.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Message")]
 struct SendContentArgs {
@@ -101,7 +101,7 @@ fn subject(text: &str) -> Result<HeaderField, String> {
     HeaderField::new("Subject", text)
 }
 
-/// The session.
+/// Options for the session.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 struct SendSessionArgs {
@@ -147,7 +147,7 @@ Exit status:
    25  DATA             26  the message     28  AUTH
    29  TLS, STARTTLS    32  EHLO after TLS  33  XCLIENT";
 
-/// WHERE on the command line.
+/// The argument WHERE: a server, or a recipient whose server must be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Destination {
     Server(ServerArg),
@@ -200,7 +200,7 @@ impl SendArgs {
         Ok(ExitCode::from(report.status()))
     }
 
-    /// Returns the recipients, and the server if one was named.
+    /// Returns the recipients, and the server if the user named one.
     fn recipients_and_server(&self) -> Result<(Vec<String>, Option<ServerArg>)> {
         let mut to = self.envelope.to.clone();
         let server = match (&self.destination, &self.server) {
@@ -248,17 +248,18 @@ fn needs_recipient(point: QuitAfter) -> bool {
     matches!(point, QuitAfter::Mail | QuitAfter::Rcpt | QuitAfter::Data)
 }
 
-/// `<a@b>` and `a@b` are the same address, and `<>` is none.
+/// Removes the angle brackets around an address, because users may type `<a@b>` or `a@b`. The null sender `<>` becomes
+/// an empty text.
 pub(super) fn without_brackets(address: &str) -> String {
     let inner = address.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
     inner.unwrap_or(address).to_owned()
 }
 
-/// Maximum size of a file that is sent.
+/// Maximum size of a file that can be sent: 1 GiB.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 impl SendContentArgs {
-    /// Returns the message with `<CRLF>` at the end of each line.
+    /// Returns the message. All its lines end with CRLF.
     fn message(&self, from: &str, to: &[String], host: &str) -> Result<Vec<u8>> {
         let message = match &self.file {
             Some(file) => send::with_crlf(&read(file)?).with_context(|| format!("--file {}", file.display()))?,
@@ -293,7 +294,7 @@ impl SendContentArgs {
     }
 }
 
-/// Reads a file, or standard input.
+/// Reads a file, or standard input if its name is `-`.
 fn read(file: &Path) -> Result<Vec<u8>> {
     let name = file.display();
     let mut content = Vec::new();
@@ -307,7 +308,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Reads an attachment, written as FILE or FILE;TYPE. swaks writes @FILE.
+/// Reads an attachment, which is written as FILE or FILE;TYPE. An `@` in front is ignored, because swaks writes @FILE.
 fn attachment(text: &str) -> Result<Attachment> {
     let text = text.strip_prefix('@').unwrap_or(text);
     let (file, media_type) = match text.rsplit_once(';') {
@@ -325,7 +326,7 @@ fn attachment(text: &str) -> Result<Attachment> {
     Ok(Attachment { name, media_type: media_type.to_owned(), content: read(path)? })
 }
 
-/// Media types of usual files. The type of any other file can be typed.
+/// Media types by file name extension. For any other file, the user can type the media type.
 const MEDIA_TYPES: [(&str, &str); 12] = [
     ("csv", "text/csv"),
     ("eml", "message/rfc822"),

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum ExactChange {
-    /// All runs of both sides have the same count.
+    /// All runs of both sides have the same count, so nothing changed.
     #[serde(rename = "none")]
     None,
-    /// Each side has a single count, and they differ.
+    /// All runs of a side have the same count, but the two sides differ.
     #[serde(rename = "changed")]
     Changed,
     /// The runs of one side differ, so the count is not exact.
@@ -15,20 +15,20 @@ pub enum ExactChange {
     NotExact,
 }
 
-/// An exact count of a contestant, compared with the reference's. Exact counts, such as system calls or syncs per
-/// message, have no random part, so any difference is a change.
+/// An exact count of a contestant, compared with the count of the reference. Exact counts, such as system calls or
+/// syncs per message, have no random part, so any difference is a change.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExactRow {
     pub contestant: String,
     pub name: String,
-    /// Counts of the reference, one per run.
+    /// Counts of the reference, one for each run.
     pub against_values: Vec<f64>,
     pub values: Vec<f64>,
     pub change: ExactChange,
 }
 
 impl ExactRow {
-    /// Compares the counts of both. `None` if one has none.
+    /// Compares the counts of both sides. Returns `None` if a side has no counts.
     pub fn new(contestant: &str, name: &str, against_values: Vec<f64>, values: Vec<f64>) -> Option<Self> {
         let (against, own) = (*against_values.first()?, *values.first()?);
         let is_exact = against_values.iter().all(|count| *count == against) && values.iter().all(|count| *count == own);

@@ -9,32 +9,34 @@ pub struct MetricFinding {
     pub metric: ComparedMetric,
     /// Estimate of B divided by A.
     pub ratio: f64,
-    /// The interval of the ratio, or `None` with too few rounds.
+    /// Confidence interval of the ratio, or `None` if there are too few rounds for one.
     pub interval: Option<(f64, f64)>,
-    /// The probability of a difference at least this clear in any of the metrics, if there is no real one.
+    /// Probability that any of the metrics would show a difference at least this clear, if there were no real
+    /// difference.
     pub adjusted_p: f64,
-    /// Number of rounds, or of runs of the side with fewer.
+    /// Number of rounds or, for unpaired runs, the number of runs on the side that has fewer.
     pub rounds: usize,
     pub verdict: MetricVerdict,
-    /// Set if the whole interval is beyond the margin.
+    /// Set if the whole interval is beyond the margin, so that the difference is not only real but also large enough to
+    /// matter.
     pub is_beyond_margin: bool,
 }
 
-/// The logarithms from which a finding is made.
+/// Estimate and interval as logarithms of the ratio, from which a finding is made.
 pub(crate) struct LogEstimate {
     pub(crate) middle: f64,
     pub(crate) interval: Option<(f64, f64)>,
     pub(crate) adjusted_p: f64,
     pub(crate) rounds: usize,
-    /// With fewer rounds, there is no verdict.
+    /// Minimum number of rounds. With fewer rounds, there is no verdict.
     pub(crate) min_rounds: usize,
     pub(crate) metrics: usize,
 }
 
-/// The 80 % quantile of the standard normal distribution. If the estimate is right, the requested number of rounds
-/// suffices with this probability.
+/// The 80 % quantile of the standard normal distribution. If the estimate of the difference is right, the suggested
+/// number of rounds is enough with a probability of 80 %.
 const ENOUGH_QUANTILE: f64 = 0.842;
-/// Upper limit of the estimate.
+/// Maximum number of rounds that is suggested. A larger estimate is cut to it.
 const MAX_MORE_ROUNDS: usize = 10_000;
 
 impl MetricFinding {
@@ -56,8 +58,8 @@ impl MetricFinding {
         self.verdict == MetricVerdict::Better
     }
 
-    /// Reports whether B is worse than A by at least `limit` (0.05 for 5 %): the estimate is, and the whole interval is
-    /// on the worse side.
+    /// Returns true if B is worse than A by at least `limit` (0.05 for 5 %). The estimate must be at least that much
+    /// worse, and the verdict must be that B is worse at all.
     pub fn is_regression(&self, limit: f64) -> bool {
         let worse = match self.metric.gain {
             Gain::Higher => 1.0 / self.ratio,
@@ -66,7 +68,8 @@ impl MetricFinding {
         self.verdict == MetricVerdict::Worse && worse >= 1.0 + limit
     }
 
-    /// Reports whether B might be worse than A by at least `limit`.
+    /// Returns true if B may be worse than A by at least `limit`, because the interval reaches that far or there are
+    /// too few rounds.
     pub(crate) fn may_be_regression(&self, limit: f64) -> bool {
         match (self.verdict, self.interval) {
             (MetricVerdict::TooFew, _) | (_, None) => true,
@@ -92,8 +95,8 @@ fn verdict(gain: Gain, estimate: &LogEstimate, settings: &CompareSettings) -> Me
     MetricVerdict::Undecided { more_rounds: more_rounds(estimate, (lower, upper), settings) }
 }
 
-/// The number of further rounds until the difference is proven for all metrics together or the interval is within the
-/// margin, whichever takes fewer. The spread of the estimate falls with the square root of the number of rounds.
+/// Estimates how many more rounds it takes until either the difference is proven for all metrics together, or the
+/// interval lies within the margin. The spread of the estimate falls with the square root of the number of rounds.
 fn more_rounds(estimate: &LogEstimate, (lower, upper): (f64, f64), settings: &CompareSettings) -> usize {
     let quantile = |risk: f64| normal_quantile(1.0 - risk / 2.0);
     let alone = quantile(settings.level());

@@ -1,20 +1,21 @@
-//! Tests a family of metrics by sign flips. If A and B are equal, each round could just as well have been the other way
-//! round, in all its metrics together. A metric's p is the share of flips in which the largest statistic of *any*
-//! metric reaches that metric's (Westfall and Young: Resampling-based multiple testing, 1993, max-T).
+//! Tests a family of metrics by sign flips. If A and B are equal, A and B of each round could just as well be
+//! exchanged, in all metrics of the round together. A metric's p is the share of such flips in which the largest
+//! statistic of *any* metric is at least the observed statistic of this metric (Westfall and Young: Resampling-based
+//! multiple testing, 1993, max-T).
 use crate::ranks::midranks;
 use mailrun_measurement::seeded::SeededRng;
 
-/// Up to so many rounds, all flips are tried; with more rounds, random ones.
+/// Maximum number of rounds for which all flips are tried. With more rounds, random flips are drawn.
 const MAX_EXACT_ROUNDS: usize = 14;
-/// Distinguishes these random numbers from others of the same seed.
+/// Distinguishes the random numbers of this test from others with the same seed.
 const PURPOSE: u64 = 0x666c_6970;
-/// Tolerance for equal statistics, whose sums were rounded differently.
+/// Tolerance for statistics that are equal, but whose sums were rounded differently.
 const TOLERANCE: f64 = 1e-9;
-/// Number of signs per table lookup.
+/// Number of signs that one table lookup handles.
 const BITS: usize = 8;
 
-/// Signed ranks of a metric's ratios, scaled so that the sums of all metrics have the same spread. For each eight of
-/// them, it has the sums for all signs.
+/// Signed ranks of a metric's ratios, scaled so that the sums of all metrics have the same spread. For every eight
+/// ranks, the table holds the sums for all 256 combinations of signs, so that a flip needs one lookup per eight rounds.
 struct FlipTable {
     sums: Vec<[f64; 1 << BITS]>,
     observed: f64,
@@ -32,13 +33,14 @@ impl FlipTable {
         Self { sums: sums.collect(), observed: scores.iter().sum::<f64>().abs() }
     }
 
-    /// The statistic after flipping the rounds whose bits are set.
+    /// Returns the statistic after flipping the rounds whose bits are set.
     fn statistic(&self, signs: &[u8]) -> f64 {
         self.sums.iter().zip(signs).map(|(sums, bits)| sums[usize::from(*bits)]).sum::<f64>().abs()
     }
 }
 
-/// Signed ranks of the sizes, scaled to a vector of length 1. A ratio of 1 has rank 0.
+/// Returns the ranks of the sizes of the log-ratios, with the signs of the log-ratios, scaled to a vector of length 1.
+/// A ratio of 1 counts as 0.
 fn scores(logs: &[f64]) -> Vec<f64> {
     let sizes: Vec<f64> = logs.iter().map(|log| log.abs()).collect();
     let mut scores: Vec<f64> = midranks(&sizes).iter().zip(logs).map(|(rank, log)| rank * sign(*log)).collect();
@@ -53,7 +55,7 @@ fn sign(log: f64) -> f64 {
     if log == 0.0 { 0.0 } else { log.signum() }
 }
 
-/// The adjusted p of each metric. All must have the same number of rounds.
+/// Returns the adjusted p of each metric. All metrics must have the same number of rounds.
 pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64> {
     let rounds = family.first().map_or(0, |logs| logs.len());
     let tables: Vec<FlipTable> = family.iter().map(|logs| FlipTable::new(logs)).collect();
@@ -76,7 +78,7 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         signs.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]));
         count(&signs);
     }
-    // The observed result is one of the possible flips.
+    // Count the observed result as well, because it is one of the possible flips. So p is never 0.
     reached.iter().map(|reached| (reached + 1) as f64 / (draws + 1) as f64).collect()
 }
 

@@ -1,16 +1,18 @@
-//! Tests a family of metrics by permutation. If A and B are equal, any of the runs could just as well have been those
-//! of A. A metric's p is the share of divisions in which the largest statistic of *any* metric reaches that metric's.
+//! Tests a family of metrics by permutation. If A and B are equal, any division of the runs into A and B is equally
+//! likely. A metric's p is the share of divisions in which the largest statistic of *any* metric is at least the
+//! observed statistic of this metric.
 use crate::ranks::midranks;
 use mailrun_measurement::seeded::SeededRng;
 
-/// Up to so many divisions, all are tried; otherwise random ones.
+/// Maximum number of divisions for which all are tried. If there are more, random divisions are drawn.
 const MAX_EXACT_DIVISIONS: u64 = 20_000;
-/// Distinguishes these random numbers from others of the same seed.
+/// Distinguishes the random numbers of this test from others with the same seed.
 const PURPOSE: u64 = 0x6c61_6265;
-/// Tolerance for equal statistics, whose sums were rounded differently.
+/// Tolerance for statistics that are equal, but whose sums were rounded differently.
 const TOLERANCE: f64 = 1e-9;
 
-/// Ranks of a metric's values among all runs, first the runs of A, with mean 0 and length 1.
+/// Returns the ranks of a metric's values among all runs, the runs of A first. They are shifted to a mean of 0 and
+/// scaled to a vector of length 1, so that all metrics can be compared.
 fn scores(a: &[f64], b: &[f64]) -> Vec<f64> {
     let all: Vec<f64> = a.iter().chain(b).copied().collect();
     let mut scores = midranks(&all);
@@ -23,7 +25,8 @@ fn scores(a: &[f64], b: &[f64]) -> Vec<f64> {
     scores
 }
 
-/// The adjusted p of each metric, from its values of A and of B. All must have the same number of runs.
+/// Returns the adjusted p of each metric, from its values in the runs of A and of B. All metrics must have the same
+/// number of runs.
 pub(crate) fn adjusted_p(family: &[(&[f64], &[f64])], draws: usize, seed: u64) -> Vec<f64> {
     let Some((of_a, runs)) = family.first().map(|(a, b)| (a.len(), a.len() + b.len())) else { return Vec::new() };
     let tables: Vec<Vec<f64>> = family.iter().map(|(a, b)| scores(a, b)).collect();
@@ -50,16 +53,17 @@ pub(crate) fn adjusted_p(family: &[(&[f64], &[f64])], draws: usize, seed: u64) -
     let mut order: Vec<usize> = (0..runs).collect();
     for draw in 0..draws as u64 {
         let mut random = SeededRng::new(seed, PURPOSE, draw);
+        // Shuffle only the first `of_a` places, which are then a random choice (Fisher and Yates).
         for place in 0..of_a {
             order.swap(place, place + random.below((runs - place) as u64) as usize);
         }
         count(&order[..of_a]);
     }
-    // The observed result is one of the possible divisions.
+    // Count the observed result as well, because it is one of the possible divisions. So p is never 0.
     reached.iter().map(|reached| (reached + 1) as f64 / (draws + 1) as f64).collect()
 }
 
-/// The number of ways to choose `of_a` of `runs`, or `None` if there are too many to try.
+/// Returns the number of ways to choose `of_a` of `runs` runs, or `None` if there are too many to try all.
 fn divisions(runs: usize, of_a: usize) -> Option<u64> {
     let mut ways = 1_u64;
     for chosen in 0..of_a as u64 {
@@ -71,7 +75,7 @@ fn divisions(runs: usize, of_a: usize) -> Option<u64> {
     Some(ways)
 }
 
-/// Advances to the next choice in lexicographic order. Returns false after the last.
+/// Advances to the next choice in lexicographic order. Returns false after the last choice.
 fn next_division(chosen: &mut [usize], runs: usize) -> bool {
     let count = chosen.len();
     let Some(place) = (0..count).rev().find(|place| chosen[*place] < runs - count + place) else { return false };

@@ -1,7 +1,7 @@
 //! Statistics of comparisons: is B faster than A, by how much, and is that more than this host's noise?
 //!
-//! Runs of A and B in turn, a pair a round, are compared by their ratios ([`compare_rounds`]); stored runs of different
-//! times, by all their pairs ([`compare_runs`]).
+//! If A and B run in turn, one pair in each round, [`compare_rounds`] compares the ratios of the pairs. If the runs
+//! were stored at different times, [`compare_runs`] compares every run of A with every run of B.
 //!
 //! ```
 //! use mailrun_compare::{CompareSettings, ComparedMetric, Gain, RoundRatios, compare_rounds};
@@ -13,7 +13,7 @@
 //! assert!((findings[0].ratio - 1.1).abs() < 0.01 && findings[0].is_better());
 //! ```
 //!
-//! The reasons for each step, from 280 runs of one program against itself, are in `docs/compare.md` of mailrun.
+//! `docs/compare.md` of mailrun gives the reasons for each step. They come from 280 runs of one program against itself.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod exact_row;

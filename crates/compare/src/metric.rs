@@ -1,4 +1,5 @@
-//! Metrics and their values as logarithms, so that a ratio and its inverse are equally far from 1.
+//! Metrics, and their values as logarithms. As logarithms, twice as fast and half as fast are equally far from no
+//! change.
 use thiserror::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,17 +16,17 @@ pub struct ComparedMetric {
     pub gain: Gain,
 }
 
-/// Why values have no ratio.
+/// Error for a value that has no ratio to others, because it is not a number above 0.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error("{name} is {value} in run {run}: a ratio needs numbers above 0")]
 pub struct RatioError {
     pub name: String,
-    /// Number of the run or round, from 1.
+    /// Number of the run or round, counted from 1.
     pub run: usize,
     pub value: f64,
 }
 
-/// Ratios of B to A for a metric, one per round, as logarithms.
+/// Logarithms of the ratios of B to A for a metric, one for each round.
 #[derive(Clone, Debug)]
 pub struct RoundRatios {
     pub(crate) metric: ComparedMetric,
@@ -33,10 +34,10 @@ pub struct RoundRatios {
 }
 
 impl RoundRatios {
-    /// Takes the values of A and B of each round.
+    /// Computes the ratios from the values of A and B in each round.
     ///
     /// # Errors
-    /// If a value is not a number above 0.
+    /// Fails if a value is not a number above 0.
     pub fn new(metric: ComparedMetric, pairs: &[(f64, f64)]) -> Result<Self, RatioError> {
         let ratio =
             |(place, (a, b)): (usize, &(f64, f64))| Ok(logarithm(&metric, place, *b)? - logarithm(&metric, place, *a)?);
@@ -45,7 +46,7 @@ impl RoundRatios {
     }
 }
 
-/// Values of a metric in unpaired runs of A and B, as logarithms.
+/// Logarithms of a metric's values in unpaired runs of A and B.
 #[derive(Clone, Debug)]
 pub struct RunValues {
     pub(crate) metric: ComparedMetric,
@@ -55,7 +56,7 @@ pub struct RunValues {
 
 impl RunValues {
     /// # Errors
-    /// If a value is not a positive number.
+    /// Fails if a value is not a number above 0.
     pub fn new(metric: ComparedMetric, a: &[f64], b: &[f64]) -> Result<Self, RatioError> {
         let logs = |values: &[f64]| {
             values.iter().enumerate().map(|(place, value)| logarithm(&metric, place, *value)).collect::<Result<_, _>>()

@@ -3,11 +3,11 @@
 use crate::ranks::{inner_range, median};
 use crate::signed_rank::{largest_tail, normal_quantile};
 
-/// With more pairs, the normal approximation is used.
+/// Maximum number of pairs for which the exact distribution is used. With more pairs, the normal approximation is used.
 const MAX_EXACT_PAIRS: usize = 2_500;
 
-/// The shift from `a` to `b`, and the interval that misses the truth with probability at most `risk`, or `None` with
-/// too few numbers.
+/// Returns the shift from `a` to `b`, and its confidence interval, which misses the true shift with a probability of at
+/// most `risk`. The interval is `None` if there are too few numbers.
 pub(crate) fn shift(a: &[f64], b: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
     let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
     differences.sort_by(f64::total_cmp);
@@ -15,7 +15,7 @@ pub(crate) fn shift(a: &[f64], b: &[f64], risk: f64) -> (f64, Option<(f64, f64)>
     (median(&differences), interval)
 }
 
-/// The number of differences to leave out on each side.
+/// Returns the number of sorted differences that the interval leaves out at each end.
 fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
     if a * b > MAX_EXACT_PAIRS {
         let pairs = (a * b) as f64;
@@ -25,18 +25,20 @@ fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
     largest_tail(&u_probabilities(a, b), risk)
 }
 
-/// The probability of each number of pairs in which B is greater, if all orders are equally likely.
+/// Returns the probability of each number of pairs in which B is greater (Mann and Whitney's U), if all orders of the
+/// numbers are equally likely.
 fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
-    // `with_b[k][u]`: the probability of `u` after some numbers of A and `k` of B. The greatest number is one of A or
-    // one of B.
+    // `with_b[k][u]` is the probability of `u` pairs with the numbers of A so far and `k` numbers of B. The greatest of
+    // these numbers belongs either to A or to B.
     let mut with_b = vec![vec![1.0]; b + 1];
     for from_a in 1..=a {
         for from_b in 1..=b {
             let share_of_b = from_b as f64 / (from_a + from_b) as f64;
             let mut next = vec![0.0; from_a * from_b + 1];
-            // The greatest value is one of B, and greater than all values of A so far.
+            // If the greatest number belongs to B, it is greater than all numbers of A so far, and adds a pair for each
+            // of them.
             with_b[from_b - 1].iter().enumerate().for_each(|(u, chance)| next[u + from_a] += chance * share_of_b);
-            // The greatest value is one of A, and adds nothing.
+            // If the greatest number belongs to A, it adds no pairs.
             with_b[from_b].iter().enumerate().for_each(|(u, chance)| next[u] += chance * (1.0 - share_of_b));
             with_b[from_b] = next;
         }

@@ -1,6 +1,6 @@
 //! Ranks of numbers. Equal numbers share the mean of their ranks.
 
-/// The rank of each number, from 1.
+/// Returns the rank of each number, counted from 1.
 pub(crate) fn midranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|left, right| values[*left].total_cmp(&values[*right]));
@@ -9,7 +9,7 @@ pub(crate) fn midranks(values: &[f64]) -> Vec<f64> {
     while begin < order.len() {
         let is_equal = |place: &&usize| values[**place] == values[order[begin]];
         let end = begin + order[begin..].iter().take_while(is_equal).count().max(1);
-        // Ranks begin + 1 to end.
+        // The equal numbers have the ranks from `begin` + 1 to `end`, so each gets their mean.
         let mean = (begin + 1 + end) as f64 / 2.0;
         order[begin..end].iter().for_each(|place| ranks[*place] = mean);
         begin = end;
@@ -17,7 +17,7 @@ pub(crate) fn midranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// The median of sorted numbers, or 0 without any.
+/// Returns the median of sorted numbers, or 0 if there are none.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     match sorted.len() {
@@ -27,15 +27,15 @@ pub(crate) fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// The median of numbers in any order, or 0 without any.
+/// Returns the median of numbers in any order, or 0 if there are none.
 pub fn middle(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     median(&sorted)
 }
 
-/// The ends of a distribution-free interval, which leaves out `outside` numbers on each side. `None` if nothing is
-/// left.
+/// Returns the ends of the interval that leaves out `outside` numbers at each end, or `None` if no number is left. It
+/// makes no assumption about the distribution of the numbers.
 pub(crate) fn inner_range(sorted: &[f64], outside: usize) -> Option<(f64, f64)> {
     let last = sorted.len().checked_sub(outside + 1)?;
     (outside <= last).then(|| (sorted[outside], sorted[last]))

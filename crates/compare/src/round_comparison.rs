@@ -1,4 +1,4 @@
-//! Compares contestants that ran in rounds, each with the reference.
+//! Compares contestants that ran in rounds. Each contestant is compared with the reference.
 use super::flip_test;
 use crate::exact_row::ExactRow;
 use crate::finding::{LogEstimate, MetricFinding, MetricVerdict};
@@ -16,20 +16,20 @@ use std::collections::BTreeMap;
 
 const COMPARISON_FORMAT: &str = "mailrun-compare/1";
 
-/// The figures of a contestant in the rounds that count.
+/// Figures of a contestant in the rounds that count.
 #[derive(Clone, Debug, Default)]
 pub struct RoundSamples {
     pub name: String,
     pub description: String,
-    /// The figures of each round. A contestant that failed has fewer.
+    /// Figures of each round. A contestant that failed has fewer rounds than the others.
     pub runs: Vec<Vec<RunFigure>>,
-    /// Peak memory of any of its runs.
+    /// Largest amount of memory that any run of the contestant used.
     pub max_rss_bytes: Option<u64>,
     pub failure: Option<String>,
 }
 
 impl RoundSamples {
-    /// Values of a metric in all rounds, or `None` if a round lacks it.
+    /// Returns the values of a metric in all rounds, or `None` if a round has no value.
     fn values(&self, metric: &ComparedMetric) -> Option<Vec<f64>> {
         let of_run = |run: &Vec<RunFigure>| Some(run.iter().find(|figure| figure.metric == *metric)?.value);
         self.runs.iter().map(of_run).collect()
@@ -39,7 +39,8 @@ impl RoundSamples {
         self.runs.first().into_iter().flatten().map(|figure| &figure.metric)
     }
 
-    /// The current estimate of this contestant divided by the reference, in the first metric.
+    /// Returns the name of the first metric, and the estimated ratio of this contestant to the reference so far. It is
+    /// shown while the comparison runs.
     pub fn ratio_so_far(&self, reference: &Self) -> Option<(String, f64)> {
         let metric = reference.metrics().next()?;
         let pairs: Vec<(f64, f64)> = reference.values(metric)?.into_iter().zip(self.values(metric)?).collect();
@@ -62,15 +63,15 @@ pub struct RoundCourse {
     pub rounds: usize,
     /// Number of rounds that did not count and were repeated.
     pub invalid_rounds: usize,
-    /// Why they did not count, each reason once.
+    /// Reasons why rounds did not count, each reason once.
     pub invalid: Vec<String>,
     pub elapsed_s: f64,
-    /// Set if the time was over before all rounds were run.
+    /// Set if the time limit ended the comparison before all rounds were run.
     pub is_budget_spent: bool,
     pub interrupted: bool,
-    /// The same contestant was run twice: `--self`.
+    /// Set if a contestant was compared with itself (`--self`), which shows the noise of the host.
     pub is_self: bool,
-    /// Whether the processors were kept from sleeping, or `null` if unknown.
+    /// Says whether the processors were kept from sleeping. `null` in JSON if this is unknown.
     pub keep_awake: Option<KeepAwake>,
     pub notes: Vec<String>,
 }
@@ -88,12 +89,12 @@ pub struct RoundComparison {
     /// Ratio up to which two contestants count as the same.
     pub margin: f64,
     pub confidence_percent: f64,
-    /// With fewer rounds, there is no verdict.
+    /// Minimum number of rounds for a verdict.
     pub min_rounds: usize,
     pub contestants: Vec<ContestantRow>,
     /// The other contestants, each compared with the reference.
     pub comparisons: Vec<ContestantComparison>,
-    /// Counts without a random part.
+    /// Exact counts, which have no random part, compared with the counts of the reference.
     pub counts: Vec<ExactRow>,
 }
 
@@ -102,53 +103,54 @@ pub struct ContestantRow {
     pub name: String,
     pub description: String,
     pub rounds: usize,
-    /// Peak memory of any of its runs.
+    /// Largest amount of memory that any run of the contestant used.
     pub max_rss_bytes: Option<u64>,
     pub failure: Option<String>,
-    /// The value of each round, per metric.
+    /// Values of each metric, one for each round.
     pub values: BTreeMap<String, Vec<f64>>,
 }
 
 #[derive(Debug, Serialize)]
 pub struct ContestantComparison {
     pub contestant: String,
-    /// Rounds in which both ran.
+    /// Number of rounds in which both the contestant and the reference ran.
     pub rounds: usize,
-    /// Metrics that both have in all rounds.
+    /// Metrics that both sides have in all rounds.
     pub metrics: Vec<PairedMetric>,
-    /// Metrics that some rounds lack, or that are 0.
+    /// Names of metrics that have no value in some rounds, or the value 0, which has no ratio.
     pub not_compared: Vec<String>,
-    /// The judged metrics that the reference has in all rounds.
+    /// Names of the metrics that the reference has in all rounds, but this contestant has not.
     pub missing: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 pub struct PairedMetric {
-    /// Name with the unit.
+    /// Name of the metric with its unit, for example `delivered p99, ms`.
     pub name: String,
     pub higher_is_better: bool,
     pub against_median: f64,
     pub median: f64,
-    /// Hodges–Lehmann estimate of the contestant divided by the reference, over the rounds.
+    /// Hodges–Lehmann estimate of the ratio of the contestant to the reference, from all rounds.
     pub ratio: f64,
-    /// Interval of the ratio, or `null` with too few rounds.
+    /// Confidence interval of the ratio, or `null` if there are too few rounds.
     pub interval: Option<(f64, f64)>,
-    /// The probability of a difference at least this clear in any metric, if there is no real one.
+    /// Probability that any metric would show a difference at least this clear, if there were no real difference.
     pub adjusted_p: f64,
-    /// better, worse, same, undecided, too few rounds.
+    /// Verdict in words: better, worse, same, undecided or too few rounds.
     pub verdict: &'static str,
     pub is_beyond_margin: bool,
-    /// Estimated number of further rounds until it is decided.
+    /// Estimated number of further rounds until there is a decision.
     pub more_rounds: Option<usize>,
-    /// The smallest difference that these rounds could show, as a share.
+    /// Smallest difference that these rounds could show, as a share: 0.02 for 2 %.
     pub resolution: Option<f64>,
     #[serde(skip)]
     pub finding: MetricFinding,
 }
 
 impl RoundComparison {
-    /// Compares all contestants with the reference, which is the one at this index or, if it has no rounds, the first
-    /// with rounds. The comparisons share the risk of `settings`.
+    /// Compares all contestants with the reference, which is the contestant at index `reference` or, if that has no
+    /// rounds, the first contestant with rounds. The comparisons share the risk of `settings`, so that more contestants
+    /// do not cause more false alarms.
     pub fn new(
         contestants: &[RoundSamples],
         reference: usize,
@@ -188,14 +190,14 @@ impl RoundComparison {
         !self.comparisons.is_empty() && !self.rows().any(is_open)
     }
 
-    /// One line per contestant that was given up.
+    /// Returns a line for each contestant that failed.
     pub fn failures(&self) -> impl Iterator<Item = String> {
         let failed = self.contestants.iter().filter_map(|one| Some((&one.name, one.failure.as_ref()?)));
         failed.map(|(name, reason)| plain(&format!("{name}: {reason}")))
     }
 
-    /// The outcome for `--fail-on-regression`: whether a figure of a contestant is worse than the reference's by
-    /// `limit`, 0.05 for 5 %.
+    /// Returns the outcome for `--fail-on-regression`, which depends on whether a figure of a contestant is worse than
+    /// the reference by at least `limit` (0.05 for 5 %).
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.missing().next().is_some() {
             return ComparisonOutcome::MetricMissing;
@@ -240,7 +242,7 @@ impl ContestantRow {
 }
 
 impl ContestantComparison {
-    /// Compares the rounds that both have.
+    /// Compares the rounds that both sides have.
     pub fn new(one: &RoundSamples, reference: &RoundSamples, settings: &CompareSettings) -> Self {
         let rounds = one.runs.len().min(reference.runs.len());
         let mut family = Vec::new();
@@ -291,15 +293,15 @@ impl PairedMetric {
             verdict: finding.verdict.word("too few rounds"),
             is_beyond_margin: finding.is_beyond_margin,
             more_rounds: finding.verdict.more_rounds(),
-            // An interval of this width that begins at 1 would show a difference.
+            // With an interval of this width, a ratio at least half the width away from 1 would show a difference.
             resolution: finding.interval.map(|(lower, upper)| (upper / lower).sqrt() - 1.0),
             finding,
         }
     }
 }
 
-/// Compares B with A in a family of metrics that was chosen beforehand. All metrics should have the same rounds; if one
-/// has fewer, only the common ones count.
+/// Compares B with A in a family of metrics that was chosen beforehand. All metrics should have the same rounds. If a
+/// metric has fewer, only the rounds that all metrics have count.
 pub fn compare_rounds(family: &[RoundRatios], settings: &CompareSettings) -> Vec<MetricFinding> {
     let rounds = family.iter().map(|ratios| ratios.logs.len()).min().unwrap_or_default();
     let logs: Vec<&[f64]> = family.iter().map(|ratios| &ratios.logs[..rounds]).collect();

@@ -1,17 +1,19 @@
 //! The rounds of a comparison: how many there are, and in which order the contestants run in each.
 use mailrun_measurement::seeded::SeededRng;
 
-/// Distinguishes these random numbers from others of the same seed.
+/// Distinguishes these random numbers from others with the same seed.
 const PURPOSE: u64 = 0x726f_756e;
 const BLOCK: usize = 2;
 
-/// How the order changes from round to round.
+/// Way in which the order of the contestants changes from round to round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundTurning {
-    /// Each block of two rounds has one order and then its reverse, so that a drifting host favours nobody (for two:
-    /// ABBA BAAB …). The first block does not count.
+    /// Each block has two rounds, the second in the reverse order of the first, so that a host that becomes slower or
+    /// faster favours nobody. For example, two contestants run ABBA BAAB …. The first block warms up the host and does
+    /// not count.
     Blocks { seed: u64 },
-    /// Every other round reverses each group of so many neighbours, which are compared with each other.
+    /// Every other round reverses the order within each group. A group consists of `size` neighbours in the list, which
+    /// are compared with each other.
     Groups { size: usize },
     /// Every round has the order of the list.
     None,
@@ -22,11 +24,11 @@ pub enum RoundTurning {
 pub struct RoundPlan {
     /// Indexes of the contestants, in running order.
     pub order: Vec<usize>,
-    /// Set for a round that does not count.
+    /// Set for a round of the warm-up, which does not count.
     pub is_warm_up: bool,
 }
 
-/// The rounds of a comparison. An invalid round is repeated in the same order.
+/// Plans the rounds of a comparison one by one. An invalid round is repeated in the same order.
 #[derive(Clone, Debug)]
 pub struct RoundSchedule {
     contestants: usize,
@@ -34,17 +36,17 @@ pub struct RoundSchedule {
     turning: RoundTurning,
     done: usize,
     repeated: usize,
-    /// More invalid rounds end the comparison.
+    /// Maximum number of invalid rounds. One more ends the comparison.
     max_repeated: usize,
 }
 
 impl RoundSchedule {
-    /// Plans `wanted` counted rounds of so many contestants.
+    /// Plans `wanted` rounds that count, in addition to the rounds of the warm-up.
     pub fn new(contestants: usize, wanted: usize, turning: RoundTurning) -> Self {
         Self { contestants, wanted, turning, done: 0, repeated: 0, max_repeated: wanted.max(BLOCK) }
     }
 
-    /// The next round, or `None` if all are done or too many were invalid.
+    /// Returns the next round, or `None` if all rounds are done or too many were invalid.
     pub fn next_round(&self) -> Option<RoundPlan> {
         let is_over = self.done >= self.wanted + self.warm_up() || self.repeated > self.max_repeated;
         (!is_over).then(|| RoundPlan { order: self.order(), is_warm_up: self.done < self.warm_up() })
@@ -70,7 +72,7 @@ impl RoundSchedule {
         self.repeated
     }
 
-    /// The number of rounds that are run first and do not count.
+    /// Returns the number of rounds that run first and do not count.
     fn warm_up(&self) -> usize {
         if matches!(self.turning, RoundTurning::Blocks { .. }) { BLOCK } else { 0 }
     }
@@ -80,6 +82,8 @@ impl RoundSchedule {
         match self.turning {
             RoundTurning::Blocks { seed } => {
                 let block = self.done / BLOCK;
+                // More than two contestants have a random order in each block. Two have only two orders, which
+                // alternate.
                 if self.contestants > 2 {
                     let mut random = SeededRng::new(seed, PURPOSE, block as u64);
                     for place in (1..order.len()).rev() {

@@ -1,4 +1,5 @@
-//! The page of a comparison of contestants: the figures, what did not count, and a sentence for each verdict.
+//! The page of a comparison of contestants: their figures, the rounds that did not count, and a sentence for each
+//! verdict.
 use crate::finding::MetricVerdict;
 use crate::round_comparison::{ContestantComparison, PairedMetric, RoundComparison};
 use crate::stored_runs::ComparisonOutcome;
@@ -7,7 +8,7 @@ use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, p
 use mailrun_text::numbers::{count, counted, figure, memory, octets, seconds};
 use mailrun_text::table::plain;
 
-/// The method, one sentence each.
+/// Sentences that explain the method to a reader of the page.
 const METHOD: [&str; 4] = [
     "A round is one run of each contestant, in blocks of ABBA BAAB, so that a host that drifts favours nobody; the first block \
      does not count.",
@@ -18,7 +19,8 @@ const METHOD: [&str; 4] = [
 ];
 
 impl RoundComparison {
-    /// The comparison as page and text. `limit` is the value of `--fail-on-regression`.
+    /// Returns the comparison as a page. `limit` is the value of `--fail-on-regression`, and adds a verdict to the
+    /// page.
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let names = std::iter::once(&self.reference).chain(self.comparisons.iter().map(|one| &one.contestant));
         let figures = self.comparisons.iter().enumerate().flat_map(|(place, one)| {
@@ -57,7 +59,7 @@ impl RoundComparison {
         plain(&format!(
             "{names}: {}{}, in {}{}",
             counted(self.course.rounds as u64, "round"),
-            // A scenario has its own load.
+            // A scenario has a load of its own, so there is no number of messages to show.
             if load.messages > 0 { &sent } else { "" },
             seconds(self.course.elapsed_s),
             self.course.keep_awake.map(|state| format!(", {}", state.words())).unwrap_or_default(),
@@ -108,7 +110,7 @@ impl RoundComparison {
         }
     }
 
-    /// Other remarks that a reader must know, and the verdicts in sentences.
+    /// Returns the remarks below the figures: whatever else a reader must know, and the verdicts in sentences.
     fn remarks(&self) -> Vec<String> {
         let mut lines = self.results_alone();
         for one in self.comparisons.iter().filter(|one| !one.not_compared.is_empty()) {
@@ -134,7 +136,7 @@ impl RoundComparison {
         lines.iter().map(|line| plain(line)).collect()
     }
 
-    /// Medians if there is nothing to compare with.
+    /// Returns the medians of each contestant if there is nothing to compare them with.
     fn results_alone(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for contestant in self.contestants.iter().filter(|_| self.comparisons.is_empty()) {
@@ -148,7 +150,7 @@ impl RoundComparison {
         lines
     }
 
-    /// Lines about rounds that did not go as planned.
+    /// Returns lines about rounds that did not go as planned, for example because they were repeated.
     fn course_lines(&self) -> Vec<String> {
         let course = &self.course;
         let mut lines = Vec::new();
@@ -200,7 +202,7 @@ impl RoundComparison {
         }
     }
 
-    /// The smallest differences that such rounds can show.
+    /// Returns a sentence with the smallest differences that a comparison with this many rounds can show.
     fn noise_floor(&self) -> String {
         let rows = self.comparisons.iter().flat_map(|one| &one.metrics);
         let floors = rows.filter_map(|row| Some(format!("{} {}", row.name, percent(row.resolution?))));

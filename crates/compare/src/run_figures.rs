@@ -1,4 +1,4 @@
-//! Runs of a comparison: whether their loads and hosts are the same, which of them count, and their figures.
+//! Decides whether runs have the same load and host, and which of them count, and takes their figures for a comparison.
 use crate::metric::{ComparedMetric, Gain};
 use mailrun_measurement::judge;
 use mailrun_measurement::record::{Ending, KeepAwake, Outcome, Record};
@@ -7,10 +7,10 @@ use mailrun_report::final_stage;
 use mailrun_text::words::{counted, grouped};
 use std::collections::BTreeSet;
 
-/// A run with its path.
+/// Path and record of a stored run.
 pub type NamedRun = (String, Record);
 
-/// A fact that must be the same in all runs of a comparison: name and value.
+/// Name and value of a fact that must be the same in all runs of a comparison, such as the message size.
 pub(super) type RunTrait = (&'static str, String);
 
 #[derive(Clone, Debug)]
@@ -19,13 +19,14 @@ pub struct RunFigure {
     pub value: f64,
 }
 
-/// The first difference between the loads or hosts of two runs: its name, and both values.
+/// Returns the first difference between the loads or hosts of two runs: the name of the fact, and both values.
 pub fn difference(left: &Record, right: &Record) -> Option<(&'static str, String, String)> {
     let pairs = traits(left).into_iter().zip(traits(right));
     pairs.into_iter().find(|(left, right)| left.1 != right.1).map(|(left, right)| (left.0, left.1, right.1))
 }
 
-/// Facts that must be the same for figures to be comparable.
+/// Returns the facts about a run's load and host. They must be the same in two runs, because otherwise their figures
+/// cannot be compared.
 pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
     let load = &record.workload;
     let host = &record.host;
@@ -46,7 +47,7 @@ pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
     ]
 }
 
-/// Facts about runs of one load and host, for a report.
+/// Returns facts for a report about runs that have the same load and host.
 pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
     let Some(first) = records.first() else { return Vec::new() };
     let mut times: Vec<&str> = records.iter().map(|record| record.started_at.as_str()).collect();
@@ -75,7 +76,7 @@ pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Why a run does not count, or `None` if it does.
+/// Returns the reason why a run does not count, or `None` if it counts.
 pub fn defect(record: &Record) -> Option<String> {
     if let Some(fault) = wrong_mail(record) {
         return Some(fault);
@@ -87,7 +88,7 @@ pub fn defect(record: &Record) -> Option<String> {
     behind.or_else(|| (!record.verdict.valid).then(|| format!("INVALID: {}", record.verdict.why)))
 }
 
-/// Mail that a run lost, duplicated or corrupted, in words.
+/// Describes the mail that a run lost, duplicated or corrupted. Returns `None` if there was no such mail.
 pub(super) fn wrong_mail(record: &Record) -> Option<String> {
     let ledger = &record.ledger;
     let counts = [
@@ -112,11 +113,11 @@ fn failure_counts(record: &Record) -> impl Iterator<Item = (&'static str, u64)> 
     counts.into_iter().map(|(kind, count)| (kind, count.unwrap_or_default()))
 }
 
-/// Suffix of the names of failure shares.
+/// Suffix of the names of metrics that are shares of failed mail.
 pub(super) const SHARE_UNIT: &str = ", % of mail";
 
-/// The share of each of these kinds of failure in a run's mail. Half a message is added, so that ratios of shares are
-/// finite.
+/// Returns the share of a run's mail that failed in each of these ways. Half a message is added to each count, because
+/// a share of 0 would have no ratio to others.
 pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<&'static str>) -> Vec<RunFigure> {
     let created = record.ledger.created.unwrap_or_default() as f64;
     let wanted = failure_counts(record).filter(|(kind, _)| kinds.contains(kind));
@@ -127,7 +128,7 @@ pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<&'static str>) ->
     wanted.map(figure).collect()
 }
 
-/// Rejected or unaccepted mail, and other failures of the run, each by its kind with a text.
+/// Returns the kinds of failures in a run, such as rejected mail, each with a text for the user.
 pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
     let counts = failure_counts(record).filter(|(_, count)| *count > 0);
     let mut failures: Vec<_> = counts.map(|(kind, count)| (kind, format!("{} {kind}", grouped(count)))).collect();
@@ -137,8 +138,9 @@ pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
     failures
 }
 
-/// The figures of a run: rate and percentiles of the last stage that messages reached, the 99th percentile to accepted,
-/// and the processor time of each party.
+/// Returns the figures of a run that are compared: rate and latency percentiles of the last stage that messages
+/// reached, the 99th percentile of the time until messages were accepted, and the processor time of each party per
+/// message.
 pub fn figures(record: &Record) -> Vec<RunFigure> {
     let mut figures = Vec::new();
     let mut add = |name: String, gain: Gain, value: f64| {

@@ -1,5 +1,5 @@
-//! Selects runs that can be compared, which are runs of one load on one host, each once. The others are refused in one
-//! line each.
+//! Selects the runs that can be compared: runs of the same load on the same host, each only once. Each of the other
+//! runs is refused with a line that says why.
 use crate::run_figures::{NamedRun, RunTrait, difference, traits};
 use anyhow::{Result, bail};
 use mailrun_text::printable::printable;
@@ -8,15 +8,15 @@ const MAX_REASONS: usize = 3;
 
 #[derive(Clone, Debug, Default)]
 pub struct RunSide {
-    /// Name of the side in messages: an option or a baseline.
+    /// Name of the side in messages, such as an option or a baseline.
     pub name: String,
-    /// Title on a page, or empty.
+    /// Title of the side on a page. It may be empty.
     pub title: String,
     pub runs: Vec<NamedRun>,
     pub unreadable: Vec<String>,
 }
 
-/// The comparable runs of both sides, and a line for each refused one.
+/// The comparable runs of both sides, and a line for each refused run.
 #[derive(Debug, Default)]
 pub(super) struct ComparableRuns<'a> {
     pub(super) runs: Vec<&'a NamedRun>,
@@ -24,7 +24,7 @@ pub(super) struct ComparableRuns<'a> {
     pub(super) refused: Vec<String>,
 }
 
-/// Runs of one load and one host, and their number on each side.
+/// Runs of one load on one host, counted for each side.
 struct LoadGroup {
     traits: Vec<RunTrait>,
     first: usize,
@@ -32,10 +32,10 @@ struct LoadGroup {
     of_runs: usize,
 }
 
-/// Chooses the load and host that most runs of both sides have.
+/// Chooses the load and host that most runs of both sides have, and selects the runs with them.
 ///
 /// # Errors
-/// If no load and host has runs on both sides.
+/// Fails if no load and host has runs on both sides.
 pub(super) fn choose<'a>(judged: &'a RunSide, reference: &'a RunSide) -> Result<ComparableRuns<'a>> {
     let mut refused: Vec<String> = reference.unreadable.iter().chain(&judged.unreadable).cloned().collect();
     let mut unique: Vec<(&NamedRun, bool)> = Vec::new();
@@ -74,12 +74,13 @@ pub(super) fn choose<'a>(judged: &'a RunSide, reference: &'a RunSide) -> Result<
     Ok(ComparableRuns { refused, ..chosen })
 }
 
-/// Reports whether two records are of the same run. An old record may have no id.
+/// Returns true if two records are of the same run. An old record may have no id, and counts as a run of its own.
 fn is_one_run(left: &NamedRun, right: &NamedRun) -> bool {
     !left.1.run_id.is_empty() && left.1.run_id == right.1.run_id
 }
 
-/// Index of the first run of the load and host that is most frequent on the smaller side.
+/// Returns the index of the first run of the chosen load and host. Among all loads and hosts, these have the most runs
+/// on the side that has fewer of them.
 fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
     let mut groups: Vec<LoadGroup> = Vec::new();
     for (place, (run, is_reference)) in runs.iter().enumerate() {
@@ -96,7 +97,7 @@ fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
     groups.iter().rev().max_by_key(rank).map_or(0, |group| group.first)
 }
 
-/// The first reasons in a line, and the number of the others.
+/// Joins the first reasons in a line, and adds the number of the others.
 pub(super) fn reasons(all: &[String]) -> String {
     let shown = all.iter().take(MAX_REASONS).map(String::as_str).collect::<Vec<_>>().join("; ");
     match all.len().saturating_sub(MAX_REASONS) {

@@ -1,10 +1,10 @@
-/// The look at the data from which a verdict is taken. Each look spends a part of the risk of a false alarm.
+/// Says how often the data is looked at for a verdict. Each look spends a part of the risk of a false alarm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookPlan {
-    /// The number of rounds was fixed beforehand.
+    /// There is only one look, because the number of rounds was fixed beforehand.
     #[default]
     Only,
-    /// One of two looks, at n and at 2n rounds.
+    /// This is one of two looks, which are taken after n and after 2n rounds.
     OneOfTwo,
 }
 
@@ -14,9 +14,9 @@ pub struct CompareSettings {
     pub risk: f64,
     /// Ratio up to which two figures count as the same: 0.02 for 2 %.
     pub margin: f64,
-    /// With fewer rounds, or runs per side, there is no verdict.
+    /// Minimum number of rounds, or of runs per side, for a verdict.
     pub min_rounds: usize,
-    /// Number of random sign flips or divisions, if there are too many to try all.
+    /// Number of random sign flips or divisions that are drawn if there are too many to try all.
     pub draws: usize,
     pub seed: u64,
     pub look: LookPlan,
@@ -33,7 +33,7 @@ impl Default for CompareSettings {
 const POCOCK_SHARE: f64 = 0.0294 / 0.05;
 
 impl CompareSettings {
-    /// The risk that this look may spend.
+    /// Returns the risk of a false alarm that this look may spend.
     pub(crate) fn level(&self) -> f64 {
         match self.look {
             LookPlan::Only => self.risk,
@@ -41,7 +41,7 @@ impl CompareSettings {
         }
     }
 
-    /// The margin as a log-ratio.
+    /// Returns the margin as the logarithm of a ratio.
     pub(crate) fn log_margin(&self) -> f64 {
         self.margin.max(0.0).ln_1p()
     }

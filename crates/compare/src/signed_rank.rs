@@ -2,10 +2,11 @@
 //! Wilcoxon's signed-rank test (Hollander, Wolfe, Chicken: Nonparametric statistical methods, §3.1 to §3.3).
 use crate::ranks::{inner_range, median};
 
-/// With more numbers, the normal approximation is used, which is accurate to four digits there.
+/// Maximum count of numbers for which the exact distribution is used. With more numbers, the normal approximation is
+/// accurate to four digits.
 const MAX_EXACT: usize = 200;
 
-/// Sorted means of all pairs of numbers, including each number with itself.
+/// Returns the sorted means of all pairs of numbers, including the pair of each number with itself.
 fn walsh_averages(values: &[f64]) -> Vec<f64> {
     let mut averages = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
     for (place, left) in values.iter().enumerate() {
@@ -15,15 +16,15 @@ fn walsh_averages(values: &[f64]) -> Vec<f64> {
     averages
 }
 
-/// The estimate, and the interval that misses the truth with probability at most `risk`. The interval is `None` with
-/// too few numbers: fewer than six at 5 %.
+/// Returns the estimate, and its confidence interval, which misses the true value with a probability of at most `risk`.
+/// The interval is `None` if there are too few numbers, for example fewer than six at a risk of 5 %.
 pub(crate) fn estimate(values: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
     let averages = walsh_averages(values);
     let interval = outside(values.len(), risk).and_then(|outside| inner_range(&averages, outside));
     (median(&averages), interval)
 }
 
-/// The number of averages to leave out on each side.
+/// Returns the number of sorted averages that the interval leaves out at each end.
 fn outside(count: usize, risk: f64) -> Option<usize> {
     if count > MAX_EXACT {
         let n = count as f64;
@@ -33,8 +34,8 @@ fn outside(count: usize, risk: f64) -> Option<usize> {
     largest_tail(&rank_sum_probabilities(count), risk)
 }
 
-/// The last outcome from the left at which the sum of probabilities is at most half of `risk`, or `None` if the first
-/// already exceeds that.
+/// Returns the last outcome, counted from the left, up to which the sum of the probabilities is at most half of `risk`.
+/// Returns `None` if the first outcome alone exceeds this.
 pub(crate) fn largest_tail(probabilities: &[f64], risk: f64) -> Option<usize> {
     let mut sum = 0.0;
     let within = probabilities.iter().take_while(|probability| {
@@ -44,7 +45,8 @@ pub(crate) fn largest_tail(probabilities: &[f64], risk: f64) -> Option<usize> {
     within.count().checked_sub(1)
 }
 
-/// The probability of each sum of ranks from 1 to `count`, if each rank is included with probability 1/2.
+/// Returns the probability of each sum of ranks from 1 to `count`, if each rank is included in the sum with a
+/// probability of 1/2.
 fn rank_sum_probabilities(count: usize) -> Vec<f64> {
     let mut probabilities = vec![0.0; count * (count + 1) / 2 + 1];
     probabilities[0] = 1.0;
@@ -59,8 +61,8 @@ fn rank_sum_probabilities(count: usize) -> Vec<f64> {
     probabilities
 }
 
-/// The quantile of the standard normal distribution to nine digits (P. J. Acklam's rational approximation), for
-/// probabilities from 0.5 to just below 1.
+/// Returns the quantile of the standard normal distribution to nine digits, for probabilities from 0.5 to just below 1.
+/// Uses P. J. Acklam's rational approximation.
 pub(crate) fn normal_quantile(probability: f64) -> f64 {
     const A: [f64; 6] = [
         -3.969_683_028_665_376e1,

@@ -29,15 +29,15 @@ const METHOD: [&str; 4] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparisonOutcome {
-    /// Nothing is known to be worse than allowed.
+    /// No figure is or may be worse than allowed.
     NoRegression,
-    /// A figure is worse than allowed.
+    /// At least one figure is worse than allowed.
     Regression,
     /// A run lost, duplicated or corrupted mail.
     MailLost,
-    /// A run failed, rejected mail or missed a requirement, as no reference run did.
+    /// A run failed, rejected mail or missed a requirement, and no reference run did so.
     RunFailed,
-    /// A metric is missing that all reference runs have.
+    /// A metric that all reference runs have is missing in the judged runs.
     MetricMissing,
     Undecided,
 }
@@ -55,29 +55,29 @@ pub struct StoredComparison {
     pub confidence_percent: f64,
     /// One line for each run that could not be read, has another load or host, or was named twice.
     pub refused: Vec<String>,
-    /// Runs that do not count, with the reason.
+    /// A line for each run that does not count, with the reason.
     pub left_out: Vec<String>,
     /// Number of judged runs that lost, duplicated or corrupted mail.
     pub unsound_runs: usize,
-    /// Judged runs that failed in a way in which no reference run did.
+    /// A line for each judged run that failed in a way in which no reference run failed.
     pub failed_runs: Vec<String>,
     /// For each side with runs that ended with FAIL, a remark with their number.
     #[serde(skip)]
     pub fail_remarks: Vec<String>,
-    /// Figures that some runs lack, or that are 0.
+    /// Names of figures that have no value in some runs, or the value 0, which has no ratio.
     pub not_compared: Vec<String>,
-    /// Those among them that all reference runs have and the judged runs do not: a value is missing, or it is a rate of 0
-    /// or a time beyond all that was waited for.
+    /// Names of figures that all reference runs have, but the judged runs have not: a value is missing, is a rate of 0,
+    /// or is a time longer than the run waited.
     pub missing: Vec<String>,
     pub metrics: Vec<MetricRow>,
-    /// The reference runs and the judged runs, with their curves.
+    /// The two sides for the page, each with the curves of its runs: first the reference runs, then the judged runs.
     #[serde(skip)]
     pub sides: Vec<ComparedSide>,
 }
 
 impl ComparisonOutcome {
-    /// The outcome of findings, none of which may be missing: a regression by `limit` (0.05 for 5 %), none, or
-    /// undecided.
+    /// Returns the outcome of findings: a regression by at least `limit` (0.05 for 5 %), no regression, or undecided.
+    /// Without any findings, the outcome is undecided.
     pub(crate) fn of_findings<'a, I: Iterator<Item = &'a MetricFinding>>(findings: impl Fn() -> I, limit: f64) -> Self {
         if findings().any(|finding| finding.is_regression(limit)) {
             return Self::Regression;
@@ -89,34 +89,34 @@ impl ComparisonOutcome {
 
 #[derive(Debug, Serialize)]
 pub struct MetricRow {
-    /// Name with the unit.
+    /// Name of the metric with its unit, for example `delivered p99, ms`.
     pub name: String,
     pub higher_is_better: bool,
     pub against_values: Vec<f64>,
     pub values: Vec<f64>,
     pub against_median: f64,
     pub median: f64,
-    /// Hodges–Lehmann estimate of the judged runs divided by the reference runs.
+    /// Hodges–Lehmann estimate of the ratio of the judged runs to the reference runs.
     pub ratio: f64,
-    /// Interval of the ratio, or `null` with too few runs.
+    /// Confidence interval of the ratio, or `null` if there are too few runs.
     pub interval: Option<(f64, f64)>,
-    /// The probability of a difference at least this clear in any metric, if there is no real one.
+    /// Probability that any metric would show a difference at least this clear, if there were no real difference.
     pub adjusted_p: f64,
-    /// better, worse, same, undecided, too few runs.
+    /// Verdict in words: better, worse, same, undecided or too few runs.
     pub verdict: &'static str,
     pub is_beyond_margin: bool,
-    /// Estimated number of further runs per side until it is decided.
+    /// Estimated number of further runs per side until there is a decision.
     pub more_runs: Option<usize>,
     #[serde(skip)]
     finding: MetricFinding,
 }
 
 /// Compares the judged runs with the reference runs. `margin` is the ratio up to which two figures count as the same.
-/// Runs that are not comparable with most of the others are refused, and the others count.
+/// Refuses runs that cannot be compared with most of the others.
 ///
 /// # Errors
-/// If no run of one side is comparable with one of the other, or none counts for a reason that is not the server's
-/// fault.
+/// Fails if no run of one side can be compared with a run of the other side, or if no run of a side counts. If the
+/// judged runs do not count because the server lost mail or failed, this is an outcome and not an error.
 pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Result<StoredComparison> {
     let chosen = selection::choose(judged, reference)?;
     let defect_line = |run: &&&NamedRun| Some(format!("{}: {}", printable(&run.0), printable(&defect(&run.1)?)));
@@ -159,7 +159,7 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
     })
 }
 
-/// One line for each run that failed in a way in which no reference run did.
+/// Returns a line for each run that failed in a way in which no reference run failed.
 fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
     let known: BTreeSet<&str> =
         chosen.reference.iter().flat_map(|run| failures(&run.1)).map(|(kind, _)| kind).collect();
@@ -171,7 +171,7 @@ fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
     chosen.runs.iter().filter_map(line).collect()
 }
 
-/// How many runs of a side ended with FAIL, and why the first did.
+/// Says how many runs of a side ended with FAIL, and why the first of them did. Returns `None` if none of them did.
 fn fail_remark(side: &str, runs: &[&NamedRun]) -> Option<String> {
     let failed: Vec<_> = runs.iter().filter(|run| run.1.verdict.outcome == Some(Outcome::Fail)).collect();
     let (name, record) = failed.first()?;
@@ -188,7 +188,7 @@ fn shown_side(side: &RunSide, other_name: &str, records: &[Record]) -> ComparedS
     }
 }
 
-/// The metrics that all runs have, and the names of the others.
+/// Rows for the metrics that all runs have, and the names of the other metrics.
 struct FigureRows {
     metrics: Vec<MetricRow>,
     not_compared: Vec<String>,
@@ -213,7 +213,8 @@ fn figure_rows(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> F
             side.iter().map(of_run).collect::<Option<Vec<f64>>>()
         };
         let (of_old, of_new) = (values(old), values(new));
-        // A value that is not finite, or zero where more is better, has no ratio to another. It counts as the worst.
+        // A value that is not finite has no ratio to another, and neither has a zero if more is better. Such a value
+        // counts as the worst possible one.
         let is_bad = |value: f64| !value.is_finite() || (metric.gain == Gain::Higher && value <= 0.0);
         let is_whole =
             |side: &Option<Vec<f64>>| side.as_ref().is_some_and(|values| !values.iter().copied().any(is_bad));
@@ -274,7 +275,8 @@ impl MetricRow {
 }
 
 impl StoredComparison {
-    /// The comparison as page and table. With a `limit`, it says whether a figure got worse by that share.
+    /// Returns the comparison as a page. With a `limit`, the page says whether a figure got worse by at least this
+    /// share.
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let left_out = self.left_out.iter().map(|run| format!("Left out: {run}"));
         let missing = (!self.not_compared.is_empty())
@@ -333,7 +335,8 @@ impl StoredComparison {
         }
     }
 
-    /// The outcome for `--fail-on-regression`: whether a run failed, or a figure got worse by `limit`, 0.05 for 5 %.
+    /// Returns the outcome for `--fail-on-regression`, which depends on whether a run failed, or a figure got worse by
+    /// at least `limit` (0.05 for 5 %).
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.unsound_runs > 0 {
             return ComparisonOutcome::MailLost;
@@ -344,19 +347,19 @@ impl StoredComparison {
         if !self.missing.is_empty() {
             return ComparisonOutcome::MetricMissing;
         }
-        // A single failure proves nothing, but a clearly higher share of failures does.
+        // Ignore the shares of failures unless a figure is clearly worse, because a single failure proves nothing.
         let worse = self.metrics.iter().any(|row| row.finding.is_regression(limit));
         let figures = || self.metrics.iter().filter(|row| worse || !row.name.ends_with(SHARE_UNIT));
         ComparisonOutcome::of_findings(|| figures().map(|row| &row.finding), limit)
     }
 }
 
-/// With fewer runs on a side, there is no verdict, whatever the settings say.
+/// Minimum number of runs on each side for a verdict, whatever the settings say.
 pub(crate) const MIN_RUNS: usize = 5;
 
 /// Compares the runs of B with the runs of A in a family of metrics that was chosen beforehand. All metrics should have
-/// the same runs; if one has fewer, only the common ones count. The runs were made at different times. The host may
-/// have changed in between, and nothing here can detect that.
+/// the same runs. If a metric has fewer, only the runs that all metrics have count. The runs may have been made at
+/// different times. If the host changed in between, this function cannot detect it.
 pub fn compare_runs(family: &[RunValues], settings: &CompareSettings) -> Vec<MetricFinding> {
     let of_a = family.iter().map(|values| values.a.len()).min().unwrap_or_default();
     let of_b = family.iter().map(|values| values.b.len()).min().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Parses command lines as getopt(3) does with a leading `+`: letters may be joined, an argument
+//! Parses command lines as getopt(3) does if its list of letters begins with `+`. Letters may be joined, an argument
 //! may follow its letter directly, and the first word that is not an option ends the options.
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -15,10 +15,9 @@ pub(super) enum BadOption {
     NeedsArgument(char),
 }
 
-/// Parses `words`. In `letters`, a colon follows each letter that takes an argument. Returns the
-/// options before the first bad one, and the bad one. The caller needs those options because the
-/// original acts on each option as it reads it, and may print something before it reaches the bad
-/// one.
+/// Parses `words`. In `letters`, a colon follows each letter that takes an argument. Returns the options before the
+/// first bad one, together with the bad one. The caller needs these options, because Postfix's programs act on each
+/// option as they read it, and may print something before they reach the bad one.
 pub(super) fn parse_until_error(letters: &str, words: &[String]) -> (Arguments, Option<BadOption>) {
     let mut arguments = Arguments::default();
     let mut words = words.iter();

@@ -1,6 +1,6 @@
-//! `--help` of the personalities: mailrun's own options, the original's options in a line each, and
-//! examples. `-h` does what it does in the original: smtp-sink takes a host name, smtp-source has
-//! no such option, and the two Go programs print their usage.
+//! The `--help` texts: mailrun's own options, the options of the imitated program with a line each, and examples. `-h`
+//! does the same as in the imitated program: for smtp-sink it takes a host name, smtp-source does not know it, and the
+//! two Go programs print their usage.
 use std::io::{self, Write};
 
 pub(super) fn is_requested(words: &[String]) -> bool {
@@ -8,7 +8,7 @@ pub(super) fn is_requested(words: &[String]) -> bool {
 }
 
 pub(super) fn print(name: &str) {
-    // If standard output is closed, nobody reads the help.
+    // Ignore the error: if standard output is closed, nobody reads the help.
     let _ = io::stdout().lock().write_all(text(name).as_bytes());
 }
 

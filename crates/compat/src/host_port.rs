@@ -1,14 +1,14 @@
-//! Parses addresses as Postfix's host_port(3) does, `unix:PATH` or `[inet:][HOST]:PORT`, and looks
-//! them up as getaddrinfo(3) does.
+//! Parses addresses as Postfix's host_port(3) does: `unix:PATH` or `[inet:][HOST]:PORT`. Looks them up as
+//! getaddrinfo(3) does.
 use super::hostname;
 use super::numbers::{is_all_digits, strtol};
 use mailrun_process::local_address;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// Default service, with the port to use if the host's list of services lacks it.
+/// Service if the user gives none, and its port in case the host's list of services does not contain it.
 const DEFAULT_SERVICE: (&str, u16) = ("smtp", 25);
-/// Longest path of a unix-domain socket.
+/// Maximum length of the path of a unix-domain socket. The kernel has 108 bytes for it, including a final NUL.
 const MAX_PATH_BYTES: usize = 107;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub(super) enum Family {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionalPart {
-    /// When listening, the host may be omitted. The sink then listens on all addresses.
+    /// The host may be left out, for a socket that listens. The sink then listens on all addresses.
     Host,
-    /// When connecting, the port may be omitted. The default is the port of SMTP.
+    /// The port may be left out, for a socket that connects. The default is the port of SMTP.
     Port,
 }
 
@@ -86,8 +86,8 @@ fn split_bracketed(bracketed: &str) -> Result<(&str, &str), &'static str> {
     Ok((host, service))
 }
 
-/// Returns the first address of the host in the family, in getaddrinfo(3)'s order and with its
-/// error texts.
+/// Returns the first address of the host that belongs to `family`. The order and the error texts are those of
+/// getaddrinfo(3).
 fn look_up(host: Option<&str>, service: &str, family: Family) -> Result<SocketAddr, String> {
     let port = port_of(service).ok_or("Servname not supported for ai_socktype")?;
     let Some(host) = host else {
@@ -111,7 +111,7 @@ fn look_up(host: Option<&str>, service: &str, family: Family) -> Result<SocketAd
     addresses.into_iter().find(fits).ok_or_else(|| unfit.to_owned())
 }
 
-/// Returns the port for a number or for a name in the host's list of services.
+/// Returns the port for a number, or for a name in the host's list of services.
 fn port_of(service: &str) -> Option<u16> {
     match strtol(service) {
         (port, "") if !service.is_empty() && port >= 0 => u16::try_from(port).ok(),
@@ -120,8 +120,7 @@ fn port_of(service: &str) -> Option<u16> {
     }
 }
 
-/// Looks up a TCP service in the text of `/etc/services`, whose lines have a name, `port/tcp` and
-/// aliases.
+/// Looks up a TCP service in the text of `/etc/services`. Each line there has a name, `port/tcp` and aliases.
 pub(super) fn port_in(services: &str, name: &str) -> Option<u16> {
     services.lines().find_map(|line| {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
@@ -138,15 +137,15 @@ pub(super) enum PublicTargets {
 }
 
 impl PublicTargets {
-    /// Reads the same environment variable as `mailrun source`.
+    /// Reads `MAILRUN_ALLOW_PUBLIC`, the environment variable that `mailrun source` also reads.
     pub(super) fn from_environment() -> Self {
         let value = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
         let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&value.to_ascii_lowercase().as_str());
         if is_no { Self::Refused } else { Self::Allowed }
     }
 
-    /// Checks that load may be sent to this address. Otherwise returns advice that calls the
-    /// address `named`.
+    /// Checks that load may be sent to this address. If not, the error advises what to do, and calls the address
+    /// `named`.
     pub(super) fn check(self, address: IpAddr, named: impl std::fmt::Display) -> Result<(), String> {
         if self == Self::Allowed || local_address::is_local_address(address) {
             return Ok(());

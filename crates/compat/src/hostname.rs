@@ -1,21 +1,21 @@
-//! Checks host names and addresses as Postfix does, with its error texts.
+//! Checks host names and addresses in the same way as Postfix, with the same error texts.
 use super::stderr::printable;
 
-/// Longest label of a name (RFC 1035 §2.3.4).
+/// Maximum length of a label of a name (RFC 1035 §2.3.4).
 const MAX_LABEL_BYTES: usize = 63;
-/// Longest name (RFC 1035 §2.3.4).
+/// Maximum length of a name (RFC 1035 §2.3.4).
 const MAX_NAME_BYTES: usize = 255;
-/// Longest text of an address, including its final NUL in the C program.
+/// Maximum length of an address as text. It includes the final NUL of the C program.
 const MAX_ADDRESS_BYTES: usize = 46;
-/// Longest part of a bad name that an error message repeats.
+/// Number of bytes of a bad name that an error text repeats.
 const MAX_QUOTED_BYTES: usize = 100;
 
 fn excerpt(text: &str) -> String {
     printable(&text.as_bytes()[..text.len().min(MAX_QUOTED_BYTES)])
 }
 
-/// Checks a host name. Labels may contain letters, digits and `_`, and `-` except at their ends. A
-/// name must not consist of digits only. Underscores are accepted because such hosts exist.
+/// Checks a host name. Its labels may contain letters, digits, `_`, and, except at their ends, `-`. Underscores are not
+/// legal but accepted, because such hosts exist. A name must not consist only of digits.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let fault = |what: String| Err(format!("valid_hostname: {what}: {}", excerpt(name)));
     if name.is_empty() {
@@ -48,7 +48,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks four decimal octets. The first may be zero only in `0.0.0.0`.
+/// Checks an IPv4 address: four decimal octets. As in Postfix, the first one may be zero only in `0.0.0.0`.
 pub(super) fn check_ipv4(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_ipv4_hostaddr: {what}: {}", excerpt(text)));
     let parts: Vec<&str> = text.split('.').collect();
@@ -75,13 +75,13 @@ pub(super) fn check_ipv4(text: &str) -> Result<(), String> {
     if octets == 4 { Ok(()) } else { fault("invalid octet count") }
 }
 
-/// Checks eight hexadecimal fields without the tag `IPv6:`. `::` may replace several fields, and an
+/// Checks an IPv6 address without the tag `IPv6:`: eight hexadecimal fields. `::` may replace several of them, and an
 /// IPv4 address may replace the last two.
 pub(super) fn check_ipv6(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_ipv6_hostaddr: {what}: {}", excerpt(text)));
     let fields: Vec<&str> = text.split(':').collect();
     let last = fields.len() - 1;
-    // `gap` is the number of the colon before the field that `::` leaves empty.
+    // `gap` is the number of the colon before the empty field of `::`, or 0 if there has been no `::`.
     let mut gap = 0;
     let mut start = 0;
     for (number, field) in fields.iter().enumerate() {
@@ -120,14 +120,14 @@ pub(super) fn is_address(text: &str) -> bool {
     if text.contains(':') { check_ipv6(text) } else { check_ipv4(text) }.is_ok()
 }
 
-/// Returns the rest of the text after the tag `IPv6:` in any case (RFC 5321 §4.1.3), or `None`
-/// without the tag.
+/// Returns the text after the tag `IPv6:` (RFC 5321 §4.1.3), or `None` if the text does not begin with the tag. Case
+/// does not matter.
 pub(super) fn after_ipv6_tag(text: &str) -> Option<&str> {
     let (tag, rest) = text.split_at_checked("IPv6:".len())?;
     tag.eq_ignore_ascii_case("IPv6:").then_some(rest)
 }
 
-/// Checks an address literal such as `[127.0.0.1]` or `[IPv6:::1]`.
+/// Checks an address literal of SMTP, such as `[127.0.0.1]` or `[IPv6:::1]`.
 pub(super) fn check_literal(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_mailhost_literal: {what}: {}", excerpt(text)));
     let inner = text.strip_prefix('[').unwrap_or(text);

@@ -1,8 +1,8 @@
-//! Personalities: the command lines, wire bytes, texts and exit statuses of older tools, on
-//! mailrun's engine.
+//! Imitations of older tools, called personalities. They have the same command lines, bytes on the wire, texts and exit
+//! statuses, but mailrun's engine does the work.
 //!
-//! The first argument (`mailrun smtp-source …`) or the name of the program selects a personality. A
-//! symbolic link can therefore replace the old command (`mailrun install-links DIR`).
+//! A personality is selected by the first argument (`mailrun smtp-source …`) or by the name under which the program is
+//! called. A symbolic link can therefore replace the old command (`mailrun install-links DIR`).
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
@@ -29,10 +29,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The names of all personalities.
+/// The names of all personalities, which are the names of the imitated commands.
 pub const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
 
-/// Runs the personality that the command line names, if it names one.
+/// Runs the personality that the command line selects. Returns `None` if it selects none.
 pub fn run_if_named(words: Vec<String>) -> Option<ExitCode> {
     let mut words = words.into_iter();
     let word = words.next()?;

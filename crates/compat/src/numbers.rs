@@ -1,7 +1,7 @@
-//! Parses numbers on a command line as the C library does.
+//! Parses numbers on a command line in the same way as the C library.
 
-/// Parses a number as strtol(3) does in base 10: blanks, a sign, digits. Returns the number and the
-/// rest of the text. Without digits, the number is 0 and the rest is the whole text.
+/// Parses a decimal number as strtol(3) does: blanks, a sign, digits. Returns the number and the rest of the text. If
+/// there are no digits, the number is 0 and the rest is the whole text.
 pub(super) fn strtol(text: &str) -> (i64, &str) {
     let body = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
     let (sign, digits) = match body.as_bytes().first() {
@@ -13,26 +13,26 @@ pub(super) fn strtol(text: &str) -> (i64, &str) {
     if end == 0 {
         return (0, text);
     }
-    // Add each digit with the number's sign, so that the smallest number can be reached without
-    // overflow.
+    // Add each digit with the sign of the number. The smallest number has no positive counterpart, so negating at the
+    // end would overflow.
     let value = digits[..end]
         .bytes()
         .fold(0i64, |n, digit| n.saturating_mul(10).saturating_add(sign * i64::from(digit - b'0')));
     (value, &digits[end..])
 }
 
-/// Parses a number as atoi(3) of a 64-bit glibc does. It ignores text after the digits, returns 0
-/// without digits, and keeps only the lower half of a number that does not fit an int.
+/// Parses a number as atoi(3) of a 64-bit glibc does. Text after the digits is ignored, and no digits mean 0. If the
+/// number does not fit into an int, only its lower 32 bits are kept.
 pub(super) fn atoi(text: &str) -> i32 {
     strtol(text).0 as i32
 }
 
-/// Like `atoi`, but returns only numbers above 0.
+/// Parses a number like [`atoi`], but returns `None` unless it is above 0.
 pub(super) fn positive(text: &str) -> Option<u32> {
     u32::try_from(atoi(text)).ok().filter(|number| *number > 0)
 }
 
-/// True if the text is not empty and consists of digits only.
+/// Returns true if the text consists of digits only. An empty text does not.
 pub(super) fn is_all_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit())
 }

@@ -1,20 +1,20 @@
-//! Options that every personality has in addition to the options of its original program. They come
-//! first on the command line, so that the rest can be read exactly as the original reads it.
+//! mailrun's own options, which every personality has besides the options of the imitated program. They must come first
+//! on the command line, so that the rest can be parsed exactly as the imitated program does.
 use mailrun_net::{BusyPoll, WorkerOptions};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OwnOptions {
-    /// `--trace`: smtp-source adds a trace header to each message, and smtp-sink looks for one.
+    /// `--trace`: a source adds a trace header to each message, and smtp-sink looks for it.
     pub(super) traces: bool,
-    /// `--report`: at the end, a line with the rates is printed.
+    /// `--report`: print a line with the rates at the end.
     pub(super) reports: bool,
-    /// `--busy-poll`: how long the worker looks for events before it sleeps.
+    /// `--busy-poll`: time for which the worker looks for events before it sleeps.
     pub(super) busy_poll: BusyPoll,
 }
 
 impl OwnOptions {
-    /// Parses mailrun's own options at the start of a command line. Returns the rest, or a sentence
-    /// about a wrong value.
+    /// Parses mailrun's own options at the start of a command line. Returns the remaining words, or an error text about
+    /// a wrong value.
     pub(super) fn parse_front<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], String> {
         while let [word, rest @ ..] = words {
             if self.parse_flag(word) {
@@ -33,7 +33,7 @@ impl OwnOptions {
         WorkerOptions { busy_poll: self.busy_poll, ..WorkerOptions::default() }
     }
 
-    /// True if the run must record when it takes up each message.
+    /// Returns true if the run must record the time at which a session takes up each message.
     pub(super) fn needs_times(self) -> bool {
         self.traces || self.reports
     }
@@ -48,15 +48,15 @@ impl OwnOptions {
     }
 }
 
-/// Name and value of an option, and the words after it.
+/// An option's name and value, and the words that follow it.
 type TakenOption<'w> = (&'w str, &'w str, &'w [String]);
 
-/// Takes an option with a value, `NAME VALUE` or `NAME=VALUE`, from the start of a command line.
-/// Returns its name, its value and the rest, or `None` if the first word is none of `names`.
+/// Takes an option with a value from the start of a command line. It is written `NAME VALUE` or `NAME=VALUE`. Returns
+/// `None` if the first word is not one of `names`.
 ///
 /// # Errors
 ///
-/// If the value is missing.
+/// Fails if the option has no value.
 pub(super) fn split_option<'w>(words: &'w [String], names: &[&str]) -> Result<Option<TakenOption<'w>>, String> {
     let [word, rest @ ..] = words else { return Ok(None) };
     let (name, joined) = word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
@@ -68,8 +68,8 @@ pub(super) fn split_option<'w>(words: &'w [String], names: &[&str]) -> Result<Op
     }
 }
 
-/// Command line of a personality. `program` is the word before the arguments, as its messages
-/// repeat it.
+/// Command line of a personality. `program` is the word by which the program was called. It is repeated at the start of
+/// each message.
 #[derive(Debug)]
 pub(crate) struct Invocation {
     pub(crate) program: String,

@@ -1,7 +1,7 @@
-//! Collects the lines of a reply from blocks of input. The dialect decides which line is the last.
+//! Collects the lines of a reply from blocks of input. The caller decides which line is the last.
 
-/// Longest reply accepted, all lines together. The originals have no limit, so their memory can
-/// grow without bound.
+/// Maximum length of a reply, including all its lines. The imitated programs have no limit, so a server could exhaust
+/// their memory.
 pub(crate) const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,20 +9,21 @@ pub(crate) struct ReplyTooLong;
 
 #[derive(Debug, Default)]
 pub(crate) struct ReplyReader {
-    /// Bytes of a reply whose last line has not arrived yet.
+    /// Bytes of a reply whose last line is still incomplete or has not arrived.
     partial: Vec<u8>,
-    /// Start of the second line in `partial` and, below, start of the incomplete last line.
+    /// Position in `partial` at which the second line starts and, below, at which the incomplete last line starts.
     second_line: usize,
     open_line: usize,
     is_consumed: bool,
 }
 
 impl ReplyReader {
-    /// Takes a whole reply from the front of `input`. Returns `None` if more bytes are needed.
+    /// Takes a whole reply from the front of `input`. Returns `None` if more bytes are needed, which are then
+    /// remembered.
     ///
     /// # Errors
     ///
-    /// If the reply is too long. The rest of the conversation can then no longer be read.
+    /// Fails if the reply is too long. The connection is then unusable, because the start of the next reply is unknown.
     pub(crate) fn next<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -62,7 +63,7 @@ impl ReplyReader {
     }
 }
 
-/// Returns the length of the reply at the start of `bytes`, if the reply is complete.
+/// Returns the length of the reply at the start of `bytes`, or `None` if the reply is incomplete.
 fn complete_reply(bytes: &[u8], is_last: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
     let first = &bytes[..=memchr::memchr(b'\n', bytes)?];
     let mut start = 0;

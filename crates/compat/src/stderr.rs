@@ -1,5 +1,5 @@
-//! Messages on standard error in Postfix's format: the word that the program was called by, a label
-//! and one line.
+//! Prints messages on standard error in Postfix's format: the word by which the program was called, a label, and one
+//! line.
 use std::io::{self, Write};
 
 #[derive(Debug)]
@@ -12,11 +12,10 @@ impl StderrWriter {
         Self { program: called.to_owned() }
     }
 
-    /// Prints a line. Characters that cannot be printed become `?`, so that no peer can control the
-    /// terminal.
+    /// Prints a line. Characters that are not printable become `?`, so that no peer can control the terminal.
     pub(super) fn print(&self, text: impl AsRef<[u8]>) {
         let line = format!("{}: {}\n", self.program, printable(text.as_ref()));
-        // If standard error cannot be written, there is no place to report that.
+        // Ignore the error, because there is no other place to report that standard error cannot be written.
         let _ = io::stderr().write_all(line.as_bytes());
     }
 
@@ -33,8 +32,8 @@ impl StderrWriter {
 #[error("{0}")]
 pub(crate) struct FatalError(pub(crate) String);
 
-/// Keeps printable ASCII and replaces every other byte by `?`, as Postfix does, so that no text can
-/// forge a line.
+/// Keeps printable ASCII characters, and replaces every other byte with `?`, as Postfix does. A text of a peer can then
+/// not forge a line.
 pub(super) fn printable(octets: &[u8]) -> String {
     octets.iter().map(|octet| if (b' '..=b'~').contains(octet) { char::from(*octet) } else { '?' }).collect()
 }

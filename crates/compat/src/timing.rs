@@ -1,4 +1,4 @@
-//! `--report` of a source: messages, seconds, messages per second and latency, on one line.
+//! The line that `--report` prints for a source: messages, seconds, messages per second, and latency.
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use mailrun_measurement::Latencies;
@@ -25,7 +25,7 @@ impl Timing {
         }
     }
 
-    /// Returns the line of the report. `messages` is the number that was to be sent.
+    /// Returns the line of `--report`. `messages` is the number of messages that were to be sent.
     pub(super) fn report(&self, messages: impl std::fmt::Display) -> String {
         self.report_at(messages, clock::now())
     }
@@ -37,7 +37,7 @@ impl Timing {
     }
 }
 
-/// Formats a number of messages and the time that they took, with the rate.
+/// Formats the time that messages took, and their rate.
 pub(super) fn rate(messages: u64, time: Duration) -> String {
     let seconds = time.as_secs_f64().max(1e-9);
     format!("{seconds:.3} s, {:.0} msg/s", messages as f64 / seconds)
@@ -48,8 +48,8 @@ pub(super) fn latency(times: &Latencies) -> String {
     format!("latency p50 {p50:.3} ms, p99 {p99:.3} ms")
 }
 
-/// Formats the current time by a template of strftime(3), in local time as the original programs
-/// do, or in UTC if the host has no time zone.
+/// Formats the current time with a template of strftime(3). As in the imitated programs, it is local time, or UTC if
+/// the host has no time zone.
 pub(super) fn local_time(template: &str) -> String {
     let now = Zoned::now();
     let now = if now.time_zone().is_unknown() { now.with_time_zone(TimeZone::UTC) } else { now };

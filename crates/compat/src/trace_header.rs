@@ -1,5 +1,5 @@
-//! `--trace` of a source: a header line in front of each message. `mailrun sink` and `smtp-sink
-//! --trace` recognize the message by it (`mailrun_measurement::trace`).
+//! The header line that a source adds in front of each message with `--trace`. `mailrun sink` and `smtp-sink --trace`
+//! recognise the message by this line (`mailrun_measurement::trace`).
 use mailrun_measurement::trace::{self, MAX_RECIPIENTS, RecipientNumbering, Trace, ZeroPhase};
 use mailrun_net::clock;
 use mailrun_process::outputs;
@@ -7,10 +7,10 @@ use mailrun_smtp::data;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The end of a header line and the empty line that follows.
+/// The end of a header line, followed by the empty line that ends the headers.
 const EMPTY_LINE: &[u8] = b"\n\r\n";
 
-/// Trace header line, built once for a run. The number and the time are filled in for each message.
+/// The trace header line. It is built once for a run. Only the number and the time are filled in for each message.
 #[derive(Debug)]
 pub(super) struct TraceHeaderWriter {
     line: [u8; Trace::HEADER_BYTES],
@@ -18,12 +18,14 @@ pub(super) struct TraceHeaderWriter {
 }
 
 impl TraceHeaderWriter {
-    /// Builds the line for messages that consist of `head` and `rest`, both in wire format without
-    /// the end of data. `rest` must be the same in all messages, and so must the end of `head`.
+    /// Builds the line for messages that consist of `head` and `rest`, both in wire format and without the end of data.
+    /// `rest` must be the same in all messages, and so must the end of `head`, because the checksum is computed only
+    /// once.
     ///
     /// # Errors
     ///
-    /// If the text under the checksum differs between messages, or if the system has no randomness.
+    /// Fails if the headers contain an empty line, because then the text under the checksum would differ between
+    /// messages. Also fails if the system has no randomness.
     pub(super) fn new(head: &[u8], rest: &[u8]) -> Result<Self, String> {
         let message = [b"\r\n", head, rest].concat();
         let body = memchr::memmem::find(&message, EMPTY_LINE).map_or(message.len(), |at| at + EMPTY_LINE.len());
@@ -44,7 +46,7 @@ impl TraceHeaderWriter {
         Ok(Self { line, next_sequence: Cell::new(0) })
     }
 
-    /// Writes the line of the next message, which the session took up at this time.
+    /// Writes the line of the next message. `taken_up` is the time at which a session took up the message.
     pub(super) fn write(&self, taken_up: Option<Duration>, out: &mut Vec<u8>) {
         let at = out.len();
         out.extend_from_slice(&self.line);
@@ -53,12 +55,12 @@ impl TraceHeaderWriter {
     }
 }
 
-/// Checks that the receiver can tell this many recipients of a message apart. The receiver uses the
-/// number that ends the local part.
+/// Checks that the receiver can tell this number of recipients of a message apart. The receiver uses the number at the
+/// end of the local part.
 ///
 /// # Errors
 ///
-/// If it cannot tell them apart. The error says why.
+/// Fails if the receiver cannot tell them apart. The error says why.
 pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
     let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
     match each {

@@ -1,4 +1,4 @@
-//! The dashboard on a terminal that is too small for panes: as many lines of figures as fit.
+//! The dashboard on a terminal that is too small for panes. It shows as many lines of figures as fit.
 use crate::panes::{error_text, per_second};
 use crate::progress::draw_progress;
 use crate::state::{Dashboard, Ink};
@@ -8,7 +8,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// Draws the lines, the most important one first.
+/// Draws the figures below the progress, the most important ones first, because a small terminal may cut off the rest.
 pub(crate) fn draw(dashboard: &Dashboard, area: Rect, buffer: &mut Buffer) {
     if area.is_empty() {
         return;

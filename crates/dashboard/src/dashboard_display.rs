@@ -1,5 +1,5 @@
-//! The dashboard on the terminal of this process: decides when the dashboard is shown, and starts
-//! the thread that draws it and reads its keys.
+//! The dashboard on the terminal of this process. This module decides when the dashboard is shown, and starts the
+//! thread that draws it and reads its keys.
 //!
 //! ```text
 //! the run ── RunSnapshot ─→ pending ─→ the thread: draws four times a second ─→ alternate_screen
@@ -31,19 +31,19 @@ use std::time::{Duration, Instant};
 
 /// Interval between drawings. Drawing more often would take CPU time from the run.
 const DRAW_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval at which the thread checks whether it must end.
+/// Interval at which the thread checks whether the run is over. It also waits for keys for this time.
 const KEY_TIMEOUT: Duration = Duration::from_millis(50);
-/// Time that a process needs to stop after it has sent itself SIGTSTP.
+/// Time to wait after this process has sent itself SIGTSTP. Its threads are stopped by then.
 const STOP_DELAY: Duration = Duration::from_millis(200);
-/// Time in seconds before a run is shown. The dashboard of a shorter run would only flash.
+/// Elapsed time in seconds after which a run is shown. The dashboard of a shorter run would only flash.
 const SHOWN_AFTER_S: f64 = 2.0;
 /// A run whose planned duration in seconds is at least this is shown immediately.
 const SHOWN_AT_ONCE_S: f64 = 5.0;
-/// A run that has done this share of its work is no longer worth showing.
+/// A run that has done this share of its work is no longer worth showing, because the dashboard would soon disappear.
 const ALMOST_DONE: f64 = 0.9;
 
-/// Maximum number of snapshots that wait for the thread. The thread takes them about twenty times a
-/// second.
+/// Maximum number of snapshots that wait for the thread. Normally few of them wait, because the thread takes them about
+/// twenty times a second. When the limit is reached, the latest snapshot is replaced.
 const MAX_PENDING: usize = 1_000;
 
 /// Snapshots that the thread has not drawn yet. All of them are kept, because each is a point of
@@ -69,7 +69,7 @@ impl PendingFigures {
     }
 }
 
-/// The dashboard of a run, which may be shown when the run lasts long enough.
+/// The dashboard of a run. It appears once the run is long enough to be worth a dashboard.
 #[derive(Debug, Default)]
 pub(crate) struct DashboardDisplay {
     figures: RunSnapshot,
@@ -80,8 +80,8 @@ pub(crate) struct DashboardDisplay {
 }
 
 impl DashboardDisplay {
-    /// Creates the display. Returns `None` if the environment or the terminal is not suitable for
-    /// what the user asked for.
+    /// Creates the display. Returns `None` if a dashboard cannot or should not be shown, for example on a small
+    /// terminal, in the background or, unless the user asked for a dashboard, in CI.
     pub(crate) fn new(live: LiveMode) -> Option<Self> {
         let terminals = Terminals {
             stdin: io::stdin().is_terminal(),
@@ -106,7 +106,7 @@ impl DashboardDisplay {
         !self.is_done && is_long(&self.figures)
     }
 
-    /// Sets the text that says what the run waits for. `None` removes the text.
+    /// Sets the text that says what the run waits for. `None` removes the text and shows the progress again.
     pub(crate) fn set_wait(&mut self, wait: Option<String>) {
         if self.figures.wait != wait {
             self.figures.wait = wait;
@@ -114,13 +114,14 @@ impl DashboardDisplay {
         }
     }
 
-    /// Returns true while the dashboard is on the screen. Nothing else may be written to the
-    /// terminal then.
+    /// Returns true while the dashboard is on the screen. During that time, nothing else may be written to the
+    /// terminal.
     pub(crate) fn is_shown(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Leaves the screen for the rest of the run.
+    /// Leaves the screen for the rest of the run, and waits until the thread has ended. Does nothing if the dashboard
+    /// was never shown.
     pub(crate) fn leave(&mut self) {
         self.is_done = true;
         if let Some(thread) = self.thread.take() {
@@ -131,7 +132,8 @@ impl DashboardDisplay {
         }
     }
 
-    /// Shows the dashboard until the end of the run.
+    /// Shows the dashboard until the end of the run. If the terminal cannot be used, the run continues without a
+    /// dashboard.
     pub(crate) fn show(&mut self) {
         self.is_done = true;
         if !is_in_foreground() || alternate_screen::enter().is_err() {
@@ -158,8 +160,8 @@ impl Drop for DashboardDisplay {
     }
 }
 
-/// Returns true if the run is worth a dashboard: it has lasted for some time or is planned to last,
-/// and is not about to end.
+/// Returns true if the run is worth a dashboard: the run has lasted for some time or is planned to, and is not about to
+/// end.
 fn is_long(figures: &RunSnapshot) -> bool {
     let is_timed = figures.goal_messages == 0 && figures.goal_s > 0.0;
     if is_timed && figures.goal_s >= SHOWN_AT_ONCE_S && figures.elapsed_s > 0.0 {
@@ -171,7 +173,7 @@ fn is_long(figures: &RunSnapshot) -> bool {
     figures.elapsed_s >= SHOWN_AFTER_S && !is_almost_done
 }
 
-/// Which standard streams are terminals.
+/// Tells for each standard stream whether it is a terminal.
 #[derive(Clone, Copy, Debug)]
 struct Terminals {
     stdin: bool,
@@ -179,8 +181,8 @@ struct Terminals {
     stderr: bool,
 }
 
-/// Returns true if a user would expect a dashboard here: a person sits at the terminal, and no
-/// other program reads the output.
+/// Returns true if a user would expect a dashboard here, because a person sits at the terminal and no other program
+/// reads the output.
 fn suits(terminals: Terminals, ci: Option<OsString>, variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let is_ci = ci.is_some_and(|value| !value.is_empty() && value != "false" && value != "0");
     let is_dumb = variable("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
@@ -188,8 +190,8 @@ fn suits(terminals: Terminals, ci: Option<OsString>, variable: impl Fn(&str) -> 
     all && !is_ci && !is_dumb && CharacterSet::of(variable) == CharacterSet::Utf8
 }
 
-/// Returns true if this process may read from its terminal and change its modes. The kernel would
-/// stop a background job that tries to.
+/// Returns true if this process may read from its terminal and change the terminal's modes. The kernel would stop a
+/// background job that tries to.
 fn is_in_foreground() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp())
 }
@@ -199,17 +201,17 @@ fn is_large_enough() -> bool {
     size.width >= MIN_COLUMNS && size.height >= MIN_ROWS
 }
 
-/// Returns the size of the terminal, or the dashboard's minimum size if the terminal does not tell
-/// its size.
+/// Returns the size of the terminal. If the terminal does not tell its size, returns the minimum size that shows all
+/// panes.
 fn size() -> Rect {
     let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
     size.map_or(Rect::new(0, 0, MIN_COLUMNS, MIN_ROWS), |size| Rect::new(0, 0, size.ws_col, size.ws_row))
 }
 
-/// Resets colours and clears the screen.
+/// Escape sequences that reset the colours and clear the screen.
 const CLEAR: &[u8] = b"\x1b[0m\x1b[2J";
 
-/// Collects the bytes of a drawing, so that they are written to the terminal in one piece.
+/// Collects the bytes of a drawing, so that the drawing is written to the terminal in one piece.
 #[derive(Clone, Debug, Default)]
 struct FrameBytes(Rc<RefCell<Vec<u8>>>);
 
@@ -224,13 +226,14 @@ impl Write for FrameBytes {
     }
 }
 
-/// The thread's state: the terminal and the dashboard.
+/// State of the drawing thread: the terminal, and the dashboard that it shows.
 struct DashboardScreen<'a> {
     shared: &'a PendingFigures,
     dashboard: Dashboard,
     area: Rect,
     frame: FrameBytes,
-    /// `None` if the whole screen must be drawn again.
+    /// The terminal as last drawn, with which only changed cells are drawn. `None` if the whole screen must be drawn
+    /// again.
     terminal: Option<Terminal<CrosstermBackend<FrameBytes>>>,
     drawn_at: Option<Instant>,
     needs_drawing: bool,
@@ -250,7 +253,7 @@ impl<'a> DashboardScreen<'a> {
         }
     }
 
-    /// Draws and reads keys until the run is over or the screen was left for another reason.
+    /// Draws and reads keys until the run is over or the screen is no longer shown.
     fn run(&mut self) {
         while !self.shared.is_over.load(Ordering::Relaxed) {
             for figures in self.shared.take() {
@@ -262,13 +265,14 @@ impl<'a> DashboardScreen<'a> {
                 return;
             }
             if self.read_keys().is_err() {
-                // Keys cannot be read, but continue to show the run.
+                // Keys cannot be read, but continue to show the run. Sleep, because `read_keys` has returned without
+                // waiting.
                 thread::sleep(KEY_TIMEOUT);
             }
         }
     }
 
-    /// Draws what has changed. Returns false if the screen was left.
+    /// Draws if something has changed. Returns false if the screen is no longer shown.
     fn draw(&mut self) -> bool {
         let area = size();
         if area != self.area {
@@ -294,8 +298,8 @@ impl<'a> DashboardScreen<'a> {
 
     fn new_terminal(&self) -> io::Result<Terminal<CrosstermBackend<FrameBytes>>> {
         let options = TerminalOptions { viewport: Viewport::Fixed(self.area) };
-        // Do not use `Terminal::clear`. It would ask the terminal for the cursor's position on
-        // standard output.
+        // Do not use `Terminal::clear`. It would ask the terminal for the cursor's position, with a sequence that is
+        // written to standard output.
         self.frame.0.borrow_mut().extend_from_slice(CLEAR);
         Terminal::with_options(CrosstermBackend::new(self.frame.clone()), options)
     }
@@ -332,24 +336,26 @@ impl<'a> DashboardScreen<'a> {
             DashboardAction::Redraw => self.needs_drawing = true,
             DashboardAction::Stop => {
                 self.needs_drawing = true;
-                // Act like Ctrl-C: the first SIGINT stops the run, the second stops it immediately.
+                // Send SIGINT to this process, as Ctrl-C does: the first one stops the run, and the second one stops it
+                // immediately.
                 let _ = kill_process(getpid(), Signal::INT);
             }
         }
     }
 
-    /// Leaves the screen and stops the process, as Ctrl-Z does. Comes back when the process is in
-    /// the foreground again.
+    /// Leaves the screen and stops the process, as Ctrl-Z does in other programs. Shows the dashboard again once the
+    /// process is in the foreground.
     fn suspend(&mut self) {
         alternate_screen::leave();
         let _ = kill_process(getpid(), Signal::TSTP);
         self.terminal = None;
-        // SIGTSTP stops all threads, but this one continues for a moment after sending it.
+        // SIGTSTP stops all threads, but this thread continues for a moment after sending it. Without the pause, the
+        // loop would find the process still in the foreground and enter the screen again.
         thread::sleep(STOP_DELAY);
         while !self.shared.is_over.load(Ordering::Relaxed) {
             if is_in_foreground() {
-                // A terminal that does not take this command does not take the next picture either, and that ends the
-                // thread. So an error is ignored here.
+                // Ignore an error here. If the screen cannot be entered, `alternate_screen::draw` returns false for the
+                // next picture, and the thread then ends.
                 let _ = alternate_screen::enter();
                 return;
             }

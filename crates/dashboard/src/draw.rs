@@ -1,4 +1,4 @@
-//! The dashboard as a whole: its head with the progress, the four panes, the keys.
+//! Draws the dashboard as a whole: the head with the progress, the four panes, and the line of keys.
 //!
 //! ```text
 //! mailrun bench                                                     12 s
@@ -18,9 +18,9 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Clear, Widget};
 
-/// Minimum columns for all panes.
+/// Minimum number of columns for the four panes. A narrower terminal gets the compact view.
 pub(crate) const MIN_COLUMNS: u16 = 80;
-/// Minimum rows for all panes.
+/// Minimum number of rows for the four panes.
 pub(crate) const MIN_ROWS: u16 = 24;
 
 const KEYS: &str = "p pause · 1-4 one pane · Tab next · q stop and report · ? help";
@@ -33,7 +33,7 @@ const HELP: [&str; 6] = [
     "Ctrl-Z      suspend; fg comes back",
 ];
 
-/// Draws the dashboard: all panes or, on a small terminal, its figures as lines.
+/// Draws the dashboard. On a terminal that is too small for panes, its figures are drawn as lines.
 pub(crate) fn draw(dashboard: &Dashboard, frame: &mut Frame<'_>) {
     draw_on(dashboard, frame.area(), frame.buffer_mut());
 }
@@ -57,7 +57,7 @@ fn draw_on(dashboard: &Dashboard, area: Rect, buffer: &mut Buffer) {
 }
 
 fn draw_panes(dashboard: &Dashboard, body: Rect, buffer: &mut Buffer) {
-    // The table of latencies needs 45 columns for two stages.
+    // The right column needs at least 45 columns, so that its table of latencies can show two stages.
     let [upper, lower] = Layout::vertical([Constraint::Fill(11), Constraint::Fill(10)]).areas(body);
     let columns = Layout::horizontal([Constraint::Fill(1), Constraint::Length(45.max(body.width * 2 / 5))]);
     let [first, second] = columns.areas(upper);
@@ -91,7 +91,7 @@ fn draw_title(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     let notice = if dashboard.is_paused() { " PAUSED " } else { "" };
     let right = elapsed.chars().count() + notice.len() + 1;
     let room = usize::from(row.width).saturating_sub(right);
-    // Show as many facts about the server and the load as fit.
+    // Show as many facts about the server and the load as fit beside the elapsed time.
     for part in printable(&view.now.subject).split(" · ").filter(|part| !part.is_empty()) {
         if display_width(&title) + display_width(part) + 3 > room {
             break;

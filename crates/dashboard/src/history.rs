@@ -1,10 +1,10 @@
-//! A figure over the time of a run, in a bounded number of bins. When they are full, neighbouring bins are merged.
+//! A figure over the time of a run, in a bounded number of bins. When all bins are full, neighbouring bins are merged.
 
-/// More than the columns of a wide terminal.
+/// Maximum number of bins. Even a wide terminal has fewer columns.
 const MAX_BINS: usize = 480;
-/// Initial length of a bin.
+/// Length of a bin in seconds at the start of a run. It doubles each time that bins are merged.
 const BIN_S: f64 = 0.25;
-/// Thirty years.
+/// Maximum time of a value in seconds, about thirty years. Later values count as of this time.
 const MAX_ELAPSED_S: f64 = 1e9;
 
 #[derive(Clone, Debug)]
@@ -51,8 +51,8 @@ impl History {
         self.bin_s *= 2.0;
     }
 
-    /// The first `span_s` seconds in so many columns. `None` means the future. A column without a value repeats the
-    /// previous one.
+    /// Returns the values of the first `span_s` seconds, averaged over so many columns. Columns in the future are
+    /// `None`. A column without a value repeats the previous one.
     pub(crate) fn columns(&self, span_s: f64, columns: usize) -> Vec<Option<f64>> {
         let column_s = span_s / columns.max(1) as f64;
         let mut before = None;
@@ -71,7 +71,8 @@ impl History {
     }
 }
 
-/// Length of the time axis in seconds: the planned time of the run, or a round number above the elapsed time.
+/// Returns the length of the time axis in seconds: the planned time of the run, or a round number above the elapsed
+/// time if no time is planned or the run takes longer.
 pub(crate) fn axis_span_s(elapsed_s: f64, goal_s: f64) -> f64 {
     if goal_s >= elapsed_s && goal_s > 0.0 {
         return goal_s;

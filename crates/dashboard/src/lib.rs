@@ -1,4 +1,4 @@
-//! The screen while a run lasts: a line, or the dashboard.
+//! Shows the progress of a run on the terminal, as a line or as the dashboard.
 //!
 //! ```text
 //! RunSnapshot ─→ Dashboard::update ─┐

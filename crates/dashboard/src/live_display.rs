@@ -7,13 +7,12 @@ use mailrun_process::live_line::{LineDisplay, LiveLine, NonTerminalOutput};
 #[derive(Debug)]
 pub struct LiveDisplay {
     line: LineDisplay,
-    /// `None` if no dashboard can be shown here, or none was asked for.
+    /// `None` if the terminal cannot show a dashboard, or if the user did not ask for one.
     dashboard: Option<Box<DashboardDisplay>>,
 }
 
 impl LiveDisplay {
-    /// Creates a display on standard error. `elsewhere` says what to write if that is not a
-    /// terminal.
+    /// Creates a display on standard error. `elsewhere` says what to write if standard error is not a terminal.
     pub fn on_stderr(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
         let line = LineDisplay::on_stderr(live, elsewhere);
         let dashboard = match line {
@@ -23,8 +22,8 @@ impl LiveDisplay {
         Self { line, dashboard }
     }
 
-    /// Passes the figures of a run to the dashboard. Shows the dashboard once the run is long
-    /// enough.
+    /// Passes the figures of a run to the dashboard, and shows the dashboard once the run is long enough. `figures` is
+    /// not called if there is no dashboard.
     pub fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
         let Some(dashboard) = &mut self.dashboard else { return };
         dashboard.update(figures());
@@ -34,7 +33,8 @@ impl LiveDisplay {
         }
     }
 
-    /// Shows a line. Does nothing if the previous line is still recent.
+    /// Shows a line. Does nothing if the previous line is still recent, so callers can call this often. A visible
+    /// dashboard only takes from the line what the run waits for.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match &mut self.dashboard {
             Some(dashboard) if dashboard.is_shown() => {
@@ -46,8 +46,8 @@ impl LiveDisplay {
         }
     }
 
-    /// Removes the line from the terminal, so that another line can be written there. A dashboard
-    /// stays.
+    /// Removes the line from the terminal, so that another line can be written there. A dashboard stays, because it is
+    /// on the alternate screen.
     pub fn make_room(&mut self) {
         self.line.clear();
     }

@@ -6,11 +6,12 @@ use mailrun_measurement::threshold::{MetricSource, RunningFigures, RunningStage,
 use mailrun_process::live::{LiveProgress, LiveTimes};
 use mailrun_process::usage_sampler::UsageSampler;
 
-/// Figures of a running bench for its thresholds. Figures that are not reported yet are unknown.
+/// Figures of a running bench, with which its thresholds are evaluated. A figure that no process has reported yet is
+/// unknown.
 pub struct LiveValues<'a> {
     /// The latest progress that the source reported.
     pub source: &'a LiveProgress,
-    /// `None` if there is no sink or it has not reported yet.
+    /// Progress of the sink, or `None` if there is no sink or the sink has not reported yet.
     pub sink: Option<&'a LiveProgress>,
 }
 
@@ -49,7 +50,8 @@ impl LiveValues<'_> {
     }
 }
 
-/// Evaluates thresholds with the figures so far.
+/// Evaluates the thresholds with the figures so far. A threshold that only the end of the run can decide is not
+/// reported as missed.
 pub fn threshold_states(thresholds: &[Threshold], figures: &RunningFigures<'_>) -> Vec<ThresholdState> {
     let state = |threshold: &Threshold| {
         let row = threshold.evaluate(figures);
@@ -59,8 +61,8 @@ pub fn threshold_states(thresholds: &[Threshold], figures: &RunningFigures<'_>) 
     thresholds.iter().map(state).collect()
 }
 
-/// Computes the figures of a load. If there is a sink, its progress gives the deliveries. The
-/// caller adds the title, the processes and the latest error.
+/// Computes the figures of a load for the dashboard. Without a sink, deliveries are unknown. The caller must add the
+/// title, the processes and the latest error.
 pub fn load_figures(source: &LiveProgress, sink: Option<&LiveProgress>) -> RunSnapshot {
     let delivered = sink.map(|sink| sink.delivered);
     RunSnapshot {
@@ -89,7 +91,7 @@ pub fn mades_figures(progress: &LiveProgress) -> RunSnapshot {
     }
 }
 
-/// Returns the CPU use and the memory of a process at its latest sample.
+/// Returns the CPU use and the memory of a process, as last sampled. `None` before the first sample.
 pub fn party_load(name: &str, usage: &UsageSampler) -> Option<PartyLoad> {
     let row = usage.latest()?;
     Some(PartyLoad { name: name.to_owned(), cores: row.cores, memory_bytes: row.rss_bytes })

@@ -1,8 +1,7 @@
-//! The monitor of a run. Four times per second it takes what the run has counted and reports the
-//! progress, and it ends a load that the user has stopped, that has missed a threshold or whose
-//! server is gone.
+//! The monitor of a run. Four times per second, it reports the run's progress. It ends a load that the user has
+//! stopped, that has missed a threshold, or whose server is gone.
 //!
-//! It neither waits nor reads a clock: the caller does both, so threads and tasks can use it.
+//! The monitor neither waits nor reads a clock. Its caller does both, so threads and async tasks can both use it.
 use crate::progress_output::ProgressOutput;
 use mailrun_measurement::record::{Ending, Surroundings, ThresholdRow};
 use mailrun_measurement::threshold::{RunningFigures, Threshold};
@@ -15,62 +14,63 @@ use mailrun_process::live_line::LiveLine;
 use mailrun_process::outputs::IntervalRecorder;
 use std::time::Duration;
 
-/// Time between two ticks.
+/// Time between two ticks. In each tick, the monitor takes the new counts of the run and reports them.
 pub const TICK: Duration = Duration::from_millis(250);
 /// Time for which a stopped load waits for messages in transit.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// A threshold can end the run only after this time, because a rate takes some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
 
-/// A run that counts messages.
+/// A run whose counts the monitor takes and reports in every tick.
 pub trait MonitoredRun {
-    /// Returns the count from which the rate of the progress line is computed.
+    /// Returns the number of messages from which the progress line's rate is computed.
     const DONE: fn(&LiveProgress) -> u64;
-    /// Makes the progress line. The number is the rate per second.
+    /// Makes the progress line from the progress and the rate per second.
     const LINE: fn(&LiveProgress, f64) -> LiveLine;
 
-    /// Adds to `series` and to `recent` what the run has counted since the last tick, unless it
-    /// already has.
+    /// Adds to `series` and `recent` what the run has counted since the last tick. A run may already have added its
+    /// counts when they arrived, and must not add them twice.
     fn collect(&mut self, now: Duration, series: &mut Series, recent: &mut Latencies);
 
-    /// Returns the figures of the run so far, except `waits_s`.
+    /// Returns the figures of the run so far. The monitor fills in `waits_s` itself.
     fn progress(&mut self, now: Duration, recent: &Latencies) -> LiveProgress;
 
     fn latest_error(&self) -> Option<String>;
 
-    /// Passes the figures to the dashboard, if the run has one.
+    /// Passes the figures to the dashboard. By default, a run has no dashboard.
     fn show_figures(&self, _now: Duration, _progress: &LiveProgress, _output: &mut ProgressOutput) {}
 
-    /// Returns when the run stops waiting for messages in transit. `None` while it creates messages,
-    /// or if it waits for none.
+    /// Returns the time at which the run stops waiting for messages in transit. Returns `None` while it creates
+    /// messages, or if it does not wait at all.
     fn waits_until(&mut self, _now: Duration) -> Option<Duration> {
         None
     }
 }
 
-/// A run that offers load.
+/// A run that offers load, which the monitor can stop early.
 pub trait MonitoredLoad: MonitoredRun {
-    /// Creates no more messages. It may be called several times.
+    /// Stops creating messages. The monitor may call this several times.
     fn stop(&mut self, now: Duration);
 
     /// Returns true if no more messages will be created.
     fn is_load_over(&self, now: Duration) -> bool;
 
-    /// Returns true if the run needs to wait for nothing more.
+    /// Returns true if the run has nothing left to wait for.
     fn is_done(&self, _now: Duration) -> bool {
         false
     }
 
-    /// Returns true if the server has been gone for too long.
+    /// Returns true if the server has been unreachable for so long that the run should give up.
     fn is_server_gone(&self) -> bool {
         false
     }
 
-    /// Calls `use_figures` with the figures of the run so far.
+    /// Calls `use_figures` with the figures of the run so far. They are passed to a closure because they borrow from
+    /// the run.
     fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T;
 }
 
-/// The host while a load is offered.
+/// Observer of the host while a load is offered. If other processes keep the host busy, the results are doubtful.
 #[derive(Debug, Default)]
 pub struct LoadHost {
     sampler: HostSampler,
@@ -78,13 +78,14 @@ pub struct LoadHost {
 }
 
 impl LoadHost {
-    /// Begins to observe the host. Only the verdict on a rate or a threshold needs to know who else
-    /// was busy, so the processes are watched only for these. `servers` are the addresses on the way
-    /// of the mail. There are none if another process watches the host.
+    /// Begins to observe the host. Its processes are watched only if the run has a rate or a threshold, because only
+    /// the verdict on these needs to know who else was busy. `servers` are the servers that the mail passes. The list
+    /// is empty if another process watches the host.
     pub fn observe(has_rate: bool, thresholds: &[&[Threshold]], servers: &[String]) -> Self {
         let is_judged = has_rate || thresholds.iter().any(|list| !list.is_empty());
         let is_watched = is_judged && !servers.is_empty();
-        // The watch takes some milliseconds to start, which belong to nobody's load.
+        // Start the watch before the load begins. Its start takes some milliseconds, which must not count as part of a
+        // load.
         let watch = is_watched.then(|| HostWatch::start(Parties::ThisProcess, servers));
         Self { sampler: HostSampler::start(), watch }
     }
@@ -98,7 +99,7 @@ impl LoadHost {
     }
 }
 
-/// The end of a load that was stopped before it was done.
+/// Why and when a load was stopped before it was done.
 #[derive(Clone, Copy, Debug)]
 struct LoadStop {
     ending: Ending,
@@ -110,10 +111,10 @@ pub struct Monitor<R> {
     pub recorder: IntervalRecorder,
     pub output: ProgressOutput,
     pub host: LoadHost,
-    /// Thresholds that end the run, and the time from which they may.
+    /// Thresholds that end the run if they are missed, and the time from which they are checked.
     abort_on: Vec<Threshold>,
     abort_from: Duration,
-    /// Latencies since the last tick.
+    /// Latencies since the last tick. Each tick empties them.
     pub recent: Latencies,
     next_tick: Duration,
     stop: Option<LoadStop>,
@@ -140,7 +141,8 @@ impl<R: MonitoredRun> Monitor<R> {
         self.next_tick
     }
 
-    /// Takes what the run has counted since the last tick, and reports the progress.
+    /// Takes what the run has counted since the last tick, and reports the progress to the display, the events and the
+    /// metrics.
     pub fn tick(&mut self, now: Duration) {
         self.next_tick = now + TICK;
         self.run.collect(now, &mut self.recorder.series, &mut self.recent);
@@ -155,8 +157,8 @@ impl<R: MonitoredRun> Monitor<R> {
         self.recent.clear();
     }
 
-    /// Ticks for the last time, and finishes the interval log. Returns the first error that occurred
-    /// while the log was written.
+    /// Ticks for the last time, and finishes the interval log. Returns the first error that occurred while the log was
+    /// written, if any.
     pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
         self.tick(now);
         self.recorder.finish(now)
@@ -164,14 +166,13 @@ impl<R: MonitoredRun> Monitor<R> {
 }
 
 impl<R: MonitoredLoad> Monitor<R> {
-    /// Makes a monitor also observe the host, and end the run when it misses one of the thresholds.
-    /// `counts_from` is when the messages that count began.
+    /// Makes the monitor also observe the host, and end the run when it misses one of the thresholds. `counts_from` is
+    /// the time from which messages count. Thresholds are checked from a second later on.
     pub fn of_load(self, host: LoadHost, abort_on: &[Threshold], counts_from: Duration) -> Self {
         Self { host, abort_on: abort_on.to_vec(), abort_from: counts_from + ABORT_DELAY, ..self }
     }
 
-    /// Ticks if it is time, and stops the load if there is a reason. Returns true if the run must
-    /// end now.
+    /// Ticks if a tick is due, and stops the load if there is a reason to. Returns true if the run must end now.
     pub fn poll(&mut self, now: Duration, request: StopRequest) -> bool {
         let is_tick = now >= self.next_tick;
         if is_tick {
@@ -189,14 +190,14 @@ impl<R: MonitoredLoad> Monitor<R> {
         request >= StopRequest::StopNow || is_drained || self.run.is_done(now)
     }
 
-    /// Stops the load, and waits at most `drain` for messages in transit. The first reason to stop
-    /// counts.
+    /// Stops the load, and waits at most `drain` for messages in transit. If the load is already being stopped, the
+    /// first reason and the first deadline stay.
     pub fn stop(&mut self, ending: Ending, now: Duration, drain: Duration) {
         self.stop.get_or_insert(LoadStop { ending, drain_deadline: now + drain });
         self.run.stop(now);
     }
 
-    /// Stops a load whose server is gone, or that has missed a threshold.
+    /// Stops the load if its server is gone or if it has missed a threshold.
     fn stop_early(&mut self, now: Duration) {
         if self.run.is_server_gone() {
             return self.stop(Ending::GaveUp, now, DRAIN_TIMEOUT);
@@ -211,12 +212,12 @@ impl<R: MonitoredLoad> Monitor<R> {
         }
     }
 
-    /// Returns how the load has ended. A load that nobody stopped is complete.
+    /// Returns how the load has ended: `Complete`, unless the monitor has stopped it.
     pub fn ending(&self) -> Ending {
         self.stop.map_or(Ending::Complete, |stop| stop.ending)
     }
 
-    /// Returns the threshold that ended the run, with its value at that time.
+    /// Returns the threshold that ended the run, with its value at that time. `None` if no threshold did.
     pub fn missed_threshold(&self) -> Option<&ThresholdRow> {
         self.missed_threshold.as_ref()
     }

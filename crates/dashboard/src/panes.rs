@@ -1,4 +1,4 @@
-//! The four panes: rates and queue, latencies, messages and errors, processor and memory.
+//! Draws the four panes: rates and queue, latencies, messages and errors, CPU and memory.
 use crate::history::{History, axis_span_s};
 use crate::progress::whole_seconds;
 use crate::snapshot::{StageTimes, TimesMs};
@@ -11,9 +11,9 @@ use ratatui::style::Style;
 use ratatui::text::Text;
 use ratatui::widgets::{Paragraph, Widget, Wrap};
 
-/// Eighths of a row, from the lowest to the full one.
+/// Bars of one to eight eighths of a row. They give a curve eight times as many steps as it has rows.
 const EIGHTHS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-/// Columns of the label before a curve, in a narrow and in a wide pane.
+/// Width of the label before a curve. A pane of at least `WIDE_PANE` columns has room for a wider label.
 const LABEL_COLUMNS: u16 = 13;
 const WIDE_LABEL_COLUMNS: u16 = 18;
 const WIDE_PANE: u16 = 60;
@@ -27,7 +27,8 @@ struct Curve<'a> {
     ink: Ink,
 }
 
-/// Draws the rates on a common scale, and the queue's depth on its own, above one axis.
+/// Draws the curves of the rates and of the queue above one time axis. All rates have the same scale, so that they can
+/// be compared. The queue has its own.
 pub(crate) fn draw_rates(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let has_sink = view.now.messages.delivered.is_some();
     let rate = |name, history, per_s, ink| Curve { name, value: per_second(per_s), history, ink };
@@ -52,7 +53,7 @@ pub(crate) fn draw_rates(view: &DashboardView, palette: Palette, area: Rect, buf
         let peak = if index < rates { rate_peak } else { peaks[index] };
         let shown_peak = if index < rates { per_second(peaks[index]) } else { count(peaks[index].round() as u64) };
         draw_label(curve, &shown_peak, palette, Rect { x: area.x, width: chart.x - area.x, ..row }, buffer);
-        // Leave a row free between curves if there is room.
+        // Leave a row free between curves if each has at least four rows.
         let free = u16::from(height >= 4);
         let row = Rect { y: row.y + free, height: height - free, ..row };
         draw_curve(&columns[index], peak, palette.style(curve.ink), row, buffer);
@@ -60,7 +61,7 @@ pub(crate) fn draw_rates(view: &DashboardView, palette: Palette, area: Rect, buf
     draw_axis(span_s, palette, Rect { y: chart.bottom(), height: 1, ..chart }, buffer);
 }
 
-/// The area of the curves, without the labels and the axis.
+/// Returns the area of the curves, without the labels and the axis. `None` if the pane is too small for curves.
 fn chart_area(area: Rect) -> Option<Rect> {
     let label = if area.width >= WIDE_PANE { WIDE_LABEL_COLUMNS } else { LABEL_COLUMNS };
     let chart = Rect {
@@ -83,7 +84,8 @@ fn draw_label(curve: &Curve<'_>, peak: &str, palette: Palette, area: Rect, buffe
     }
 }
 
-/// Draws a column for each value, as a share of the peak. Zero has the lowest column, because it is a known value.
+/// Draws a column for each value, as a share of the peak. Zero gets the lowest column, because it differs from an
+/// unknown value, which gets none.
 fn draw_curve(columns: &[Option<f64>], peak: f64, style: Style, area: Rect, buffer: &mut Buffer) {
     let scale = if peak > 0.0 { f64::from(area.height) * 8.0 / peak } else { 0.0 };
     for (value, x) in columns.iter().zip(area.x..area.right()) {
@@ -109,7 +111,7 @@ fn draw_axis(span_s: f64, palette: Palette, row: Rect, buffer: &mut Buffer) {
 
 type TimesFigure = fn(&TimesMs) -> f64;
 
-/// Draws each stage's percentiles, current and for the whole run.
+/// Draws each stage's percentiles since the last report and for the whole run.
 pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     const ROWS: [(&str, TimesFigure); 5] = [
         ("p50", |times| times.p50),
@@ -120,7 +122,7 @@ pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect,
     ];
     const COLUMN: u16 = 9;
     let room = |x: u16| usize::from(area.right().saturating_sub(x));
-    // Leave rows free in a high pane.
+    // In a high pane, leave a row free after each figure.
     let step = if area.height >= 14 { 2 } else { 1 };
     for ((name, _), row) in ROWS.iter().zip(0..) {
         let y = area.y + 2 + row * step;
@@ -150,7 +152,7 @@ pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect,
     }
 }
 
-/// Draws the thresholds from row `y` on, currently missed ones first.
+/// Draws the thresholds from row `y` on. Those that are currently missed come first, because some may not fit.
 fn draw_thresholds(view: &DashboardView, palette: Palette, area: Rect, y: u16, buffer: &mut Buffer) {
     let mut thresholds: Vec<_> = view.now.thresholds.iter().collect();
     thresholds.sort_by_key(|threshold| threshold.passed != Some(false));
@@ -185,7 +187,7 @@ fn times_text(stage: &StageTimes, figure: TimesFigure) -> String {
     format!("{:>9}{:>9}", text(&stage.now), text(&stage.run))
 }
 
-/// Draws the fates of the messages, and the errors beside them.
+/// Draws the number of messages in each state, and the errors beside them or, in a narrow pane, below.
 pub(crate) fn draw_messages(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let messages = &view.now.messages;
     let delivered = messages.delivered.map_or_else(|| "–".to_owned(), count);
@@ -194,7 +196,7 @@ pub(crate) fn draw_messages(view: &DashboardView, palette: Palette, area: Rect, 
     rows.extend((unsent > 0).then(|| ("unsent", count(unsent), Ink::Error)));
     rows.extend([("accepted", count(messages.accepted), Ink::Accepted), ("delivered", delivered, Ink::Delivered)]);
     for (name, number) in [("rejected", messages.rejected), ("failed", messages.failed)] {
-        // The row of unsent messages replaces one that is zero.
+        // The row of unsent messages takes the place of a row that would show zero.
         if number > 0 || unsent == 0 {
             rows.push((name, count(number), if number > 0 { Ink::Error } else { Ink::Label }));
         }
@@ -240,7 +242,7 @@ fn draw_errors(view: &DashboardView, palette: Palette, area: Rect, is_narrow: bo
     }
 }
 
-/// A peer's text, made harmless and cut.
+/// Returns a peer's text for display. Control characters are made visible, and the text is cut at 300 characters.
 pub(crate) fn error_text(text: &str) -> String {
     let cut: String = text.chars().take(MAX_ERROR_CHARACTERS).collect();
     let shown = printable(&cut);
@@ -250,7 +252,7 @@ pub(crate) fn error_text(text: &str) -> String {
     shown.chars().take(MAX_ERROR_CHARACTERS).chain(['…']).collect()
 }
 
-/// Draws the processors and memory of each process, with a curve if there is room.
+/// Draws the CPU use and memory of each process, with a curve if there is room.
 pub(crate) fn draw_parties(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let head = format!("{:<12}{:>9}{:>12}", "", "cores", "memory");
     buffer.set_stringn(area.x + 1, area.y, head, usize::from(area.width) - 1, palette.style(Ink::Border));
@@ -277,7 +279,7 @@ pub(crate) fn draw_parties(view: &DashboardView, palette: Palette, area: Rect, b
     }
 }
 
-/// A rate: `0.4/s`, `12,393/s`.
+/// Formats a rate, such as `0.4/s` or `12,393/s`. Rates below 10 have a decimal.
 pub(crate) fn per_second(rate: f64) -> String {
     if rate > 0.0 && rate < 9.95 { format!("{rate:.1}/s") } else { format!("{}/s", count(rate.round() as u64)) }
 }

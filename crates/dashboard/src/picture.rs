@@ -1,11 +1,11 @@
-//! Draws the dashboard as an SVG for the gallery, in the colours of a dark terminal.
+//! Draws the dashboard as an SVG for the gallery in docs, in the colours of a dark terminal.
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 use std::fmt::Write;
 
 const COLUMN: usize = 8;
 const ROW: usize = 17;
-/// Position of the text's base line in a cell.
+/// Distance of the text's base line from the top of its cell, in pixels.
 const BASE_LINE: usize = 13;
 const BACKGROUND: &str = "#16181d";
 const TEXT: &str = "#d4d7dd";
@@ -28,7 +28,7 @@ pub(crate) fn svg(buffer: &Buffer, title: &str) -> String {
     picture + "</g>\n</svg>\n"
 }
 
-/// Draws a row. Neighbouring cells of the same style are joined.
+/// Draws a row of cells. Neighbouring cells of the same style become one element, so that the file stays small.
 fn draw_row(cells: &[Cell], y: usize, picture: &mut String) {
     let mut column = 0;
     while column < cells.len() {
@@ -44,7 +44,7 @@ fn draw_run(cells: &[Cell], x: usize, y: usize, picture: &mut String) {
     let look = Look::of(&cells[0]);
     let width = cells.len() * COLUMN;
     if look.is_reversed {
-        // Writing to a String cannot fail, here and below.
+        // Ignore the result here and below, because writing to a `String` cannot fail.
         let _ = writeln!(picture, "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{ROW}\" fill=\"{TEXT}\"/>");
     }
     let fill = look.fill();
@@ -123,11 +123,11 @@ impl Look {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Glyph {
     Blank,
-    /// A bar, with its length in eighths of a cell.
+    /// A bar that fills so many eighths of its cell, from 1 to 8.
     Bar(u32),
-    /// A horizontal line of this thickness.
+    /// A horizontal line of this thickness in pixels.
     Line(f64),
-    /// A part of a frame, with lines in these directions.
+    /// A part of a frame, with lines from the centre in these directions.
     Frame {
         right: bool,
         down: bool,
@@ -154,7 +154,7 @@ impl Glyph {
         }
     }
 
-    /// Reports whether cells of both kinds can be drawn as one.
+    /// Returns true if neighbouring cells of these two kinds can be drawn as one shape.
     fn is_like(self, other: Self) -> bool {
         self == other && !matches!(self, Self::Frame { .. })
     }

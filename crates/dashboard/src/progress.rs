@@ -1,4 +1,4 @@
-//! The progress bar and its text: the share of the run that is done, and the remaining time.
+//! Draws the progress bar and its text: the share of the run that is done, and the remaining time.
 use crate::snapshot::RunSnapshot;
 use crate::state::{Dashboard, DashboardView, Ink};
 use mailrun_text::numbers::{count, seconds};
@@ -7,7 +7,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// The remaining time is not estimated earlier.
+/// The remaining time is estimated once this time in seconds has elapsed and this share of the run is done.
 const MIN_ESTIMATE_S: f64 = 1.0;
 const MIN_ESTIMATE_SHARE: f64 = 0.01;
 
@@ -28,15 +28,15 @@ pub(crate) fn draw_progress(dashboard: &Dashboard, row: Rect, buffer: &mut Buffe
     buffer.set_stringn(at + 1, row.y, text, usize::from(row.right().saturating_sub(at + 1)), Style::new());
 }
 
-/// Share of the goal by messages or by time, whichever is larger. Messages that were rejected or
-/// failed count too, because the run does not send them again.
+/// Returns the share of the run that is done, by messages or by time, whichever is larger. Messages that were rejected
+/// or failed count too, because the run does not send them again. `None` if the run has no limit.
 fn progress_share(now: &RunSnapshot) -> Option<f64> {
     let messages = (now.goal_messages > 0).then(|| now.messages.settled() as f64 / now.goal_messages as f64);
     let time = (now.goal_s > 0.0).then(|| now.elapsed_s / now.goal_s);
     messages.into_iter().chain(time).reduce(f64::max).map(|share| share.clamp(0.0, 1.0))
 }
 
-/// `30,207 / 100,000 delivered · about 17 s left`
+/// Formats the progress, for example `30,207 / 100,000 delivered · about 17 s left`.
 pub(crate) fn progress_text(view: &DashboardView) -> String {
     let now = &view.now;
     if let Some(wait) = &now.wait {
@@ -57,14 +57,14 @@ pub(crate) fn progress_text(view: &DashboardView) -> String {
     text
 }
 
-/// Remaining time, extrapolated from the elapsed time.
+/// Estimates the remaining time from the elapsed time, as if the run continued at the same speed.
 fn remaining_s(view: &DashboardView) -> Option<f64> {
     let share = progress_share(&view.now)?;
     let is_known = view.now.elapsed_s >= MIN_ESTIMATE_S && (MIN_ESTIMATE_SHARE..1.0).contains(&share);
     is_known.then(|| view.now.elapsed_s * (1.0 - share) / share)
 }
 
-/// `12 s`, `2 min 03 s`
+/// Formats a time in whole seconds, such as `12 s` or `2 min 03 s`.
 pub(crate) fn whole_seconds(value_s: f64) -> String {
     if value_s < 99.5 { format!("{:.0} s", value_s.max(0.0).floor()) } else { seconds(value_s) }
 }

@@ -1,5 +1,4 @@
-//! Shows a process's progress: as a line, on the dashboard, as JSON events, and as metrics over
-//! HTTP.
+//! Reports the progress of a process: as a line, on the dashboard, as JSON events, and as metrics over HTTP.
 use crate::live_display::LiveDisplay;
 use crate::snapshot::RunSnapshot;
 use anyhow::Result;
@@ -15,7 +14,7 @@ pub struct ProgressOutput {
     display: LiveDisplay,
     rate: RateWindow,
     metrics: Option<LiveMetrics>,
-    /// Text of the latest error, which is reported only when it changes.
+    /// Text of the latest error. An error is reported only if its text differs from this one.
     last_error: String,
 }
 
@@ -31,7 +30,7 @@ impl ProgressOutput {
         }
     }
 
-    /// Adds live metrics, served on `address`, if there is one.
+    /// Serves live metrics over HTTP on `address`, if there is an address.
     ///
     /// # Errors
     /// Returns an error if the server cannot listen on the address.
@@ -44,27 +43,27 @@ impl ProgressOutput {
         &self.events
     }
 
-    /// Reports the latest error, if it differs from the previous one.
+    /// Reports the latest error as a JSON event. The same text is not reported twice in a row.
     pub fn latest_error(&mut self, text: Option<String>) {
         let Some(text) = text.filter(|text| *text != self.last_error) else { return };
         self.events.event(&LiveEvent::Error { text: text.clone() });
         self.last_error = text;
     }
 
-    /// Passes the run's figures to the dashboard and adds the latest error to them.
+    /// Passes the run's figures, together with the latest error, to the dashboard.
     pub fn figures(&mut self, figures: impl FnOnce() -> RunSnapshot) {
         let last_error = &self.last_error;
         self.display.update(|| RunSnapshot { last_error: last_error.clone(), ..figures() });
     }
 
-    /// Passes the progress to the live metrics, with the latencies since the last call.
+    /// Passes the progress to the live metrics. `recent` must contain only the latencies since the last call.
     pub fn metrics(&self, progress: &LiveProgress, recent: &Latencies) {
         if let Some(metrics) = &self.metrics {
             metrics.add(progress, recent);
         }
     }
 
-    /// Reports the process's progress. `done` is the count from which the rate is computed.
+    /// Reports the progress as a JSON event and on the display. `done` is the count from which the rate is computed.
     pub fn progress(&mut self, progress: &LiveProgress, done: u64, line: impl FnOnce(&LiveProgress, f64) -> LiveLine) {
         self.events.event(&LiveEvent::Progress(*progress));
         self.rate.add(progress.elapsed_s, done);

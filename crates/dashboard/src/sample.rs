@@ -1,13 +1,13 @@
 //! A sample run for tests and pictures: a minute through a relay that greylists for four seconds. Every figure is
-//! computed from one table of rates, so they are consistent.
+//! computed from one table of rates, so the figures are consistent.
 use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 
-/// Interval of the snapshots, equal to a process's reports.
+/// Interval between snapshots. A real process reports as often.
 const INTERVAL_S: f64 = 0.25;
-/// Number of snapshots up to the moment that is shown.
+/// Number of snapshots: the picture shows the run after 40 of its 60 seconds.
 const SNAPSHOTS: u64 = 160;
 const GOAL_MESSAGES: u64 = 60_000;
-/// Seconds in which the server rejects four of five messages.
+/// Period in which the server rejects four of five messages.
 const GREYLISTED_S: std::ops::Range<f64> = 20.0..24.0;
 
 pub fn snapshots() -> Vec<RunSnapshot> {
@@ -22,7 +22,7 @@ pub fn snapshots() -> Vec<RunSnapshot> {
         let is_greylisted = GREYLISTED_S.contains(&elapsed_s);
         let rejected = if is_greylisted { offered * 4 / 5 } else { 0 };
         let accepted = offered - rejected;
-        // The relay delivers stored messages at its own pace.
+        // The relay delivers the messages that it has stored at its own pace.
         let delivered = (queue + accepted).min(180 + noise(number + 1) % 140);
         messages.due += offered;
         messages.created += offered;
@@ -91,7 +91,8 @@ fn times(p50: f64) -> TimesMs {
     TimesMs { p50, p95: p50 * 2.0, p99: p50 * 3.1, p999: p50 * 5.6, max: p50 * 8.4 }
 }
 
-/// Percentiles of the run after one more interval: means over the intervals, and the overall maximum.
+/// Returns the percentiles of the run after one more interval. To keep the sample simple, a percentile is the mean over
+/// the intervals. The maximum is exact.
 fn whole_run(before: TimesMs, now: TimesMs, number: u64) -> TimesMs {
     let mean = |before: f64, now: f64| before + (now - before) / number as f64;
     TimesMs {
@@ -107,7 +108,8 @@ fn party(name: &str, cores: f64, memory_bytes: u64) -> PartyLoad {
     PartyLoad { name: name.to_owned(), cores, memory_bytes }
 }
 
-/// A pseudo-random number (SplitMix64).
+/// Returns a pseudo-random number (SplitMix64). The same seed always gives the same number, so the pictures never
+/// change.
 fn noise(seed: u64) -> u64 {
     let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,50 +1,52 @@
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunSnapshot {
-    /// Name of the command, and of the run within a series.
+    /// Name of the command and, in a series of runs, of the run.
     pub title: String,
-    /// The server and the load in a few words.
+    /// The server and the load in a few words, separated by ` · `.
     pub subject: String,
     pub thresholds: Vec<ThresholdState>,
-    /// The event that the run waits for after the last message was sent.
+    /// What the run waits for after it has sent the last message.
     pub wait: Option<String>,
     pub elapsed_s: f64,
-    /// Total number of messages, or 0 without a limit.
+    /// Number of messages that the run creates, or 0 if it has no such limit.
     pub goal_messages: u64,
-    /// Seconds for which messages are created, or 0 without a limit.
+    /// Time in seconds for which the run creates messages, or 0 if it has no such limit.
     pub goal_s: f64,
     pub messages: MessageCounts,
-    /// Messages accepted and not yet delivered or, without a sink, messages in transit.
+    /// Number of accepted messages that are not delivered yet or, without a sink, of messages in transit.
     pub queue: u64,
     pub stages: Vec<StageTimes>,
     pub errors: u64,
-    /// Text of the latest error, possibly from a peer, or empty.
+    /// Text of the latest error, or empty. The text may come from a peer, so it must be made printable before it is
+    /// shown.
     pub last_error: String,
     pub parties: Vec<PartyLoad>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdState {
-    /// The threshold as typed.
+    /// The threshold as the user typed it.
     pub expression: String,
-    /// Current value of the threshold, or empty if it is unknown.
+    /// Current value of the threshold's figure, or empty if it is unknown.
     pub value: String,
-    /// Whether the value is within the limit, if known.
+    /// Whether the threshold is kept. `None` as long as this is undecided.
     pub passed: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageCounts {
-    /// Messages due so far. In an open loop, this exceeds `created` if the source falls behind.
+    /// Number of messages that should have been created by now. In an open loop, it exceeds `created` if the source
+    /// falls behind.
     pub due: u64,
     pub created: u64,
     pub sent: u64,
     pub accepted: u64,
-    /// Messages delivered, or `None` without a sink.
+    /// Number of delivered messages, or `None` without a sink.
     pub delivered: Option<u64>,
     pub rejected: u64,
-    /// Messages whose session failed.
+    /// Number of messages whose SMTP session failed.
     pub failed: u64,
-    /// Messages in transit, if the process counts them itself.
+    /// Number of messages in transit, if the process counts them itself.
     pub in_transit: Option<u64>,
 }
 
@@ -53,23 +55,24 @@ impl MessageCounts {
         self.due.max(self.created)
     }
 
-    /// Messages that are due but not created.
+    /// Returns the number of messages that are due but not created.
     pub(crate) fn unsent(&self) -> u64 {
         self.all() - self.created
     }
 
-    /// Messages without a final state, including those that are due but not sent.
+    /// Returns the number of messages whose fate is still open. Messages that are due but not sent are included.
     pub fn outstanding(&self) -> u64 {
         let created = self.in_transit.unwrap_or_else(|| self.created.saturating_sub(self.settled()));
         created + self.unsent()
     }
 
-    /// Messages at the last observed stage.
+    /// Returns the number of messages at the last observed stage: delivered or, without a sink, accepted.
     pub(crate) fn done(&self) -> u64 {
         self.delivered.unwrap_or(self.accepted)
     }
 
-    /// Messages that the run need not wait for: those that are done, rejected or failed.
+    /// Returns the number of messages for which the run need not wait any more: delivered (or accepted), rejected and
+    /// failed ones.
     pub fn settled(&self) -> u64 {
         self.done() + self.rejected + self.failed
     }
@@ -81,14 +84,14 @@ impl MessageCounts {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StageTimes {
-    /// Name of the stage: accepted or delivered.
+    /// Name of the stage, such as "accepted" or "delivered".
     pub name: String,
-    /// Latencies since the last report.
+    /// Percentiles since the last report and, in `run`, since the start of the run.
     pub now: TimesMs,
     pub run: TimesMs,
 }
 
-/// Percentiles in milliseconds. 0 means none yet.
+/// Percentiles in milliseconds. A value of 0 means that there is no latency yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TimesMs {
     pub p50: f64,
@@ -100,9 +103,9 @@ pub struct TimesMs {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartyLoad {
-    /// Name of the process: source, relay or sink.
+    /// Name of the process, such as "source", "relay" or "sink".
     pub name: String,
-    /// Processors used; 1 is one core.
+    /// CPU use in cores. For example, 1.5 means one and a half busy cores.
     pub cores: f64,
     pub memory_bytes: u64,
 }

@@ -4,7 +4,8 @@ use crate::snapshot::RunSnapshot;
 use ratatui::style::{Color, Modifier, Style};
 use std::collections::VecDeque;
 
-/// Window of a rate: long enough to be steady, short enough to show a stall.
+/// Window in seconds over which a rate is computed. It is long enough for a steady number and short enough to show a
+/// stall.
 const RATE_WINDOW_S: f64 = 1.0;
 const MAX_PARTIES: usize = 8;
 pub(crate) const PANES: usize = 4;
@@ -17,7 +18,7 @@ pub(crate) enum DashboardKey {
     Escape,
 }
 
-/// The task of the terminal's owner after a key was pressed.
+/// What the thread that owns the terminal must do after a key was pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DashboardAction {
     Nothing,
@@ -40,7 +41,7 @@ pub(crate) struct DashboardView {
     pub(crate) accepted: History,
     pub(crate) delivered: History,
     pub(crate) queue: History,
-    /// Processors used by each process, in the order of the snapshots.
+    /// Cores used by each process, in the order of the snapshots.
     pub(crate) cores: Vec<History>,
     recent: VecDeque<RateStep>,
 }
@@ -68,7 +69,7 @@ impl DashboardView {
                 self.recent.pop_front();
             }
             self.rates = self.current_rates();
-            // A single report gives no rate.
+            // The first report gives no rate, because a rate needs two.
             if self.recent.len() > 1 {
                 self.sent.add(at_s, self.rates.sent);
                 self.accepted.add(at_s, self.rates.accepted);
@@ -104,7 +105,7 @@ impl DashboardView {
 #[derive(Clone, Debug)]
 pub(crate) struct Dashboard {
     view: DashboardView,
-    /// The view at the moment when the user paused it.
+    /// The view as it was when the user paused it, or `None` if it is not paused.
     paused: Option<Box<DashboardView>>,
     pub(crate) enlarged: Option<usize>,
     pub(crate) has_help: bool,
@@ -124,7 +125,7 @@ impl Dashboard {
         }
     }
 
-    /// Sets the current figures. A paused view does not change.
+    /// Updates the current figures. They are recorded during a pause too, but the paused view does not change.
     pub(crate) fn update(&mut self, now: RunSnapshot) {
         self.view.update(now);
     }
@@ -170,7 +171,7 @@ impl Dashboard {
         self.paused.is_some()
     }
 
-    /// The view to draw: the paused or the current one.
+    /// Returns the view to draw: the paused one if there is one, or else the current one.
     pub(crate) fn view(&self) -> &DashboardView {
         self.paused.as_deref().unwrap_or(&self.view)
     }
@@ -178,14 +179,14 @@ impl Dashboard {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Palette {
-    /// The terminal's 16 colours, as set by its user.
+    /// The 16 colours of the terminal, so that the dashboard follows the user's colour scheme.
     #[default]
     Colour,
-    /// No colours (NO_COLOR), only bold and dim.
+    /// No colours, only bold and dim, for example because `NO_COLOR` is set.
     Plain,
 }
 
-/// Part of the drawing, which determines its colour.
+/// Part of a drawing. The palette gives each part its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
     Title,

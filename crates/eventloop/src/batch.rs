@@ -19,7 +19,8 @@ pub(crate) const BATCH_EVENTS: usize = 64;
 /// Maximum number of bytes that are read ahead of a task. A task with more input reads for itself
 /// from then on, so that large messages are not copied twice.
 pub(crate) const MAX_READ_AHEAD: usize = 2048;
-/// Maximum number of bytes of a write that waits for the other writes of its batch.
+/// Maximum number of bytes of a write that waits for the other writes of its batch. A longer write
+/// is sent at once, which saves copying it.
 pub(crate) const MAX_BATCHED_WRITE: usize = 2048;
 /// Alignment of reads in bytes: one cache line.
 const CACHE_LINE_BYTES: usize = 64;
@@ -50,7 +51,6 @@ impl ReadAhead {
         begins..begins + count
     }
 
-    /// Returns the bytes at this place.
     pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
         &self.memory[place]
     }
@@ -76,6 +76,7 @@ impl WriteBatch {
     pub(crate) fn push(&mut self, name: u64, descriptor: &Rc<OwnedFd>, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         match self.writes.last_mut() {
+            // Successive writes of a session are joined, so that they need one system call.
             Some(last) if last.token == name => last.length += bytes.len(),
             _ => self.writes.push(PendingWrite { token: name, descriptor: Rc::clone(descriptor), length: bytes.len() }),
         }
@@ -85,7 +86,8 @@ impl WriteBatch {
         self.writes.is_empty()
     }
 
-    /// Passes each write and its bytes to `write`, and empties the batch.
+    /// Calls `write` for each write with its bytes, in the order of the writes, and empties the
+    /// batch.
     pub(crate) fn drain(&mut self, mut write: impl FnMut(&PendingWrite, &[u8])) {
         let mut rest = self.bytes.as_slice();
         for piece in self.writes.drain(..) {

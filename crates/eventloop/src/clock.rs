@@ -3,7 +3,8 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Returns the time since the host's monotonic clock began.
+/// Returns the time since the host's monotonic clock began. Times from different processes of a
+/// host can be compared.
 pub fn now() -> Duration {
     read(ClockId::Monotonic)
 }

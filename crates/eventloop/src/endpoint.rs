@@ -46,7 +46,8 @@ impl Endpoint {
         }
         let unknown = |detail: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{detail}"));
         let addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
-            // For example, there are no more file descriptors. The host may well exist.
+            // The look-up itself failed, for example because there are no more file descriptors.
+            // The host may exist, so do not call it unknown.
             Some(_) => error,
             None => unknown(""),
         })?;
@@ -58,7 +59,7 @@ impl Endpoint {
     /// `:PORT` means all addresses of this host, IPv6 and IPv4.
     ///
     /// # Errors
-    /// Returns the errors of `resolve`.
+    /// Returns the same errors as [`resolve`](Self::resolve).
     pub fn listening(text: &str) -> io::Result<Self> {
         match Self::host_and_port(text) {
             Ok(("", port)) => Ok(Self::Tcp(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))),

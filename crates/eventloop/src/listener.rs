@@ -67,8 +67,8 @@ pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
     }
 }
 
-/// Prepares a listening socket that another process has opened. Sets the same options as
-/// [`listen`].
+/// Prepares a listening socket that another process, such as systemd, has opened. Sets the same
+/// options as [`listen`].
 ///
 /// # Errors
 /// Fails if an option cannot be set.

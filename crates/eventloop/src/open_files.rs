@@ -19,15 +19,16 @@ pub fn raise(wanted: u64) -> u64 {
     }
 }
 
-/// A resource whose lack made a connection fail.
+/// A resource of the host or the process that ran out, so that a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceExhausted {
     /// File descriptors of the process (EMFILE, `ulimit -n`).
     Descriptors,
     /// File descriptors of the host (ENFILE, `fs.file-max`).
     HostDescriptors,
-    /// Local ports. The error is EADDRNOTAVAIL if the kernel chooses the local address, and
-    /// EADDRINUSE if the address is given and the kernel chooses only the port.
+    /// Local ports, of which each outgoing connection needs one. The error is EADDRNOTAVAIL if the
+    /// kernel chooses the local address, and EADDRINUSE if the address is given and the kernel
+    /// chooses only the port.
     Ports,
 }
 

@@ -44,9 +44,9 @@ const TASK_BUDGET: u32 = 64;
 /// budget. A turn therefore stays short even if many peers send faster than their tasks can work.
 const BUDGETED_BYTES: usize = 4096;
 const MAIN_TASK: usize = 0;
-/// Token of the timerfd's event.
+/// Token that marks an event of the timerfd.
 const TIMER_TOKEN: u64 = u64::MAX;
-/// Token of the wake queue's event.
+/// Token that marks an event of the wake queue.
 const WAKE_TOKEN: u64 = u64::MAX - 1;
 
 static FAILED_TASKS: AtomicU64 = AtomicU64::new(0);
@@ -68,7 +68,8 @@ pub(crate) struct Reactor {
     sources: RefCell<Slab<IoSource>>,
     read_ahead: RefCell<ReadAhead>,
     write_batch: RefCell<WriteBatch>,
-    /// Time at which the input of the batch had been read.
+    /// Time at which the input of the batch had been read. All tasks of the batch share it, which
+    /// saves reading the clock for each of them.
     batch_read_at: Cell<Duration>,
     /// Time at which the last input had been read. `None` if the clock was not read for that input.
     input_at: Cell<Option<Duration>>,
@@ -110,7 +111,7 @@ struct IoSource {
     cold: Option<Box<ColdFields>>,
 }
 
-/// Input that was read for a task before it was polled.
+/// Input that a batch has read for a task before polling it.
 enum BufferedRead {
     /// Place of the input in the batch's read-ahead. An empty place means the end of the
     /// connection.
@@ -124,9 +125,10 @@ enum BufferedRead {
 struct ColdFields {
     /// Input that was read for the task, but that the task did not take in its turn.
     input: Vec<u8>,
-    /// Batched output that the socket has not accepted.
+    /// Batched output that the socket has not accepted yet. It is sent when the socket becomes
+    /// writable.
     unsent: Vec<u8>,
-    /// Error of a write by a batch.
+    /// Error of a batched write. The task gets it with its next read or write.
     error: Option<Errno>,
 }
 
@@ -153,7 +155,7 @@ impl IoSource {
         }
     }
 
-    /// Reads for the task as much as the batch has space for.
+    /// Reads input for the task, as much as the batch has space for.
     fn fill_read_ahead(&mut self, read_ahead: &mut ReadAhead) {
         let Some(descriptor) = &self.descriptor else { return };
         let room = read_ahead.room();
@@ -172,7 +174,8 @@ impl IoSource {
         };
     }
 
-    /// Sends output that a batch could not send.
+    /// Sends output that the socket did not accept from a batch, as far as the socket accepts it
+    /// now.
     fn flush_unsent(&mut self) {
         let (Some(cold), Some(descriptor)) = (&mut self.cold, &self.descriptor) else { return };
         while !cold.unsent.is_empty() {
@@ -207,7 +210,8 @@ impl ColdFields {
     }
 }
 
-/// Returns the source with this token, unless it is gone.
+/// Returns the source with this token, unless it is gone. The token contains the source's
+/// generation, so it cannot find a newer source in the same slot.
 fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource> {
     sources.get_mut(token as u32 as usize).filter(|source| source.generation == (token >> 32) as u32)
 }
@@ -239,7 +243,7 @@ pub struct WorkerOptions {
     pub busy_poll: BusyPoll,
 }
 
-/// Kind of a watched descriptor.
+/// Kind of a watched descriptor. It selects the events that epoll reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
     /// A connection, which is watched in both directions.
@@ -266,6 +270,7 @@ impl Reactor {
             Self::current().finished.set(true);
         });
         let outcome = reactor.run_until(&done);
+        // A session may write a last reply when it is dropped, so write the batch afterwards.
         reactor.drop_tasks();
         reactor.flush_batch();
         CURRENT.set(before);
@@ -303,7 +308,7 @@ impl Reactor {
         })
     }
 
-    /// Adds a task, which is polled soon.
+    /// Adds a task. It is polled for the first time before the loop sleeps.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + 'static) {
         let mut tasks = self.tasks.borrow_mut();
         let slot = tasks.vacant_entry();
@@ -326,6 +331,8 @@ impl Reactor {
         let mut ready = Vec::new();
         let mut woken = Vec::new();
         loop {
+            // Take the list out, because the polled tasks add themselves and others for the next
+            // round.
             std::mem::swap(&mut *self.ready_tasks.borrow_mut(), &mut ready);
             for batch in ready.chunks(BATCH_EVENTS) {
                 batch.iter().for_each(|task| self.poll(*task));
@@ -448,6 +455,7 @@ impl Reactor {
             let Some(source) = find_source(&mut sources, event.data.u64()) else { continue };
             match source.buffered.take() {
                 None => {}
+                // The end of the connection need not be kept, because the next read finds it again.
                 Some(BufferedRead::Read(place)) if place.is_empty() => source.readable = true,
                 Some(BufferedRead::Read(place)) => {
                     let read_ahead = self.read_ahead.borrow();
@@ -458,7 +466,7 @@ impl Reactor {
         }
     }
 
-    /// Writes the output that the tasks of the batch have gathered.
+    /// Writes the output that the tasks have added to the batch.
     fn flush_batch(&self) {
         if self.write_batch.borrow().is_empty() {
             return;
@@ -466,6 +474,8 @@ impl Reactor {
         let mut sources = self.sources.borrow_mut();
         self.write_batch.borrow_mut().drain(|piece, bytes| {
             let source = find_source(&mut sources, piece.token);
+            // Earlier output of the source still waits for the socket, so this output has to wait
+            // behind it.
             if let Some(source) = source.filter(|source| source.has_unsent()) {
                 source.is_write_batched = false;
                 source.cold().unsent.extend_from_slice(bytes);
@@ -502,7 +512,7 @@ impl Reactor {
         if self.finished.get() {
             return;
         }
-        // The task no longer exists, or is being polled already.
+        // Return if the task no longer exists, or is being polled already.
         let Some(mut task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
         self.current_task.set(key);
         self.budget.set(TASK_BUDGET);
@@ -510,6 +520,7 @@ impl Reactor {
         match catch_unwind(AssertUnwindSafe(|| task.work.as_mut().poll(&mut context))) {
             Ok(Poll::Pending) => self.tasks.borrow_mut()[key] = Some(task),
             Ok(Poll::Ready(())) => drop(self.tasks.borrow_mut().remove(key)),
+            // A panic of the main task ends the worker.
             Err(panic) if key == MAIN_TASK => {
                 FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 resume_unwind(panic)
@@ -524,6 +535,7 @@ impl Reactor {
 
     fn drop_tasks(&self) {
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        // The tasks are no longer borrowed here, because dropping a task may use the loop.
         drop(tasks);
     }
 
@@ -563,7 +575,8 @@ impl Reactor {
         Ok(key)
     }
 
-    /// Forgets a descriptor that is about to be closed. Closing it removes it from the epoll.
+    /// Forgets a descriptor that is about to be closed. The kernel removes it from the epoll when
+    /// it is closed.
     pub(crate) fn deregister(&self, key: usize) {
         self.sources.borrow_mut().remove(key);
     }
@@ -600,17 +613,18 @@ impl Reactor {
         self.sources.borrow()[key].cold.as_ref()?.error
     }
 
-    /// Assumes that there may be input that no event has reported yet.
+    /// Makes the next read try a system call, because there may be input that no event has reported
+    /// yet.
     pub(crate) fn mark_readable(&self, key: usize) {
         self.sources.borrow_mut()[key].readable = true;
     }
 
-    /// Records that there is nothing to read.
+    /// Records that there is nothing to read until the next event.
     pub(crate) fn clear_readable(&self, key: usize) {
         self.sources.borrow_mut()[key].readable = false;
     }
 
-    /// Records that the task waits for input.
+    /// Records that the task waits for input, so that the next batch may read for it.
     pub(crate) fn await_input(&self, key: usize) {
         self.sources.borrow_mut()[key].awaits_input = true;
     }
@@ -659,7 +673,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// Writes all batched output, so that the task's own write comes after it.
+    /// Writes all batched output, so that the bytes which the task writes next come after its
+    /// earlier bytes.
     pub(crate) fn flush_before_write(&self, key: usize) -> Result<(), Errno> {
         self.flush_batch();
         match self.sources.borrow()[key].cold.as_deref() {

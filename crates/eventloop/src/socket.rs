@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Pause before connecting again to a unix-domain socket whose queue is full.
 const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A connection. It belongs to the task that made it.
+/// A connection. Only the task that made it may use it, because its events poll only this task.
 pub struct Socket {
     descriptor: Rc<OwnedFd>,
     key: usize,
@@ -46,7 +46,8 @@ impl Socket {
         Self::connect_from(None, address).await
     }
 
-    /// Connects from the local address `own`.
+    /// Connects from the local address `own`, or from an address that the kernel chooses if `own`
+    /// is `None`.
     ///
     /// # Errors
     /// Returns the errors of [`Socket::connect`] and of `bind`.
@@ -68,7 +69,7 @@ impl Socket {
     /// of a unix-domain socket is full, this tries again for as long as it is polled.
     ///
     /// # Errors
-    /// See [`Socket::connect_from`].
+    /// Returns the same errors as [`Socket::connect_from`].
     pub async fn connect_to(own: Option<IpAddr>, endpoint: &Endpoint) -> io::Result<Self> {
         let path = match endpoint {
             Endpoint::Tcp(address) => return Self::connect_from(own, *address).await,
@@ -90,7 +91,7 @@ impl Socket {
     /// unix-domain sockets.
     ///
     /// # Errors
-    /// See [`Socket::connect`].
+    /// Returns the same errors as [`Socket::connect`].
     pub async fn from_connecting(descriptor: OwnedFd) -> io::Result<Self> {
         let socket = Self::register(descriptor, SourceKind::Connecting)?;
         poll_fn(|_| socket.poll_writable()).await;
@@ -134,7 +135,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Looks at the available bytes without taking them.
+    /// Looks at the available bytes without taking them, so that a later read returns them again.
     pub fn poll_peek(&self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         if !self.reactor.may_read(self.key) {
             return Poll::Pending;
@@ -210,7 +211,8 @@ impl Socket {
         }
     }
 
-    /// Returns 0 for the end of the connection, or the error of an earlier write.
+    /// Returns 0 for the end of the connection, or the error of an earlier batched write, which
+    /// could not be reported then.
     fn eof_or_error(&self) -> io::Result<usize> {
         self.reactor.error(self.key).map_or(Ok(0), |error| Err(error.into()))
     }
@@ -220,7 +222,8 @@ impl Socket {
         self.reactor.input_at()
     }
 
-    /// Reads even if no event has reported input.
+    /// Reads even if no event has reported input, for example to get the last replies of a
+    /// connection that has failed.
     ///
     /// # Errors
     /// Returns the errors of `recv`. `WouldBlock` means that there is no input.
@@ -232,13 +235,14 @@ impl Socket {
         Ok(count)
     }
 
-    /// Lets the next read be tried, whatever the last events said.
+    /// Makes the next read try a system call even if no event has reported input.
     pub fn mark_readable(&self) {
         self.reactor.mark_readable(self.key);
     }
 
-    /// Writes as much as the socket accepts. A short write is gathered with the other writes of its
-    /// turn. If that write fails, the task is polled again and its next read fails.
+    /// Writes as much as the socket accepts. A write of up to 2 KiB is not sent at once, but
+    /// together with the other writes of its turn. If it fails then, the task is polled again and
+    /// its next read fails.
     ///
     /// # Errors
     /// Returns the errors of `send`. `WouldBlock` means that the socket accepts nothing now.
@@ -252,11 +256,11 @@ impl Socket {
         self.try_io(|| send(&*self.descriptor, bytes, SendFlags::NOSIGNAL))
     }
 
-    /// Writes as much of several pieces as the socket accepts.
+    /// Writes as much of several pieces as the socket accepts, in one system call.
     ///
     /// # Errors
-    /// See [`Socket::try_write`]. `writev` needs no flag against SIGPIPE, because Rust programs
-    /// ignore that signal.
+    /// Returns the same errors as [`Socket::try_write`]. `writev` needs no flag against SIGPIPE,
+    /// because Rust programs ignore that signal.
     pub fn try_write_vectored(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.reactor.flush_before_write(self.key)?;
         self.try_io(|| rustix::io::writev(&*self.descriptor, pieces))
@@ -268,17 +272,20 @@ impl Socket {
         self.reactor.is_flushed(self.key)
     }
 
-    /// Returns true if the last output waits for the end of the turn of all sessions.
+    /// Returns true if the last output waits to be sent with the output of other sessions, at the
+    /// end of the turn.
     pub fn is_write_batched(&self) -> bool {
         self.reactor.is_write_batched(self.key)
     }
 
-    /// Turns on the timing of writes ([`Socket::written_at`]).
+    /// Turns on the timing of writes ([`Socket::written_at`]). It is off by default, because it
+    /// reads the clock after each write.
     pub fn time_writes(&self) {
         self.reactor.time_writes(self.key);
     }
 
-    /// Returns the time at which the last gathered output had been handed to the kernel.
+    /// Returns the time at which the last batched output had been handed to the kernel, if writes
+    /// are timed.
     pub fn written_at(&self) -> Duration {
         self.reactor.written_at(self.key)
     }
@@ -315,7 +322,8 @@ impl AsFd for Socket {
     }
 }
 
-/// A listener that accepts connections. It belongs to the task that made it.
+/// A listener that accepts connections. Only the task that made it may use it, because its events
+/// poll only this task.
 pub struct Acceptor {
     listener: OwnedFd,
     key: usize,
@@ -351,7 +359,7 @@ impl Acceptor {
     /// no address. If no connection is waiting, the task is polled again when one arrives.
     ///
     /// # Errors
-    /// See [`Acceptor::accept`].
+    /// Returns the same errors as [`Acceptor::accept`].
     pub fn poll_accept(&self) -> Poll<io::Result<(OwnedFd, Option<SocketAddr>)>> {
         if !self.reactor.may_read(self.key) {
             return Poll::Pending;

@@ -10,8 +10,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// A timer of a task. Each poll gives it the current deadline, but the timer is set again only when
-/// it fires. For this reason, a deadline that moves with each message costs nothing. The timer
-/// belongs to the task that polls it.
+/// it fires. For this reason, a deadline that moves with each message costs nothing. Only one task
+/// may poll it, because it wakes only that task.
 #[derive(Default)]
 pub struct Timer(Option<ArmedTimer>);
 
@@ -21,10 +21,11 @@ struct ArmedTimer {
 }
 
 impl Timer {
-    /// Returns `Ready` when `deadline` has passed, or never without a deadline. The task is polled
-    /// again then. `now` must have been read since the task was last polled.
+    /// Returns `Ready` if `deadline` has passed, or never without a deadline. Otherwise the task is
+    /// polled again at the deadline. `now` must have been read since the task was last polled.
     pub fn poll_due(&mut self, deadline: Option<Duration>, now: Duration) -> Poll<()> {
         let Some(deadline) = deadline else { return Poll::Pending };
+        // The timer fires before the deadline or at it, so it need not be set again.
         if self.0.as_ref().is_some_and(|ArmedTimer { key: (at, _), .. }| now < *at && *at <= deadline) {
             return Poll::Pending;
         }
@@ -71,14 +72,14 @@ impl fmt::Debug for Timer {
     }
 }
 
-/// Sleeps until this time of [`clock::now`], precise to a microsecond. Must be called on a worker's
-/// thread.
+/// Sleeps until [`clock::now`] reaches this time, precise to a microsecond. Must be called on a
+/// worker's thread, because the worker's timers wake the task.
 pub async fn sleep_until(deadline: Duration) {
     let mut timer = Timer::default();
     poll_fn(|_| timer.poll_due(Some(deadline), clock::now())).await;
 }
 
-/// Sleeps for this long. Must be called on a worker's thread.
+/// Sleeps for this long. Must be called on a worker's thread, like [`sleep_until`].
 pub async fn sleep(time: Duration) {
     sleep_until(clock::now() + time).await;
 }

@@ -15,7 +15,8 @@ pub(crate) struct Timers {
     timerfd: OwnedFd,
     /// The task that each timer wakes.
     tasks: RefCell<BTreeMap<TimerKey, usize>>,
-    /// Time to which the timerfd is set.
+    /// Time to which the timerfd is set. `None` before the first timer, and after the timerfd has
+    /// fired.
     armed_for: Cell<Option<Duration>>,
     next_number: Cell<u64>,
 }
@@ -49,7 +50,7 @@ impl Timers {
         if self.armed_for.get().is_some_and(|at| at <= first) {
             return Ok(());
         }
-        // Zero would disarm the timerfd.
+        // A time of zero would disarm the timerfd, so use at least one nanosecond.
         let at = first.max(Duration::from_nanos(1));
         let at = Timespec { tv_sec: at.as_secs() as i64, tv_nsec: i64::from(at.subsec_nanos()) as _ };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };

@@ -12,7 +12,7 @@ use std::thread::{self, ThreadId};
 pub(crate) struct WakeQueue {
     woken: Mutex<Vec<usize>>,
     has_woken: AtomicBool,
-    /// Wakes the loop if it sleeps.
+    /// Wakes the loop if it sleeps. Only other threads need it.
     eventfd: OwnedFd,
     owner: ThreadId,
 }
@@ -55,6 +55,7 @@ impl WakeQueue {
     fn push(&self, task: usize) {
         let mut woken = lock(&self.woken);
         woken.push(task);
+        // Only the first task since the last `drain` has to wake the loop.
         let is_first = !self.has_woken.swap(true, Ordering::AcqRel);
         drop(woken);
         if is_first && thread::current().id() != self.owner {

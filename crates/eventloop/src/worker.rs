@@ -7,9 +7,9 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Number of tasks of this process that ended with a panic. Each is a bug, with details on standard
-/// error. The other tasks continue, so a program that reports on its tasks has to query this
-/// number.
+/// Number of tasks of this process that ended with a panic. Each panic is a bug, whose details are
+/// on standard error. The other tasks continue, so a program that reports on its tasks has to query
+/// this number.
 pub fn failed_tasks() -> u64 {
     reactor::failed_tasks()
 }
@@ -56,7 +56,7 @@ pub fn run<T: 'static>(work: impl Future<Output = T> + 'static) -> io::Result<T>
 /// Adds a task to the worker that runs on this thread.
 ///
 /// # Panics
-/// If this thread does not run a worker.
+/// Panics if this thread does not run a worker.
 pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
     Reactor::current().spawn(task);
 }
@@ -65,7 +65,7 @@ pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
 /// [`crate::sleep`] with a time of zero would not do this, because that time has already passed.
 ///
 /// # Panics
-/// If this thread does not run a worker.
+/// Panics if this thread does not run a worker.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|_| {

@@ -1,7 +1,7 @@
 //! The two ends of a measurement over SMTP: the load source and the sink. The source can also work
-//! for a Locust master. A probe is a gentle load without end.
+//! for a Locust master. A probe sends a gentle load that never ends.
 
-#![allow(missing_docs)] // no crate outside this workspace uses it: a name that says all has no sentence
+#![allow(missing_docs)] // only crates that other programs embed document every public item
 
 pub mod locust_worker;
 pub mod mailboxes;

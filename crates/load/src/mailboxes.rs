@@ -1,4 +1,4 @@
-//! The mailboxes of patterns of URLs, with their servers and the passwords of their users.
+//! Expands patterns of mailbox URLs, looks up the servers, and finds the password of each user.
 use crate::sink::WatchedMailbox;
 use crate::source::{AddressPattern, AllowedTargets, look_up};
 use anyhow::{Context, Result, anyhow, bail};
@@ -8,21 +8,22 @@ use mailrun_smtp::Path;
 use mailrun_smtp::sasl::{Credentials, Mechanisms};
 use std::collections::HashMap;
 
-/// Maximum number of mailboxes.
+/// Maximum number of mailboxes that all patterns together may stand for.
 const MAX_MAILBOXES: u64 = 100_000;
 
-/// Passwords of users.
+/// Passwords by which users log in to their mailboxes.
 #[derive(Clone)]
 pub enum Passwords {
-    /// All users have the same password.
+    /// One password that all users share.
     One(String),
-    /// Each user has a password of its own.
+    /// A separate password for each user, by the user's name.
     Each(HashMap<String, String>),
 }
 
 impl Passwords {
-    /// Parses a password file: one password for all users in the first line, or a `name:password` per
-    /// line. It is the latter if the first line begins with the name of one of the `users`.
+    /// Parses a password file, which has either one password for all users in its first line, or `name:password` in
+    /// each line. It has names if the first line begins with the name of one of `users`, because a password may also
+    /// contain a colon.
     pub fn parse(text: &str, users: &[&str]) -> Self {
         let first = text.lines().next().unwrap_or_default();
         let has_names = first.split_once(':').is_some_and(|(name, _)| users.contains(&name));
@@ -49,8 +50,8 @@ impl Passwords {
 ///
 /// # Errors
 ///
-/// If a URL is malformed, if there is no password for one of its users, or if its server has no address to
-/// which connections may be made.
+/// Fails if a URL is malformed, if a user has no password, or if a server has no address to which connections may be
+/// made.
 pub fn mailboxes_of(
     patterns: &[String],
     domain: Option<&str>,
@@ -64,7 +65,7 @@ pub fn mailboxes_of(
             let text = std::str::from_utf8(text).map_err(|_| "it is no UTF-8".to_owned())?;
             text.parse::<MailboxUrl>().map(drop).map_err(|error| error.to_string())
         };
-        // A single URL may contain braces only as %7B, so each pattern is one.
+        // Treat each URL as a pattern. In a URL without a pattern, braces can only occur as %7B and %7D.
         let texts = AddressPattern::text(pattern, check).map_err(|error| anyhow!("--mailbox {error}"))?;
         if texts.count().saturating_add(urls.len() as u64) > MAX_MAILBOXES {
             bail!("--mailbox {pattern}: more than {MAX_MAILBOXES} mailboxes");
@@ -101,7 +102,7 @@ pub fn mailboxes_of(
     urls.iter().map(mailbox).collect()
 }
 
-/// Servers that have been looked up. Each is looked up once, however many mailboxes it has.
+/// Servers that have been looked up, so that each is looked up only once, however many mailboxes it has.
 struct Servers {
     allowed: AllowedTargets,
     known: HashMap<(String, u16), Endpoint>,

@@ -1,39 +1,40 @@
-//! Measures the difference between this host's clock and the master's with several exchanges of messages. The exchange
-//! with the shortest round trip counts, and its error is at most half of that round trip.
+//! Measures the difference between this host's clock and the master's with several exchanges of messages. Only the
+//! exchange with the shortest round trip counts, because the error is at most half of the round trip.
 use std::time::Duration;
 
 const EXCHANGES: u32 = 8;
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Time after which a question counts as unanswered.
+/// Time after which a question counts as unanswered, so that another one may be sent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// Rate at which two ordinary clocks drift apart.
+/// Rate at which two ordinary clocks drift apart: 50 µs per second.
 const DRIFT: f64 = 50e-6;
-/// Ten years. A larger difference cannot be a real clock's.
+/// Ten years. A larger difference cannot come from a real clock and is discarded.
 const MOST_OFFSET_S: f64 = 315_360_000.0;
 
-/// The offset of a clock relative to this host's.
+/// Offset of the master's clock relative to this host's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MasterClockOffset {
-    /// Seconds to add to this host's clock.
+    /// Seconds to add to this host's clock to get the master's time.
     pub offset_s: f64,
-    /// Maximum error of the offset.
+    /// Maximum error of the offset, in seconds.
     pub bound_s: f64,
 }
 
 #[derive(Debug, Default)]
 pub struct MasterClockExchange {
-    /// The open question: Unix time, and monotonic time.
+    /// The question that is not answered yet: this host's Unix time in the question, and its monotonic time.
     asked: Option<(f64, Duration)>,
-    /// Remaining exchanges of this measurement, and its best result.
+    /// Remaining exchanges of this measurement, and its best result so far.
     left: u32,
     best: Option<(Duration, MasterClockOffset)>,
     next: Duration,
-    /// The latest complete measurement.
+    /// The latest complete measurement, with the time at which it was made.
     known: Option<(Duration, MasterClockOffset)>,
 }
 
 impl MasterClockExchange {
-    /// The question that is due, to be sent at once. `unix_s` is this host's clock.
+    /// Returns the question to send to the master, or `None` if no question is due. The caller must send it at once,
+    /// because a delay would increase the measured round trip. `unix_s` is this host's clock.
     pub fn question(&mut self, now: Duration, unix_s: f64) -> Option<f64> {
         let is_waiting = self.asked.is_some_and(|(_, at)| now.saturating_sub(at) < ANSWER_LIMIT);
         if is_waiting || (self.left == 0 && now < self.next) {
@@ -48,7 +49,8 @@ impl MasterClockExchange {
         Some(unix_s)
     }
 
-    /// Handles an answer: the time in the question, and the master's clock when it arrived.
+    /// Handles an answer. `sent_s` repeats the time in the question, and `master_s` is the master's clock when the
+    /// question arrived. An answer to any other than the latest question is ignored.
     pub fn answer(&mut self, sent_s: f64, master_s: f64, now: Duration) {
         let Some((asked_s, at)) = self.asked.filter(|(asked_s, _)| *asked_s == sent_s) else { return };
         self.asked = None;
@@ -64,7 +66,8 @@ impl MasterClockExchange {
         }
     }
 
-    /// The current difference. Its bound grows with the age of the measurement.
+    /// Returns the current offset, or `None` before the first complete measurement. The maximum error grows with the
+    /// age of the measurement, because clocks drift.
     pub fn estimate(&self, now: Duration) -> Option<MasterClockOffset> {
         let (at, estimate) = self.known?;
         let age_s = now.saturating_sub(at).as_secs_f64();

@@ -5,25 +5,25 @@ use std::time::Duration;
 
 const MAX_DEPTH: usize = 16;
 const MAX_BYTES: usize = 1 << 20;
-/// Maximum number of user classes in a test, and of bytes in a name.
+/// Maximum number of user classes in a test, and maximum length of a name.
 const MAX_CLASSES: usize = 64;
 const MAX_NAME_BYTES: usize = 256;
-/// Larger values of `stop_timeout` are cut to this.
+/// A longer `stop_timeout` is shortened to this value: one hour.
 const MAX_STOP_TIMEOUT_S: f64 = 3_600.0;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum MasterCommand {
-    /// The worker is registered under this number.
+    /// The master has registered the worker under this number.
     Ack(u64),
-    /// Absolute numbers of users.
+    /// The master wants these absolute numbers of users, whatever the worker runs now.
     Spawn(SpawnTarget),
-    /// All workers have reached their targets.
+    /// All workers of the test have started their users.
     RampComplete,
     Stop,
     Quit,
     Reconnect,
     Heartbeat,
-    /// Our locustfile's answer to a question for the time.
+    /// The answer of our locustfile to a question for the master's time.
     Clock {
         sent_s: f64,
         /// The master's clock as Unix time.
@@ -34,20 +34,21 @@ pub enum MasterCommand {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpawnTarget {
-    /// The master's Unix time.
+    /// The master's Unix time. The worker ignores a target that is not newer than the last.
     pub timestamp: f64,
     pub classes: Vec<(String, u64)>,
     pub host: Option<String>,
-    /// Time that users have to finish.
+    /// Time that users have to finish when the test stops.
     pub stop_timeout: Option<Duration>,
-    /// Id of the test, from our locustfile.
+    /// Id of the test. Only our locustfile sends one.
     pub run_id: Option<String>,
-    /// Set if counts must restart once all users have started.
+    /// Set if the statistics must restart once all users have started (Locust's `--reset-stats`).
     pub reset_stats: bool,
 }
 
 impl MasterCommand {
-    /// Parses a message. Returns `None` if it is not a master's message at all.
+    /// Parses a message. Returns `None` if the message is too large or malformed, or if a field that the worker needs
+    /// is missing.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = Some(bytes).filter(|bytes| bytes.len() <= MAX_BYTES)?;
         let message = rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH).ok()?;
@@ -106,7 +107,7 @@ fn short(value: &Value) -> Option<String> {
     value.as_str().filter(|text| text.len() <= MAX_NAME_BYTES).map(str::to_owned)
 }
 
-/// A count. Python may send a whole number as a float.
+/// Reads a count, which Python may send as a float with an integral value, such as 4.0.
 fn whole(value: &Value) -> Option<u64> {
     let is_count = |number: &f64| *number >= 0.0 && number.fract() == 0.0;
     value.as_u64().or_else(|| value.as_f64().filter(is_count).map(|number| number as u64))

@@ -1,12 +1,13 @@
-//! A DEALER socket of ZeroMQ over one TCP connection: ZMTP 3 with mechanism NULL (RFC 23 of ZeroMQ). It does no I/O.
+//! A DEALER socket of ZeroMQ over one TCP connection: ZMTP 3 with mechanism NULL (RFC 23 of ZeroMQ). It does no I/O
+//! itself: the caller passes the bytes of the connection in and out.
 //!
 //! ```text
 //! ExpectGreeting ─ 64 bytes ─→ ExpectReady ─ READY ─→ Open ─ messages of one frame
 //! ```
-//! The peer is not trusted, so frames and unread messages have limits.
+//! The peer is not trusted, so the length of frames and the number of unread messages are limited.
 use std::collections::VecDeque;
 
-/// A `spawn` of Locust has some kilobytes.
+/// Maximum length of a frame: 1 MiB. A `spawn` of Locust has only some kilobytes.
 const MAX_FRAME_BYTES: u64 = 1 << 20;
 /// Maximum number of unread messages. A master sends a few per second.
 const MAX_WAITING: usize = 4_096;
@@ -19,19 +20,19 @@ const COMMAND: u8 = 4;
 /// Reasons why a worker cannot talk to a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DealerFault {
-    /// The first bytes are not a greeting of ZMTP 3.
+    /// The first bytes that the peer sent are not a greeting of ZMTP 3. The port probably belongs to another program.
     #[error("the master does not speak ZeroMQ (ZMTP 3); check --master-port")]
     NotZmtp,
-    /// The peer requires a security mechanism.
+    /// The peer requires a security mechanism, but the worker has only NULL.
     #[error("the master asks for a ZeroMQ security mechanism; Locust's own masters have none")]
     Mechanism,
-    /// A frame is longer than any that a master sends.
+    /// The peer announced a frame longer than 1 MiB. No master sends such a frame.
     #[error("the master sent a frame of {0} bytes")]
     TooLong(u64),
     /// A frame's flags, or the first command, violate ZMTP 3.
     #[error("the master broke the ZeroMQ protocol (ZMTP 3)")]
     Malformed,
-    /// The peer sends faster than the worker reads.
+    /// The peer sends messages faster than the worker reads them.
     #[error("the master sent thousands of messages at once")]
     Flood,
 }
@@ -48,15 +49,15 @@ pub struct DealerConnection {
     state: DealerState,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Messages that were sent before the peer was ready.
+    /// Messages that the worker sent before the peer was ready. They are transmitted after the peer's READY.
     early: Vec<u8>,
     messages: VecDeque<Vec<u8>>,
-    /// Set while the frames of a multi-part message are skipped.
+    /// Set while the remaining frames of a multi-part message are skipped.
     in_parts: bool,
 }
 
 impl DealerConnection {
-    /// Begins a connection. `identity` must have 1 to 255 bytes.
+    /// Starts a connection with the greeting and READY. `identity` must have 1 to 255 bytes.
     pub fn new(identity: &str) -> Self {
         let mut output = vec![0; GREETING_BYTES];
         output[0] = 0xFF;
@@ -77,21 +78,21 @@ impl DealerConnection {
         }
     }
 
-    /// Sends a message of one frame as soon as the peer is ready.
+    /// Sends a message of one frame. Before the peer is ready, the message is kept.
     pub fn send(&mut self, message: &[u8]) {
         let to = if self.state == DealerState::Open { &mut self.output } else { &mut self.early };
         put_frame(to, 0, message);
     }
 
-    /// Appends the bytes for the peer to `to`.
+    /// Moves all bytes that must be written to the peer to the end of `to`.
     pub fn transmit(&mut self, to: &mut Vec<u8>) {
         to.append(&mut self.output);
     }
 
-    /// Reads bytes from the peer.
+    /// Handles bytes that were read from the peer. Complete messages are then returned by `next_message`.
     ///
     /// # Errors
-    /// If the peer violates ZMTP 3. The connection is then unusable.
+    /// Returns an error if the peer violates ZMTP 3. The connection is then unusable.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), DealerFault> {
         self.input.extend_from_slice(bytes);
         let mut used = 0;
@@ -106,7 +107,7 @@ impl DealerConnection {
         self.messages.pop_front()
     }
 
-    /// Reads one greeting or frame at `from`, and returns its length, or `None` if it is incomplete.
+    /// Parses the greeting or frame that starts at `from`. Returns its length, or `None` if it is incomplete.
     fn step(&mut self, from: usize) -> Result<Option<usize>, DealerFault> {
         let rest = &self.input[from..];
         if self.state == DealerState::ExpectGreeting {
@@ -151,7 +152,7 @@ impl DealerConnection {
             (DealerState::ExpectReady, _) => return Err(DealerFault::Malformed),
             (_, true) => self.answer_ping(&body),
             (_, false) => {
-                // A master's message has one frame. Workers know no message with several.
+                // Skip multi-part messages, because every message of a master that a worker understands has one frame.
                 let is_whole = flags & MORE == 0 && !self.in_parts;
                 self.in_parts = flags & MORE != 0;
                 if is_whole {
@@ -165,7 +166,8 @@ impl DealerConnection {
         Ok(())
     }
 
-    /// Answers PING (ZMTP 3.1): the name, a TTL of two bytes, and a context of at most 16 bytes, which is returned.
+    /// Answers PING (ZMTP 3.1). PING has a name, a TTL of two bytes, and a context of at most 16 bytes, which PONG must
+    /// return.
     fn answer_ping(&mut self, body: &[u8]) {
         let context = body.strip_prefix(b"\x04PING").and_then(|rest| rest.get(2..));
         if let Some(context) = context.filter(|context| context.len() <= 16) {

@@ -1,10 +1,10 @@
-//! A worker for a stock Locust master, as state: no socket, no clock, no thread.
+//! A worker for a stock Locust master, as a state machine without sockets, clocks and threads.
 //!
 //! ```text
 //! bytes of the master ─→ dealer (ZMTP 3) ─→ command (msgpack, hostile) ─→ worker ─→ actions: sessions, stop, reconnect
 //!   the load's counts ─→ message (only what a master survives) ◄───────────┘
 //! ```
-//! Why the frames are our own: docs/decisions/0021-a-locust-worker-of-our-own.md.
+//! Why we implement ZeroMQ's frames ourselves: docs/decisions/0021-a-locust-worker-of-our-own.md.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 #![forbid(unsafe_code)]
 #[cfg(any(test, feature = "checks"))]
@@ -24,5 +24,5 @@ pub use message::{
 };
 pub use worker::{DRAIN_AT_QUIT, LoadStatus, LocustWorker, WorkerAction, WorkerExit, WorkerLimits, canonical_target};
 
-/// The locustfile that a master runs with these workers.
+/// The locustfile that the master must run to drive these workers.
 pub const LOCUSTFILE: &str = include_str!("locustfile.py");

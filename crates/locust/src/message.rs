@@ -1,13 +1,14 @@
-//! Messages of a worker. The types allow only messages that a master survives.
+//! Messages that a worker sends. The types allow only messages that cannot crash a master.
 //!
-//! A stock master reads its workers' messages in a single greenlet, which dies on an unexpected shape: the master then
-//! hears nobody but keeps running. Therefore each message is a variant with exactly the fields that its reader needs,
-//! and each number is one that Python reads as a number. `is_safe` in the tests has the rules, from the master's code.
+//! A stock master reads its workers' messages in a single greenlet, which dies if a message has an unexpected shape.
+//! The master then keeps running but no longer hears any worker. Therefore each message is a variant with exactly the
+//! fields that its reader needs, and each number is one that Python reads as a number. The function `is_safe` in the
+//! tests contains the rules, which were taken from the master's code.
 use crate::clock_exchange::MasterClockOffset;
 use rmpv::Value;
 use std::collections::BTreeMap;
 
-/// The year 2500.
+/// Start of the year 2500. Later seconds are not sent.
 const MAX_SECOND: u64 = 16_725_225_600;
 
 /// State of a worker, as shown in the master's table of workers.
@@ -28,23 +29,24 @@ impl UserState {
     }
 }
 
-/// A share of all processors, from 0 to 100.
+/// Share of all processors, from 0 to 100.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Percent(f64);
 
 impl Percent {
-    /// The nearest valid share to `value`. NaN becomes 0.
+    /// Returns the nearest valid share. NaN becomes 0.
     pub fn new(value: f64) -> Self {
         Self(if value.is_nan() { 0.0 } else { value.clamp(0.0, 100.0) })
     }
 }
 
-/// Users by class. Each class occurs once, and all numbers fit the master's limits.
+/// Number of users by class. Each class occurs once, and the sum fits in 32 bits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounts(BTreeMap<String, u32>);
 
 impl ClassCounts {
-    /// Takes at most `limit` users from the classes, in order.
+    /// Takes users from the classes in order, until `limit` is reached. For example, classes with 3 and 4 users and a
+    /// limit of 5 give 3 and 2.
     pub fn within(classes: &[(String, u64)], limit: u32) -> Self {
         let mut left = limit;
         let mut counts = BTreeMap::new();
@@ -69,7 +71,7 @@ impl ClassCounts {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsEntry {
     pub name: String,
-    /// Kind of the requests. It is the name of a protocol.
+    /// Kind of the requests. Locust shows the name of a protocol here.
     pub method: String,
     pub requests: u64,
     pub failures: u64,
@@ -77,15 +79,15 @@ pub struct StatsEntry {
     pub max_ms: f64,
     pub min_ms: Option<f64>,
     pub bytes: u64,
-    /// Number of requests by time in milliseconds, with the report's precision.
+    /// Number of requests by time in milliseconds. The times have the precision of the report.
     pub times: Vec<(f64, u64)>,
-    /// Requests by second of Unix time.
+    /// Number of requests by second of Unix time.
     pub per_second: BTreeMap<u64, u64>,
-    /// Failed requests by second of Unix time.
+    /// Number of failed requests by second of Unix time.
     pub failed_per_second: BTreeMap<u64, u64>,
-    /// Start of the counts, as Unix time.
+    /// Unix time from which the requests are counted.
     pub start_s: f64,
-    /// Unix time of the last request.
+    /// Unix time of the last request, or `None` if there was no request.
     pub last_s: Option<f64>,
 }
 
@@ -93,7 +95,8 @@ pub struct StatsEntry {
 pub struct ErrorEntry {
     pub name: String,
     pub method: String,
-    /// Text of the error. All workers must use the same words for the same error.
+    /// Text of the error. All workers must use the same words for the same error, because the master adds up errors
+    /// with equal texts.
     pub error: String,
     pub occurrences: u64,
 }
@@ -102,50 +105,50 @@ pub struct ErrorEntry {
 pub struct ExactHistogram {
     pub tag: String,
     pub count: u64,
-    /// HdrHistogram V2, deflated, in base64. Values are nanoseconds.
+    /// Histogram in the format HdrHistogram V2, compressed with deflate, in base64. Its values are nanoseconds.
     pub encoded: String,
 }
 
-/// A report. All counts are since the previous report.
+/// A report of the counts since the previous report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsReport {
-    /// The row that the master shows as "Aggregated".
+    /// The row that the master's table shows as "Aggregated".
     pub total: StatsEntry,
-    /// The other rows of its table.
+    /// The other rows of the master's table.
     pub entries: Vec<StatsEntry>,
     pub errors: Vec<ErrorEntry>,
     pub classes: ClassCounts,
-    /// Exact histograms, which a stock master ignores.
+    /// Histograms without loss of precision for our locustfile. A stock master ignores them.
     pub histograms: Vec<ExactHistogram>,
-    /// Number of the report, from 1. A gap means a lost report.
+    /// Number of the report, starting at 1. A gap shows our locustfile that a report was lost.
     pub number: u64,
-    /// Set if no report follows before the next test.
+    /// Set on the last report of a test.
     pub is_final: bool,
-    /// Other counts, which a stock master ignores.
+    /// Counts for our locustfile that Locust does not have. A stock master ignores them.
     pub counts: Vec<(&'static str, u64)>,
-    /// Offset of the master's clock, if known.
+    /// Offset of the master's clock, if it was measured.
     pub clock: Option<MasterClockOffset>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerMessage {
-    /// Registers as a worker in another language, so that the master compares no versions.
+    /// Registers the worker. The message has no version, so the master does not compare it with its own.
     ClientReady,
     Heartbeat(UserState, Percent, u64),
     Spawning,
-    /// The requested users have started.
+    /// Says that the users the master asked for have started.
     SpawningComplete(ClassCounts),
     Stats(Box<StatsReport>),
     ClientStopped,
     Quit,
-    /// A complaint for the table of exceptions.
+    /// Adds a text to the master's table of exceptions.
     Exception(String),
-    /// Asks for the master's clock, with this host's time. Only a master with our locustfile understands it.
+    /// Asks for the master's clock and contains this host's Unix time. Only a master with our locustfile answers.
     Clock(f64),
 }
 
 impl WorkerMessage {
-    /// Encodes the message of the worker `node`.
+    /// Encodes the message for the wire. `node` is the name under which the worker is registered.
     pub fn encode(&self, node: &str) -> Vec<u8> {
         let message = Value::Array(vec![self.kind().into(), self.data(node), node.into()]);
         let mut bytes = Vec::with_capacity(256);
@@ -153,7 +156,7 @@ impl WorkerMessage {
         bytes
     }
 
-    /// Returns the word by which the master chooses the handler of the message.
+    /// Returns the name by which the master selects the handler of the message.
     fn kind(&self) -> &'static str {
         match self {
             Self::ClientReady => "client_ready",
@@ -168,10 +171,10 @@ impl WorkerMessage {
         }
     }
 
-    /// Returns the fields that the handler reads.
+    /// Returns the fields that the master's handler of the message reads.
     fn data(&self, node: &str) -> Value {
         match self {
-            // A version would be here. Without one, the master compares no versions.
+            // A worker of Locust sends its version here. With -1 instead, the master compares no versions.
             Self::ClientReady => Value::from(-1),
             Self::Heartbeat(state, processor, memory_bytes) => map([
                 ("state", state.name().into()),
@@ -192,11 +195,11 @@ fn map<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
 }
 
 fn count(count: u64) -> Value {
-    // Python adds these counts up as floats. No real count comes near the limit.
+    // Python adds these counts up as floats. The limit is far above any real count.
     count.min(1 << 62).into()
 }
 
-/// A number that Python can round: neither infinite nor NaN.
+/// Encodes a number that Python can round. Infinity and NaN become 0.
 fn number(number: f64) -> Value {
     Value::from(if number.is_finite() { number } else { 0.0 })
 }
@@ -205,7 +208,7 @@ fn number_or_none(value: Option<f64>) -> Value {
     value.filter(|value| value.is_finite()).map_or(Value::Nil, number)
 }
 
-/// The two map entries that describe users.
+/// Returns the two fields that describe the users: by class, and in total.
 fn users(classes: &ClassCounts) -> [(&'static str, Value); 2] {
     let by_class = classes.0.iter().map(|(name, users)| (name.as_str(), count(u64::from(*users))));
     [("user_classes_count", map(by_class)), ("user_count", count(u64::from(classes.users())))]
@@ -235,8 +238,8 @@ impl StatsReport {
         map(entries)
     }
 
-    /// Returns the errors under the key that the master uses for them. Equal errors are summed,
-    /// because of two entries with one key the master would keep only the last.
+    /// Returns the errors by the key that the master uses for them. Equal errors are added up, because the master would
+    /// keep only the last of two entries with the same key.
     fn errors_by_key(&self) -> BTreeMap<String, ErrorEntry> {
         let mut errors = BTreeMap::new();
         for error in &self.errors {
@@ -252,7 +255,7 @@ impl StatsEntry {
     fn data(&self) -> Value {
         let mut times: BTreeMap<u64, u64> = BTreeMap::new();
         for (ms, count) in &self.times {
-            // The bits of positive floats sort like the floats.
+            // Use the bits as the key, because floats have no `Ord`. The bits of positive floats sort like the floats.
             let ms = if ms.is_finite() && *ms > 0.0 { *ms } else { 0.0 };
             *times.entry(ms.to_bits()).or_default() += count;
         }

@@ -1,83 +1,91 @@
-//! The worker's side of Locust's protocol.
+//! The worker's side of Locust's protocol, as a state machine. The caller passes in messages and the time, and carries
+//! out the actions.
 //!
 //! ```text
 //! link: Absent ─ connected ─→ Registering ─ ack ─→ Registered ─ silence, a fault ─→ Absent, with a fresh identity
 //! load: Idle ─ spawn ─→ Active ─ stop ─→ Draining ─→ Idle          quit, SIGTERM ─→ Draining ─→ gone
 //! ```
-//! Two rules keep a test alive when a worker leaves or is late. First, at each `quit` a master up to Locust 2.46.3
-//! subtracts identities that it believes *missing* (3 s without a heartbeat) from the remaining workers, and stops the
-//! whole test when none seems to be left. Therefore `quit` is sent on an identity that the master has heard recently,
-//! and a worker that has registered again sends `client_stopped` instead. Second, a restarted master ignores workers
-//! that it does not know, so silence leads to a new registration. Its tests have other run ids, by which a load that
-//! still runs for the old master is recognised, and ended before the new one begins.
+//! Two rules keep a test alive when a worker leaves or is late.
+//!
+//! First, a master up to Locust 2.46.3 has a fault: at each `quit` it subtracts the identities that it believes
+//! *missing* (3 s without a heartbeat) from the remaining workers, and stops the whole test if no worker seems to be
+//! left. Therefore the worker sends `quit` only on an identity that the master has heard recently. A worker that has
+//! registered again sends `client_stopped` instead.
+//!
+//! Second, a restarted master ignores workers that it does not know, so a worker registers again when the master is
+//! silent. The tests of a new master have other run ids. By its run id, the worker recognises a load that still runs
+//! for the old master, and ends that load before the new one begins.
 use crate::command::{MasterCommand, SpawnTarget};
 use crate::message::{ClassCounts, Percent, UserState, WorkerMessage};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval of reports, by Locust's convention.
+/// Interval between reports. Locust's own workers use the same interval.
 const REPORT_INTERVAL: Duration = Duration::from_secs(3);
 const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Silence after which a master that answers heartbeats counts as lost.
+/// Silence after which the master counts as lost, provided that it has answered heartbeats before.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
-/// A master may believe an identity missing if the last contact is older than this. It does after 3 s.
+/// If the last contact is older than this, the master may soon believe the identity missing. It does so after 3 s
+/// without a heartbeat.
 const CONTACT_LIMIT: Duration = Duration::from_millis(2_500);
-/// Time for which load goes on without a master, as with Locust's own workers.
+/// Time for which the load continues without a master. Locust's own workers wait as long.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
-/// If no `spawn` follows a new registration within this time, the master was restarted, and the load ends.
+/// If no `spawn` follows a new registration within this time, the master was restarted and does not know the test, so
+/// the load ends.
 const RESUME_LIMIT: Duration = Duration::from_secs(10);
-/// Time for messages after `quit`, because a master listens for 0.5 s after it.
+/// Time for messages in progress after `quit`. It must be short, because a master listens for only 0.5 s after it has
+/// sent `quit`.
 pub const DRAIN_AT_QUIT: Duration = Duration::from_millis(300);
-/// Time after a new registration for which the master may list an older identity of this worker as missing. It removes
-/// it after 60 s.
+/// Time after a new registration for which the master may still list an older identity of this worker as missing. The
+/// master removes such an identity after 60 s.
 const MISSED_LIMIT: Duration = Duration::from_secs(75);
-/// Time for a last registration of a worker that leaves.
+/// Time that a worker which leaves has to register once more, so that the master gets its last report.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
 pub struct WorkerLimits {
     pub max_sessions: u32,
-    /// Servers that a master may name, in the form of [`canonical_target`].
+    /// Servers that a master may tell this worker to load, in the form of [`canonical_target`].
     pub targets: Vec<String>,
-    /// Minimum time that messages have at a stop.
+    /// Time that messages in progress have to finish when a test stops.
     pub drain: Duration,
-    /// The worker ends after this time without a master.
+    /// Time without a master after which the worker exits.
     pub master_timeout: Duration,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadStatus {
     pub is_running: bool,
-    /// Why the load ended by itself. Reported once.
+    /// Why the load ended although nobody stopped it. The master is told once per test.
     pub failure: Option<String>,
 }
 
-/// Work for the driver.
+/// Work that the caller has to do, in this order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerAction {
     Send(WorkerMessage),
-    /// Send the counts since the last report, with these users.
+    /// Send the counts since the last report, together with these numbers of users.
     SendStats(ClassCounts),
     SendFinalStats(ClassCounts),
-    /// Run the load with so many users, and start it if necessary.
+    /// Run the load with this number of users. Start the load if it does not run yet.
     Run {
-        /// Users: sessions, or shares of the rate.
+        /// Number of users. In a closed loop each is a session, in an open loop each is a share of the rate.
         users: u32,
-        /// Server to use instead of the worker's own.
+        /// Server to use instead of the one on the worker's command line.
         host: Option<String>,
         run_id: Option<String>,
     },
     /// Forget all unreported counts, because they belong to another test.
     ResetStats,
-    /// Report the unreported counts as left out: Locust's `--reset-stats`.
+    /// Report the counts so far as left out, because the master was started with `--reset-stats`.
     LeaveOutStats,
-    /// Start no more messages, and wait so long for the messages in progress.
+    /// Start no more messages, and wait at most this long for the messages in progress.
     Drain(Duration),
     /// Close the connection and open one with a new identity.
     Connect,
-    /// Write what is left, and end.
+    /// Write the remaining bytes to the master, and exit.
     Exit(WorkerExit),
 }
 
@@ -90,7 +98,7 @@ pub enum WorkerExit {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Link {
-    /// There is no connection. The next attempt is at this time, or in progress.
+    /// There is no connection. `retry_at` is the time of the next attempt, or `None` during an attempt.
     Absent {
         retry_at: Option<Duration>,
     },
@@ -116,35 +124,35 @@ pub struct LocustWorker {
     load: LoadState,
     classes: ClassCounts,
     last_timestamp: f64,
-    /// Time of the last heartbeat on this identity, and of the last answer.
+    /// Time of the last heartbeat that was sent on this identity, and time of the master's last answer.
     heartbeat_at: Duration,
     reply_at: Option<Duration>,
-    /// Time of the last registration, unless it was the first.
+    /// Time of the last registration, or `None` if the worker has registered only once.
     registered_again_at: Option<Duration>,
     has_been_registered: bool,
     alone_since: Option<Duration>,
-    /// A `spawn` that came while the load drained.
+    /// A `spawn` that arrived while the load drained. It is applied when the load has ended.
     next_target: Option<SpawnTarget>,
-    /// Run id of the load, if the master has named one.
+    /// Run id of the load, if the master has sent one.
     run_id: Option<String>,
-    /// Set once the master has sent something on this connection that only our locustfile sends.
+    /// Set when the master has sent something on this connection that only our locustfile sends.
     has_locustfile: bool,
-    /// Set if the draining load belongs to a master that is gone.
+    /// Set if the draining load belongs to an earlier master, and the current one has started another test.
     is_superseded: bool,
-    /// Set if counts restart once all users have started.
+    /// Set if the statistics restart once all users have started.
     resets_stats: bool,
-    /// Set once this test's complaint has been sent.
+    /// Set when a complaint has been sent during this test. A second complaint is not sent.
     has_complained: bool,
-    /// Set until the first `spawn` after a registration during a run.
+    /// Set if the worker has registered again during a test, until the first `spawn` confirms the test.
     resumes: bool,
     leaving: Option<(WorkerExit, Duration)>,
-    /// Processor share and memory, as last measured.
+    /// Processor share and memory as of the last tick. The heartbeats contain them.
     usage: (Percent, u64),
     actions: VecDeque<WorkerAction>,
 }
 
 impl LocustWorker {
-    /// Creates a worker without a connection. Its first action is to connect.
+    /// Creates a worker without a connection. The first action that it returns is to connect.
     pub fn new(limits: WorkerLimits, now: Duration) -> Self {
         Self {
             limits,
@@ -178,12 +186,13 @@ impl LocustWorker {
         matches!(self.link, Link::Registered { .. })
     }
 
-    /// Reports whether the master has our locustfile, which answers questions for its clock.
+    /// Returns true if the master has our locustfile, so that it answers questions for its clock.
     pub fn can_ask_clock(&self) -> bool {
         self.is_registered() && self.has_locustfile && self.leaving.is_none()
     }
 
-    /// Called when a connection was made. Its identity must be new to all masters.
+    /// Must be called when a connection has been made. Its identity must never have been used before, so that no master
+    /// takes it for an older worker.
     pub fn connected(&mut self, now: Duration) {
         self.link = Link::Registering { next: now + REGISTER_INTERVAL };
         self.reply_at = None;
@@ -191,13 +200,13 @@ impl LocustWorker {
         self.send(WorkerMessage::ClientReady);
     }
 
-    /// Called when the connection ended or could not be made.
+    /// Must be called when a connection has ended or could not be made. The worker then tries again after a second.
     pub fn disconnected(&mut self, now: Duration) {
         self.alone_since.get_or_insert(now);
         self.link = Link::Absent { retry_at: Some(now + RECONNECT_DELAY) };
     }
 
-    /// Begins to leave: no more messages, a drain, a last report, and `quit`.
+    /// Begins to leave: the worker starts no more messages, drains, sends a last report, and then `quit`.
     pub fn terminate(&mut self, now: Duration) {
         self.leave(WorkerExit::Terminated, self.limits.drain, now);
     }
@@ -216,7 +225,8 @@ impl LocustWorker {
         }
     }
 
-    /// Does whatever is due. Must be called at least ten times per second.
+    /// Does whatever is due. The caller must call this at least ten times per second, because the shortest time limit
+    /// is 0.3 s.
     pub fn tick(&mut self, now: Duration, status: &LoadStatus, usage: (Percent, u64)) {
         self.usage = usage;
         self.tick_link(now);
@@ -254,7 +264,7 @@ impl LocustWorker {
         self.send(WorkerMessage::Heartbeat(state, processor, memory_bytes));
     }
 
-    /// Reports whether the master certainly knows this identity and does not believe it missing.
+    /// Returns true if the master knows this identity and cannot believe it missing.
     fn is_in_contact(&self, now: Duration) -> bool {
         let is_recent = |at: Duration| now.saturating_sub(at) <= CONTACT_LIMIT;
         self.is_registered() && is_recent(self.heartbeat_at) && self.reply_at.is_none_or(is_recent)
@@ -274,6 +284,8 @@ impl LocustWorker {
                 self.send(WorkerMessage::ClientReady);
             }
             Link::Registered { since } => {
+                // If this worker has sent no heartbeat for so long, its process was stopped, and the master may believe
+                // it missing.
                 let has_slept = now.saturating_sub(self.heartbeat_at) > CONTACT_LIMIT;
                 let is_silent = self.reply_at.is_some_and(|at| now.saturating_sub(at) > SILENCE_LIMIT);
                 if has_slept || is_silent {
@@ -303,8 +315,8 @@ impl LocustWorker {
             self.complain(failure.clone());
         }
         match self.load {
-            // Until a master confirms that this is its test, the counts must not be sent, because they might be added
-            // to another test.
+            // Do not send counts until a `spawn` confirms that the master runs this test. The counts might be added to
+            // another test.
             LoadState::Active { next_report } if now >= next_report && self.is_registered() && !self.resumes => {
                 self.load = LoadState::Active { next_report: now + REPORT_INTERVAL };
                 self.report();
@@ -322,9 +334,9 @@ impl LocustWorker {
         self.actions.push_back(WorkerAction::SendFinalStats(self.classes.clone()));
     }
 
-    /// Applies absolute targets, if they are newer than the last.
+    /// Applies the targets of a `spawn`, unless a newer `spawn` has arrived before.
     fn spawn(&mut self, target: SpawnTarget, now: Duration) {
-        // A worker whose `ack` was lost is registered nevertheless, because only registered workers get a spawn.
+        // Only registered workers get a `spawn`, so this worker is registered even if its `ack` was lost.
         self.registered(now);
         if self.leaving.is_some() || target.timestamp <= self.last_timestamp {
             return;
@@ -391,7 +403,7 @@ impl LocustWorker {
     fn stop(&mut self, now: Duration) {
         match self.load {
             LoadState::Active { .. } => self.drain(self.limits.drain, now),
-            // A master that stops a test waits for `client_stopped` from all workers.
+            // Answer even though no load runs: a master that stops a test waits for `client_stopped` from all workers.
             LoadState::Idle => self.stopped(),
             LoadState::Draining { .. } => self.next_target = None,
         }
@@ -404,7 +416,7 @@ impl LocustWorker {
         }
     }
 
-    /// The load has ended as requested.
+    /// Called when the load has ended after a drain.
     fn drained(&mut self, now: Duration) {
         self.load = LoadState::Idle;
         self.classes = self.classes.emptied();
@@ -412,7 +424,7 @@ impl LocustWorker {
         if self.leaving.is_some() {
             return;
         }
-        // If it ended because of the next test, its master need not be told.
+        // If the load ended because another test began, its master is gone and need not be told.
         let is_superseded = std::mem::take(&mut self.is_superseded);
         if is_superseded && self.next_target.is_none() {
             self.actions.push_back(WorkerAction::ResetStats);
@@ -425,7 +437,7 @@ impl LocustWorker {
         }
     }
 
-    /// Reports the last counts and registers for the next test.
+    /// Sends the last counts, and registers for the next test.
     fn stopped(&mut self) {
         self.final_report();
         self.send(WorkerMessage::ClientStopped);
@@ -441,7 +453,7 @@ impl LocustWorker {
         self.drain(drain, now);
     }
 
-    /// Leaves once the load has ended, with the last counts, on an identity that the master knows.
+    /// Leaves once the load has ended. The last counts must go out on an identity that the master knows.
     fn tick_leaving(&mut self, now: Duration) {
         let Some((exit, until)) = self.leaving else { return };
         if self.load != LoadState::Idle {
@@ -449,7 +461,8 @@ impl LocustWorker {
         }
         if self.is_in_contact(now) {
             self.final_report();
-            // An older identity that is missing would be counted against the remaining workers.
+            // Do not send `quit` if the master may list an older identity as missing: it would count that identity
+            // against the remaining workers.
             let is_missed = self.registered_again_at.is_some_and(|at| now.saturating_sub(at) < MISSED_LIMIT);
             self.send(if is_missed { WorkerMessage::ClientStopped } else { WorkerMessage::Quit });
             self.actions.push_back(WorkerAction::Exit(exit));
@@ -461,11 +474,11 @@ impl LocustWorker {
     }
 }
 
-/// The port if none is given.
+/// Port of a target without a port.
 const DEFAULT_PORT: &str = "25";
 
-/// A server's name in lower case with its port: `smtp://Mail.Example/` becomes `mail.example:25`. Other schemes are
-/// kept.
+/// Normalises the name of a server: lower case, without `smtp://`, and with a port. For example, `smtp://Mail.Example/`
+/// becomes `mail.example:25`. Other schemes are kept.
 pub fn canonical_target(name: &str) -> String {
     let name = name.trim().trim_end_matches('/');
     if name.starts_with("unix:") {

@@ -32,12 +32,12 @@ pub(super) struct Acknowledgements {
     document: AcknowledgementText,
     about_run: Uuid,
     pub(super) options: AcknowledgementOptions,
-    /// Component code of the addressee: the sender code in the inbox messages, or the configured
+    /// Component code to which acknowledgements are addressed: the sender code in the inbox messages, or the configured
     /// receiver if the messages have no sender code.
     receiver: RefCell<String>,
     due: RefCell<VecDeque<u64>>,
     due_notify: Notify,
-    /// Hashes of the endpoint's ids for accepted acknowledgements whose outcome is still open.
+    /// Hashes of the endpoint's ids for acknowledgements that it accepted and whose outcome is still open.
     peer_ids: RefCell<HashSet<u64>>,
     sent: Cell<u64>,
     /// Hashes of the mRIDs of foreign acknowledgements that were already counted.
@@ -95,7 +95,8 @@ impl Acknowledgements {
         }
     }
 
-    /// Returns the run id in the identities of the acknowledgements.
+    /// Returns the run id in the identities of the acknowledgements. It differs from the run id of the messages, so
+    /// that an acknowledgement is never taken for a message.
     pub(super) fn run(&self) -> Uuid {
         self.document.run
     }
@@ -137,7 +138,7 @@ impl Acknowledgements {
         is_new
     }
 
-    /// Returns the component code of the addressee.
+    /// Returns the component code to which acknowledgements are addressed.
     pub(super) fn receiver(&self) -> String {
         self.receiver.borrow().clone()
     }

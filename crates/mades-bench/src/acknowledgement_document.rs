@@ -38,7 +38,8 @@ pub(super) struct AcknowledgementText {
 
 impl AcknowledgementText {
     pub(super) fn new(about_run: Uuid, created: jiff::Timestamp) -> Self {
-        // One bit is flipped. That another run has this id has a probability of 1 in 2^122.
+        // One bit is flipped, so the id differs from the run's own id. The probability that another run has the same id
+        // is 1 in 2^122.
         let run = Uuid::from_u128(about_run.as_u128() ^ 1);
         Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
     }
@@ -70,8 +71,8 @@ impl AcknowledgementText {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReceivedAcknowledgement {
     pub(super) about: String,
-    /// Code of the reason. If there are several reasons and one has another code than A01, that
-    /// code.
+    /// Code of the reason. If there are several reasons, the first code other than A01 is kept, because it shows that
+    /// the message is not fully accepted.
     pub(super) code: String,
     pub(super) text: String,
 }
@@ -80,7 +81,7 @@ impl ReceivedAcknowledgement {
     /// Reads a payload. Returns `None` if the payload is not an acknowledgement document.
     ///
     /// # Errors
-    /// Explains why an acknowledgement document cannot be read.
+    /// Fails if the payload is an acknowledgement document but cannot be read. The text says why.
     pub(super) fn read<'o>(octets: impl Iterator<Item = &'o [u8]>) -> Option<Result<Self, String>> {
         let sections: Vec<&[u8]> = octets.collect();
         let Some(front) = sections.first().filter(|first| first.len() >= 2 * PROLOGUE_BYTES || sections.len() == 1)
@@ -166,7 +167,7 @@ fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
     }
 }
 
-/// Returns the value of the element at this path, if it is one that is read.
+/// Returns the field that stores the text of the element at this path. `None` if the element is not needed.
 fn field<'d>(
     path: &[String],
     document: &'d mut ReceivedAcknowledgement,

@@ -10,7 +10,7 @@ use mailrun_mades::api::{DecodedMessage, EventState, InboxMessage, Oddity, Reply
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// State in EDX of a message that will not arrive.
+/// EDX state of a message that will not arrive.
 const FAILED: &str = "FAILED";
 
 #[derive(Debug)]
@@ -197,7 +197,7 @@ fn record_event(
         Some(EventState::Delivered) => tracker.event(sequence, now, MessageStage::Delivered),
         Some(EventState::Received) if !is_tracing => tracker.event(sequence, now, MessageStage::Received),
         Some(EventState::Failed) => tracker.failed(sequence, now, code, text),
-        // Intermediate states are not recorded.
+        // The report has no stage for these states.
         Some(EventState::Accepted | EventState::Transported) | None => {}
         Some(other) => {
             let text = format!("an event {other} of a message in mode {}", tracker.mode().name());
@@ -296,7 +296,7 @@ fn record_oddities(run_state: &MadesRunState, oddities: &[Oddity]) {
     }
 }
 
-/// Hashes an id to a number that is never 0.
+/// Hashes an id to a number that is never 0, because 0 stands for a missing id.
 fn hash_id(id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);

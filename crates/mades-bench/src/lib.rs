@@ -92,7 +92,7 @@ pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     tasks.block_on(&runtime, execute(options, run, payloads, &interrupt))
 }
 
-/// Refuses a market load that ends before its first message is due.
+/// Refuses a market load that ends before its first message is due, because its run would send nothing.
 fn check_first_due(options: &MadesOptions) -> Result<()> {
     let Some((load, limit)) = options.market.as_ref().zip(options.duration) else { return Ok(()) };
     let first = ShapeSchedule::new(load, jiff::Timestamp::now()).due(0);
@@ -139,7 +139,7 @@ async fn execute(
     };
     let surroundings = monitor.host.finish();
     sides.stop(&run_state, interrupt).await;
-    // The search in the outbox is no part of the run.
+    // The search in the outbox comes after the run, so it must not lengthen the time of observation.
     let observed_until = clock::now();
     if ending != Ending::Interrupted {
         outbox::find_waiting(&run_state).await;

@@ -50,7 +50,7 @@ pub(super) enum ShapeTimes {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MarketShape {
     typed: String,
-    /// Text before the first semicolon.
+    /// Text before the first semicolon, for example `quarter-hour:20x500`.
     pub(super) name: String,
     pub(super) document: MarketDocument,
     pub(super) times: ShapeTimes,
@@ -129,7 +129,8 @@ fn schedule(text: &str) -> Result<(MarketDocument, ShapeTimes), String> {
     Ok((document, ShapeTimes::BeforeQuarter(times.collect::<Result<_, _>>()?)))
 }
 
-/// Reads a time that divides a day into equal parts of whole seconds.
+/// Reads a time that divides a day into equal parts of whole seconds. Only such a time falls on the same times every
+/// day.
 fn every(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     let divides_a_day = time.subsec_nanos() == 0 && DAY.as_secs().checked_rem(time.as_secs()) == Some(0);

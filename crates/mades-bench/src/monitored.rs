@@ -38,7 +38,7 @@ pub(super) struct MadesLoad {
     all_created_at: Option<Duration>,
 }
 
-/// Gives up overdue messages until the run is over.
+/// Gives up overdue messages, and keeps the monitor informed, until the run is over.
 pub(super) async fn follow(monitor: &mut Monitor<MadesLoad>, interrupt: &Interrupt) {
     let state = Rc::clone(&monitor.run.state);
     loop {

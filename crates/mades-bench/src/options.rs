@@ -38,13 +38,13 @@ impl PayloadKind {
 pub enum Leftovers {
     /// The bench leaves the messages in the queue, because they belong to another application.
     Kept,
-    /// The bench removes the messages.
+    /// The bench removes the messages, even messages of other applications.
     Purged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadesPreflight {
-    /// The bench sends one message first, and begins the load when it was answered.
+    /// The bench sends one message first, and begins the load when that message was answered.
     On,
     Off,
 }
@@ -125,7 +125,7 @@ pub struct MadesOptions {
     /// Address on which live metrics are served over HTTP.
     pub http: Option<SocketAddr>,
     pub observer: Option<Rc<dyn RunObserver>>,
-    /// Command line without passwords.
+    /// Command line for the record, without passwords.
     pub command: Vec<String>,
     pub thresholds: Vec<mailrun_measurement::threshold::Threshold>,
     /// Thresholds that end the run as soon as they are missed.
@@ -139,7 +139,7 @@ impl MadesOptions {
         MessagePath { mode: self.mode, acknowledgement }
     }
 
-    /// Returns the queue to which the bench sends acknowledgements.
+    /// Returns the queue to which the bench sends acknowledgements. `None` if it sends none.
     pub(super) fn acknowledgement_outbox(&self) -> Option<&str> {
         let AcknowledgementOptions::Sent { far_outbox, .. } = self.acknowledgement.as_ref()? else { return None };
         match self.mode {

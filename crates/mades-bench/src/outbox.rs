@@ -7,7 +7,7 @@ use mailrun_mades::{Connection, Error, IncomingDelivery, ReceiverOptions};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// The outbox has no further messages if none comes for this time.
+/// The outbox counts as empty if no message comes for this time.
 const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Messages of earlier runs and of other applications that may stand in the queue before the
@@ -30,7 +30,7 @@ async fn search(run_state: &MadesRunState, missing: u64) -> Result<(), Error> {
     let credit = u32::try_from(missing + MAX_OTHERS).unwrap_or(u32::MAX);
     let mut outbox = connection.attach_receiver(&ReceiverOptions::new(&options.queues.outbox, credit)).await?;
     let mut seen = Vec::new();
-    // A message that is released comes again at once, so all of them are held until the end.
+    // The broker would deliver a released message again at once, so all messages are held until the end.
     while let Ok(arrival) = timeout(EMPTY_QUEUE_TIMEOUT, outbox.next()).await {
         match arrival? {
             IncomingDelivery::Delivery(delivery) => {

@@ -6,8 +6,8 @@ use mailrun_schedule::pacing::ArrivalSchedule;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Time after the end of a market's load in which a message may still be created if it was due
-/// before the end.
+/// A market's load ends at its time limit. For this long afterwards, a message may still be created if it was due
+/// before the limit.
 const GRACE: Duration = Duration::from_secs(1);
 /// Messages that fall due in this last part of a load may be left out. They do not prove that the
 /// sender was behind.
@@ -140,9 +140,8 @@ impl LoadPacer {
         self.due.max(self.created)
     }
 
-    /// Returns the number of messages of an open loop that were due before the end but were not
-    /// created. The end is the deadline, or an earlier stop that was on purpose. The call uses up
-    /// the schedule.
+    /// Returns the number of messages of an open loop that were due before the end but were not created. The end is the
+    /// deadline, or an earlier stop that was on purpose. The call uses up the schedule, so it must be the last.
     pub(super) fn missed(&mut self, is_given_up: bool) -> u64 {
         let Some(next) = &mut self.schedule else { return 0 };
         let stopped_at = self.stopped_at.filter(|_| !is_given_up);

@@ -26,7 +26,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
 
-/// Distance in bytes between the ends of the prefixes whose checksums are stored.
+/// The checksum of the body is stored after every so many bytes, so that the checksum of a shorter body can be found
+/// quickly.
 const CHECKSUM_STRIDE: usize = 4_096;
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
@@ -46,7 +47,7 @@ pub(super) struct Payloads {
     trace_at: usize,
     /// The longest body. Shorter bodies are prefixes of it.
     body: Vec<u8>,
-    /// A body may be cut at multiples of this number of bytes.
+    /// A body may be cut at multiples of this number of bytes, so that no time series point is cut in two.
     unit: usize,
     tail: &'static [u8],
     /// The checksum at every [`CHECKSUM_STRIDE`] bytes of the body. The sums begin after the first
@@ -271,7 +272,7 @@ fn xml_points(seed: u64, bytes: usize) -> Vec<u8> {
     body
 }
 
-/// Returns the checksums of the prefixes of the body. Each includes the bytes before the body.
+/// Returns the checksums of the prefixes of the body. Each checksum also covers the bytes `before` the body.
 fn prefix_checksums(before: &[u8], body: &[u8]) -> Vec<Checksum> {
     let mut sum = Checksum::default();
     sum.update(before);

@@ -99,8 +99,8 @@ fn is_answered(run_state: &MadesRunState) -> bool {
     tracker.waterfall.count(MessageStage::Traced) > 0 || answers.iter().any(|stage| tracker.waterfall.count(*stage) > 0)
 }
 
-/// Names a queue that is not the endpoint's: the message has passed it, and nothing came out. A
-/// message that is only slow passes nothing.
+/// Names a queue that the endpoint does not use. The message has reached a later stage, but nothing came out of the
+/// queue. A message that is only slow has not reached a later stage.
 fn unused_queue(run_state: &MadesRunState) -> Option<anyhow::Error> {
     let MadesOptions { mode, queues, .. } = &run_state.options;
     let tracker = run_state.tracker.borrow();

@@ -75,10 +75,10 @@ struct QueueReceiver {
     link: ReceiverLink,
     foreign: Vec<DeliveryHandle>,
     unmatched: Vec<(DeliveryHandle, UnmatchedEvent)>,
-    /// Time since which the oldest message in either list has been held.
+    /// Time since which the oldest message in `foreign` or `unmatched` has been held.
     held_since: Option<Duration>,
     last_release: Duration,
-    /// Time at which a message of this run last arrived. At first, the time of the start.
+    /// Time at which a message of this run last arrived. Before the first arrival, it is the time of the start.
     last_own_arrival: Duration,
     is_blocked: bool,
 }
@@ -115,7 +115,7 @@ impl QueueReceiver {
                     Ownership::Unknown(unmatched) => self.unmatched.push((delivery.handle, unmatched)),
                 }
             }
-            // Nobody knows the owner of a message that cannot be decoded.
+            // Nobody knows the owner of a message that cannot be decoded, so it is held like a foreign message.
             IncomingDelivery::Undecodable { handle: entry, why } => {
                 self.run_state.record_trouble(TroubleKind::Odd, "the message cannot be decoded", &why);
                 self.run_state.count_foreign(self.queue);
@@ -126,7 +126,7 @@ impl QueueReceiver {
         self.make_room().await
     }
 
-    /// Releases the held messages before they use up the credit.
+    /// Releases the held messages before they use up the credit. Without credit, the broker would send nothing more.
     async fn make_room(&mut self) -> Result<(), Error> {
         if self.foreign.len() + self.unmatched.len() < (self.run_state.options.credit as usize / 2).max(1) {
             return Ok(());
@@ -153,7 +153,7 @@ impl QueueReceiver {
     fn release_held(&mut self) -> Result<(), Error> {
         self.last_release = clock::now();
         self.held_since = None;
-        // The message of such an event is still unknown, so the event counts as foreign.
+        // The message of an unmatched event is still unknown, so the event counts as foreign.
         self.unmatched.iter().for_each(|_| self.run_state.count_foreign(self.queue));
         let unmatched = self.unmatched.drain(..).map(|(entry, _)| entry);
         self.link.release(self.foreign.drain(..).chain(unmatched))

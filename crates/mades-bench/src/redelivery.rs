@@ -1,6 +1,5 @@
-//! Distinguishes redeliveries from duplicates. If a connection is cut before the broker gets the
-//! acknowledgement of a message, the broker may deliver the message again without being at fault.
-//! After a restart it even must.
+//! Distinguishes redeliveries from duplicates. If a connection is cut before the broker gets the acknowledgement of a
+//! message, the broker may deliver the message again without being at fault. A broker that restarts even has to do so.
 //!
 //! The last messages from each queue are remembered, up to a fixed number.
 use std::collections::{HashSet, VecDeque};
@@ -30,8 +29,8 @@ impl RecentDeliveries {
         self.redeliverable = self.latest.iter().copied().collect();
     }
 
-    /// Returns true if the broker may have delivered a repeated message again because of a cut.
-    /// Each message may be redelivered once.
+    /// Returns true if the broker may have delivered a repeated message again because of a cut. Each message may be
+    /// redelivered once after each cut.
     pub(super) fn is_redelivery(&mut self, mark: u64) -> bool {
         self.redeliverable.remove(&mark)
     }

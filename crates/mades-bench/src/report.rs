@@ -25,7 +25,7 @@ pub(super) struct MadesResults<'a> {
     pub(super) series: &'a Series,
     pub(super) usage: &'a UsageSampler,
     pub(super) stalls: Vec<StallRow>,
-    /// The threshold that ended the run, with its value when it ended the run.
+    /// The threshold that ended the run, with its value at that time.
     pub(super) missed_threshold: Option<&'a ThresholdRow>,
     pub(super) surroundings: Surroundings,
     pub(super) purged: u64,
@@ -83,7 +83,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     record
 }
 
-/// Completes the stages of each shape, as it was done for the whole run.
+/// Completes the stages of each shape, so that their percentiles also count messages that never arrived.
 fn complete_shapes(record: &mut Record) {
     let of_run = |record: &Record, shape: &MadesShape| {
         let mut run = shape.as_run(record);
@@ -207,7 +207,7 @@ fn mades(run_state: &MadesRunState, origin: Duration, missed: u64, purged: u64) 
     }
 }
 
-/// Returns the figures about acknowledgement documents. `None` if the run used none.
+/// Returns the figures about acknowledgement documents. `None` if the run used no such documents.
 fn acknowledgements(run_state: &MadesRunState, way_back: &Latencies) -> Option<MadesAcknowledgements> {
     let acknowledgements = run_state.acknowledgements.as_ref()?;
     let record = acknowledgements.record(run_state.options.acknowledgement_outbox());

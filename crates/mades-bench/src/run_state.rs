@@ -34,16 +34,17 @@ pub(super) struct MadesRunState {
     pub(super) room_notify: Notify,
     /// Number of the message that is being sent. It is sent again after a lost connection.
     pub(super) unsent: Cell<Option<u64>>,
-    /// Times from when a message was due until it was created.
+    /// Delays of the creation of messages after their due times. Only messages for which the sender had waited are
+    /// counted.
     pub(super) lag: RefCell<Latencies>,
-    /// Number of messages since the last tick, by the second in which they were due.
+    /// Number of messages by the second in which they were due, since the monitor last collected these numbers.
     pub(super) due_seconds: RefCell<DueSeconds>,
     /// Number of messages that had to wait because too many others were in flight.
     pub(super) waited_for_room: Cell<u64>,
     pub(super) credit: RefCell<CreditWaits>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
     pub(super) brokers: RefCell<Vec<MadesBroker>>,
-    /// The time-out that was asked for, if a threshold needs a longer one.
+    /// The time-out that the user asked for, if a threshold made the bench raise it.
     pub(super) raised_from: Option<Duration>,
     pub(super) began: Duration,
     /// Time at which a message of this run last arrived.
@@ -54,21 +55,21 @@ pub(super) struct MadesRunState {
     over: watch::Sender<bool>,
 }
 
-/// Times in which the broker gave no credit.
+/// Waits for credit: times in which the sender could not send because the broker gave no credit.
 #[derive(Debug, Default)]
 pub(super) struct CreditWaits {
     first: Option<Duration>,
     total: Duration,
     /// Start of the present wait, if there is one.
     since: Option<Duration>,
-    /// When the waits began that followed one another up to `ended`. Each message waits for its own
-    /// time-out.
+    /// Start of the first of the waits that followed one another up to `ended`. They belong together, because each
+    /// message waits only until its own time-out.
     blocked_since: Duration,
     ended: Duration,
 }
 
 impl CreditWaits {
-    /// Waits that are not further apart than this are one.
+    /// Waits that are not further apart than this count as one wait.
     const MAX_GAP: Duration = Duration::from_millis(50);
 
     pub(super) fn wait(&mut self, now: Duration) {
@@ -84,7 +85,7 @@ impl CreditWaits {
         self.ended = now;
     }
 
-    /// Returns the time since which no message could be sent, if one waits now.
+    /// Returns the time since which no message could be sent. `None` if no message waits now.
     fn blocked_since(&self) -> Option<Duration> {
         self.since.map(|_| self.blocked_since)
     }
@@ -111,7 +112,8 @@ pub(super) enum OutageEnd {
 
 impl MadesRunState {
     pub(super) fn new(mut options: MadesOptions, run: RunId, mut payloads: RunPayloads, now: Duration) -> Self {
-        // A message that comes after the time-out has no latency, so a threshold cannot ask about a longer time.
+        // A message that arrives after the time-out has no latency. The time-out must therefore be at least as long as
+        // the longest time in a threshold.
         let shapes = options.market.iter().flat_map(|market| &market.shapes).flat_map(MarketShape::thresholds);
         let asked = options.thresholds.iter().chain(&options.abort_on).chain(shapes);
         let longest = asked.filter_map(Threshold::within).max().unwrap_or_default();

@@ -33,8 +33,8 @@ pub(super) async fn send(
         let Some(sequence) = claimed else { break };
         let message = builder.build(&run_state, sequence);
         let Some(settling) = transfers.run_alongside(offer(&run_state, &mut sender, message, sequence)).await? else {
-            // The broker gives no credit for this message before its time-out, at which the tracker
-            // gives the message up too.
+            // The broker gave no credit before the message's time-out. The tracker gives the message up at the same
+            // time, so it is not sent later.
             run_state.unsent.set(None);
             continue;
         };
@@ -163,7 +163,7 @@ impl MessageBuilder {
     fn build(&mut self, run_state: &MadesRunState, sequence: u64) -> &AmqpMessage {
         let since = run_state.tracker.borrow().since(sequence);
         let spare = self.spare.pop_front().unwrap_or_default();
-        // The buffer is replaced if it is still being sent, or if there is none yet.
+        // Use a new buffer if the old buffer is still being sent, or if there is none yet.
         let mut buffer = spare.try_into_mut().unwrap_or_else(|_| BytesMut::new());
         run_state.payloads.render(sequence, since, &mut buffer);
         let body = buffer.freeze();
@@ -181,8 +181,8 @@ impl MessageBuilder {
 
 pub(super) type SettledTransfer = (u64, Result<Result<Disposition, Error>, Elapsed>);
 
-/// Waits for the broker's answer, but only until the message's time-out. Then the message's place
-/// in the window becomes free.
+/// Waits for the broker's answer, but only until the message's time-out. The time-out frees the message's place in the
+/// window.
 pub(super) async fn await_settlement(sequence: u64, settling: DispositionFuture, limit: Duration) -> SettledTransfer {
     (sequence, timeout(limit, settling).await)
 }

@@ -8,7 +8,8 @@ use mailrun_measurement::{Latencies, Stage, StageFigures, Throughput};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Messages that reached a stage, with the latencies of those that were not late.
+/// Counts the messages that reached a stage, and keeps the latencies of the messages that reached it before their
+/// time-out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reached {
     pub(super) count: u64,
@@ -29,17 +30,17 @@ impl Reached {
     }
 }
 
-/// Arrival of a message at a stage.
+/// Arrival of a message at a stage, with the time at which the message was due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reach {
     pub(super) at: Duration,
     pub(super) due: Duration,
-    /// `None` if the message was late.
+    /// `None` if the message reached the stage after its time-out.
     pub(super) latency: Option<Duration>,
 }
 
-/// Figures of a shape in one window. They include no distribution of times, because a run of weeks
-/// has thousands of windows.
+/// Figures of a shape in one quarter-hour of the market. They include no distribution of times, because a run of weeks
+/// has thousands of quarter-hours.
 #[derive(Clone, Copy, Debug, Default)]
 struct WindowFigures {
     due: u64,
@@ -129,8 +130,7 @@ impl ShapeStats {
 }
 
 impl MarketLoad {
-    /// Returns the load in the form of the record. `message_type` is the message type of shapes
-    /// that name none.
+    /// Returns the load in the form of the record. `message_type` is used for shapes that name no message type.
     pub fn record(&self, message_type: &str) -> MadesMarket {
         let shapes = self.shapes.iter().map(|shape| MadesShape {
             name: shape.name.clone(),

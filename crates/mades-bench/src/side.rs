@@ -95,7 +95,7 @@ impl BrokerSide {
     /// Connects to the broker and attaches to the queues.
     ///
     /// # Errors
-    /// Fails if any of these steps fails.
+    /// Fails if one of these steps fails.
     pub(super) async fn open(&self) -> Result<OpenLinks, Error> {
         self.open_on(Connection::open(&self.broker).await?).await
     }
@@ -116,7 +116,8 @@ impl BrokerSide {
         Ok(OpenLinks { connection, sender, acknowledger, receivers })
     }
 
-    /// Connects to a broker that may have been started together with the bench.
+    /// Connects to a broker that may have been started together with the bench, and therefore may refuse connections at
+    /// first.
     ///
     /// # Errors
     /// Fails if the broker refuses for longer than it may take to start, or fails otherwise.
@@ -198,6 +199,7 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
         }
         let reconnected_at = clock::now();
         run_state.record_outage(side.name, lost_at, reconnected_at, OutageEnd::Reconnected, &error.to_string());
+        // The endpoint could not answer over the lost connection, so its silence counts from now.
         run_state.tracker.borrow_mut().restart_silence(reconnected_at);
         run_state.room_notify.notify_one();
     }

@@ -1,5 +1,5 @@
-//! Situations of a run over MADES, each with the conclusion that it must lead to, as `measurement` has them for SMTP. The events
-//! are simulated, so no clock is read.
+//! Situations of a run over MADES, each with the verdict that it must lead to. The crate `measurement` has such
+//! situations for SMTP. The events are simulated, so no clock is read.
 use super::stages::{MadesMode, MessageStage};
 use super::tracker::{EndpointReply, MessageTracker, PayloadIntegrity};
 use super::verdict::conclude;
@@ -18,8 +18,8 @@ fn s(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// The fate of a message: how late the bench creates it, and how long it takes to the inbox. Without the latter it is
-/// lost, and with `None` for both the endpoint rejects it.
+/// The fate of a message. `lag` is the time from when it was due until the bench creates it, and `took` the time from
+/// there to the inbox, both in seconds.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Arrives {
@@ -29,14 +29,15 @@ enum Way {
     Lost {
         lag: f64,
     },
-    /// The endpoint says that it was delivered, and it is not in the inbox that the bench reads.
+    /// The endpoint reports the message as delivered, but into another inbox than the one that the bench reads.
     ElsewhereDelivered,
-    /// No endpoint fetches it from the outbox.
+    /// No endpoint fetches the message from the outbox.
     Waits,
     Rejected,
 }
 
-/// Makes the record of a run with these messages, due at a constant rate. `max_in_transit` is what the user allowed.
+/// Makes the record of a run with these messages, due at a constant rate. `max_in_transit` is the limit that the user
+/// set.
 fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: &[&str]) -> Record {
     let mut tracker = MessageTracker::new(MadesMode::Endpoint.into(), ways.len(), s(timeout));
     tracker.waterfall.is_open_loop = true;
@@ -123,7 +124,7 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
     record
 }
 
-/// Messages that a network carries at this rate, in order.
+/// Messages of a load of `per_s` that a network carries one after the other, `network` of them per second.
 fn carried(count: u32, per_s: f64, network: f64) -> Vec<Way> {
     let mut free = 0.0_f64;
     let way = |number: u32| {
@@ -371,7 +372,7 @@ fn what_held_messages_up_is_told_apart() {
             wrong.push(format!("{situation}: expected {expected:?}, and none of {unwanted:?}\n  found {verdict:?}"));
         }
     }
-    // A killed broker costs both connections. The report must not advise about room.
+    // A killed broker costs both connections. More room would not have helped, so the report must not advise it.
     let mut record = run(&vec![ARRIVES; 250], 100.0, 3.0, 100_000, &[]);
     (record.offered_s, record.due) = (Some(4.0), Some(400));
     let mut mades = record.mades.clone().unwrap();
@@ -382,7 +383,8 @@ fn what_held_messages_up_is_told_apart() {
     if !said.starts_with(expected) || !said.contains("there was no connection for 1.5 s.") || said.contains(RAISE) {
         wrong.push(format!("the broker is gone: {said}"));
     }
-    // On a busy host nobody can tell whether the broker was slow by itself, but what was seen is said.
+    // On a busy host, nobody can tell whether the broker was slow by itself. The report must still say what the bench
+    // saw.
     mades.outages.clear();
     mades.no_credit = Some(MadesNoCredit { first_s: 0.5, total_s: 2.0 });
     (record.mades, record.surroundings) = (Some(mades.clone()), Some(host(Some(0.5), 1.0, 0.01)));
@@ -422,7 +424,7 @@ fn a_busy_host_excuses_what_it_explains() {
     const OTHERS: &str = "Other programs of this host used";
     let arrives = |took: f64| Way::Arrives { lag: 0.0, took };
     let sound = || vec![arrives(0.02); 400];
-    // Each twentieth message takes so long.
+    // Every twentieth message takes `took` seconds to the inbox.
     let slow = |took: f64| each(sound(), 20, arrives(took));
     let busy = |wait_ms: f64| host(Some(0.5), 0.99, wait_ms);
     let p99 = &["inbox.p99 < 100ms"][..];
@@ -518,7 +520,7 @@ fn a_busy_host_excuses_what_it_explains() {
 
 #[test]
 fn no_more_messages_are_in_transit_than_there_are() {
-    // Row 8: most messages take no time, and one is given up after a minute.
+    // Most messages take a millisecond, and one is given up after a minute.
     let ways = each(vec![Way::Arrives { lag: 0.0, took: 0.001 }; 100], 100, Way::Lost { lag: 0.0 });
     let record = run(&ways, 1_000.0, 60.0, 1_000, &[]);
     let mean = record.mades.as_ref().unwrap().in_transit_mean;

@@ -49,7 +49,7 @@ impl MessageStage {
         Self::Acknowledged,
     ];
 
-    /// Returns the stage in records.
+    /// Converts this stage to the stage of records, whose stages all protocols share.
     pub fn stage(self) -> Stage {
         match self {
             Self::Created => Stage::Created,
@@ -134,8 +134,8 @@ impl MessagePath {
         }
     }
 
-    /// Returns the stage that a stage of the record means on this path. Stages that all protocols
-    /// share have other names here, as in [`mailrun_measurement::record::stage_named`].
+    /// Returns the stage of this path for a stage of the record. Stages that all protocols share have other names here:
+    /// for example, accepted is settled. The names follow [`mailrun_measurement::record::stage_named`].
     pub fn find(self, of: Stage) -> Option<MessageStage> {
         let own = self.stages().iter().copied().find(|stage| stage.stage() == of);
         own.or_else(|| match of {
@@ -150,7 +150,7 @@ impl MessagePath {
         self.stages()[self.stages().len() - 1]
     }
 
-    /// Returns the facts about a message for which everything went well.
+    /// Returns the facts about a message that has reached every stage of this path.
     pub(super) fn complete_flags(self) -> MessageFlags {
         self.stages().iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
     }
@@ -297,7 +297,7 @@ pub trait RunObserver: Debug {
 
 #[derive(Clone, Copy, Debug)]
 pub struct RunView {
-    /// Current time on the clock of `began`.
+    /// Current time, on the same clock as `began`.
     pub now: Duration,
     pub began: Duration,
     /// Time at which a message of the run last arrived.

@@ -246,7 +246,7 @@ impl MessageTracker {
         self.in_flight.find(sequence).is_some()
     }
 
-    /// Returns the time from which the latencies of the message count.
+    /// Returns the time from which the latencies of the message count, or zero if the message is no longer in flight.
     pub(super) fn since(&self, sequence: u64) -> Duration {
         self.in_flight.find(sequence).map_or(Duration::ZERO, |entry| entry.since)
     }
@@ -332,6 +332,7 @@ impl MessageTracker {
     }
 
     pub(super) fn failed(&mut self, sequence: u64, now: Duration, code: &str, text: &str) {
+        // A reply or an earlier event has already reported the failure.
         if self.history.flags(sequence).contains(MessageFlags::FAILED) {
             return;
         }
@@ -357,8 +358,8 @@ impl MessageTracker {
         queues.iter().for_each(|queue| self.recent_deliveries[*queue as usize].connection_lost());
     }
 
-    /// Gives up overdue messages. The call is cheap enough to be frequent, because it looks at only
-    /// one message if none is overdue.
+    /// Gives up overdue messages. The call is cheap enough to be frequent: messages become overdue in the order of
+    /// their numbers, so it looks at only one message if none is overdue.
     pub(super) fn expire(&mut self, now: Duration) {
         while self.oldest_open < self.next_sequence {
             match self.in_flight.find(self.oldest_open) {
@@ -409,7 +410,7 @@ impl MessageTracker {
     /// Returns true if a message reaches a stage for the first time. A repeated stage counts as a
     /// duplicate unless a cut connection explains it.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
-        // A message has several events, and each of them comes once.
+        // A message has several events, and each of them comes once. The mark therefore also names the stage.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let deliveries = &mut self.recent_deliveries[queue as usize];
         let flags = self.history.flags(sequence);
@@ -437,7 +438,7 @@ impl MessageTracker {
     /// Adds facts about a message, and removes the message from the table if no more facts are
     /// expected.
     fn add_flags(&mut self, sequence: u64, flags: MessageFlags, now: Duration) {
-        // A confirmation by the broker is no answer of the endpoint.
+        // A confirmation by the broker is no answer of the endpoint, so it does not end the endpoint's silence.
         if flags != MessageFlags::default().with(MessageStage::Settled) {
             self.restart_silence(now);
         }

@@ -78,7 +78,8 @@ impl Troubles {
             kind.count += 1;
             kind.times.last = now;
         } else if self.counts.len() < MAX_KINDS || trouble == TroubleKind::Connection {
-            // The codes of a connection are the bench's own, and one of them explains the verdict.
+            // Troubles of a connection get a row even beyond the limit. Their codes are the bench's own, and one of
+            // them explains the verdict.
             let times = TroubleTimes { first: now, last: now };
             self.counts.insert((trouble, code), TroubleCount { text: clipped(text, MAX_TEXT_CHARS), count: 1, times });
         } else {

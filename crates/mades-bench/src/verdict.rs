@@ -25,8 +25,8 @@ const FULL_WINDOW_SHARE: f64 = 0.9;
 /// Share of the messages in an open loop that may wait for room before a note says so.
 const MAX_WAITED_SHARE: f64 = 0.01;
 
-/// A time without credit or connection explains a missed rate if it is at least this share of the load.
-/// Less of it could not make a run miss 95 % of its rate.
+/// A time without credit or connection explains a missed rate if it is at least this share of the load. A shorter time
+/// could not make a run fall below 95 % of its rate.
 const MIN_SHORTFALL_SHARE: f64 = 0.05;
 
 /// If so many messages in a row get no answer, the endpoint stopped. Fewer may have been lost by chance.
@@ -35,7 +35,7 @@ const MIN_UNANSWERED: u64 = 20;
 /// Maximum number of error codes that a sentence names. The report lists all of them.
 const MAX_CODES: usize = 4;
 
-/// Returns the verdict on the rest of the record.
+/// Judges a record that is complete except for its verdict.
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let lost_connection = lost_connection(record, mades);
     let is_lost = lost_connection.is_some();
@@ -90,7 +90,8 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     })
 }
 
-/// Returns the number of messages that the broker took and that did not arrive, wherever they are.
+/// Returns the number of messages that the broker accepted and that did not arrive. They may be lost, or still in the
+/// outbox.
 fn never_arrived(record: &Record) -> u64 {
     record.ledger.lost.unwrap_or_default() + record.ledger.queued.unwrap_or_default()
 }
@@ -110,7 +111,7 @@ fn unanswered(record: &Record, mades: &Mades) -> Option<Reason> {
     // Each of these messages has waited for the time-out. An endpoint that answered others in this
     // time was at work.
     let is_silent = end_s - last_answer_s >= mades.timeout_s;
-    // The last few messages may all be lost.
+    // A few messages at the end may all have been lost by chance.
     let later = record.series.iter().filter(|row| row.second as f64 >= last_answer_s);
     let created_later = later.map(|row| row.created).fold(0, u64::saturating_add);
     let became_of = match queued {
@@ -177,8 +178,8 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     faults
 }
 
-/// Says that the inbox is not the one into which the endpoint puts messages: nothing came out of it,
-/// although later stages were reached.
+/// Returns a sentence if the bench reads the wrong inbox. The sign is that nothing came out of the inbox, although
+/// later stages were reached.
 fn wrong_inbox(record: &Record, mades: &Mades) -> Option<String> {
     let inbox = mades.queues.iter().find(|queue| queue.role == "inbox").filter(|_| mades.mode != "amqp")?;
     let at = record.stages.iter().position(|row| row.name == Stage::Inbox && row.count == 0)?;
@@ -316,7 +317,8 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     // A single message has no rate.
     record.stage(Stage::Created).filter(|row| row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
-        // Also say what the bench saw, because only a repeated run shows which of the two it was.
+        // Foreign programs explain the missed rate. Also say what the bench saw, because only a repeated run shows
+        // which of the two was the cause.
         MissedRate::Excused(Reason { cause, text }) => {
             let seen = shortfall(record).map(|seen| format!(" The bench saw that {seen}.")).unwrap_or_default();
             return Some(Reason::new(cause, format!("{text}{seen}")));
@@ -328,8 +330,8 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     Some(Reason::new(cause, format!("{sentence}{advice}")))
 }
 
-/// Ends a sentence with the reason why the bench could not send what was due, or with advice that
-/// fits. `None` if no reason is known.
+/// Returns the end of a sentence about a missed rate: the reason why the bench could not send the due messages, or
+/// advice. `None` if neither is known.
 fn shortfall_text(record: &Record) -> Option<String> {
     let waited_for_room = record.mades.as_ref()?.waited_for_room;
     shortfall(record).map(|seen| format!(": {seen}.")).or_else(|| {
@@ -338,8 +340,8 @@ fn shortfall_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Says why the bench could not send what was due: no credit, no connection, or no answers. `None` if
-/// none of these is known.
+/// Says why the bench could not send the due messages: no credit, no connection, or no answers. `None` if none of these
+/// causes is known.
 fn shortfall(record: &Record) -> Option<String> {
     let mades = record.mades.as_ref()?;
     let offered_s = record.offered_s.unwrap_or(record.duration_s);

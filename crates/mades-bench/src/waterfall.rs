@@ -18,10 +18,11 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 struct StageStats {
-    /// Messages that reached the stage. Those that reached it after their time-out have no latency.
+    /// Counts of the messages that reached the stage. A message that reached it after its time-out has no latency.
     reached: Reached,
     repeats: u64,
-    /// Times from the creation of the messages to the stage, in an open loop.
+    /// Times from the creation of the messages to the stage, in an open loop. The other latencies count from the due
+    /// times there.
     service: Latencies,
     /// Time at which the stage was first reached since the last interval.
     recent_first: Option<Duration>,
@@ -100,7 +101,8 @@ impl Waterfall {
         self.step(entry, stage);
     }
 
-    /// Counts a message at a stage. `first` is when it may have been the first of its interval.
+    /// Counts a message at a stage. `first` is kept as the first time of the interval at this stage, unless there
+    /// already is one.
     fn add(&mut self, sequence: u64, stage: MessageStage, first: Duration, reach: Reach) {
         let stats = &mut self.stages[stage as usize];
         stats.reached.add(reach);
@@ -134,7 +136,7 @@ impl Waterfall {
 
     /// Records that a message reaches a stage for the first time, but after its time-out.
     pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
-        // Nobody remembers when it was due.
+        // The due time of a message that is no longer in flight is not kept.
         self.add(sequence, stage, now, Reach { at: now, due: Duration::ZERO, latency: None });
         self.count_second(stage, now);
     }
@@ -174,7 +176,7 @@ impl Waterfall {
         self.stages.iter().filter_map(|stats| stats.reached.arrivals.last()).max()
     }
 
-    /// Adds the latencies to the last stage since the last call to `to`.
+    /// Merges into `to` the latencies to the last stage since the last call, and forgets them.
     pub(super) fn take_recent(&mut self, to: &mut Latencies) {
         to.merge(&self.recent);
         self.recent.clear();
@@ -195,8 +197,8 @@ impl Waterfall {
         }
     }
 
-    /// Returns the stages as rows of the record, whose times count from `origin`. `missing` counts
-    /// the messages that lack a stage without an explanation, and a message has `bytes_each`.
+    /// Returns the stages as rows of the record, whose times count from `origin`. `missing` counts the messages that
+    /// lack a stage without an explanation, and `bytes_each` is the mean size of a message.
     pub(super) fn stage_rows(
         &self,
         origin: Duration,

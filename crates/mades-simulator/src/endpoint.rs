@@ -54,7 +54,7 @@ pub struct EndpointOptions {
     /// Returns the time of the host's monotonic clock, so that the times in the message log are
     /// comparable with the times of other processes.
     pub clock: fn() -> Duration,
-    /// Gets one line for each message. Without it, the memory use is constant.
+    /// Gets one line for each message. Without a log, no records are kept, so the memory use is constant.
     pub message_log: Option<Box<dyn Write + Send>>,
 }
 
@@ -213,8 +213,8 @@ impl EndpointRunner {
         count
     }
 
-    /// Returns a UUID in the form of version 4. It is unique because the first UUID of the run was
-    /// random, and each of the others is one higher.
+    /// Returns a UUID in the form of version 4. It is unique because the first UUID of the run was random, and each
+    /// further UUID is one higher.
     fn next_id(&mut self) -> Uuid {
         self.last_id = self.last_id.wrapping_add(1);
         uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid()
@@ -252,6 +252,7 @@ impl EndpointRunner {
                     EndpointStep::Acknowledge { rejects } => self.acknowledge(key, rejects),
                     _ => self.accept(key),
                 },
+                // A message must not overtake messages that wait for room in the same queue.
                 Some(place) if self.queues.has_room(place) && self.waiting[place as usize].is_empty() => {
                     self.send(place, key, step);
                 }

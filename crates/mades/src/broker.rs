@@ -31,8 +31,9 @@ pub struct Broker {
     /// The broker counts as gone after this time without a frame.
     pub idle_timeout: Duration,
     pub max_frame_size: u32,
-    /// Decides whether the client may connect to an address. It is called for every address of the
-    /// host name, and again for each connection.
+    /// Decides whether the client may connect to an address. It is called for every address of the host name, and again
+    /// for each connection, because the name may have another address by then. The drop-in for go-mades-bench refuses
+    /// public addresses with it.
     pub is_address_allowed: fn(IpAddr) -> bool,
 }
 
@@ -58,7 +59,7 @@ impl Broker {
         self.security.mechanism.unwrap_or(usual)
     }
 
-    /// Returns the identity of the client and the proof of it.
+    /// Returns the client's login for the SASL mechanism of this broker.
     ///
     /// # Errors
     /// Fails if the SASL mechanism needs credentials that are missing.
@@ -74,7 +75,7 @@ impl Broker {
         }
         let user = self.url.user().unwrap_or_default().to_owned();
         let password = self.url.password().cloned().unwrap_or_else(|| Password::new(""));
-        // The nonce is random for each connection, and contains no forbidden characters.
+        // A UUID is random for each connection, and contains no character that SCRAM forbids in a nonce.
         let nonce = Uuid::new_v4().simple().to_string();
         let scram = |hash, user, password| ClientLogin::Scram { hash, user, password, nonce };
         Ok(match mechanism {

@@ -28,7 +28,7 @@ const PENDING_OUTPUT_LIMIT: usize = 128 << 10;
 #[derive(Debug)]
 pub(crate) struct ArrivedMessage {
     pub(crate) delivery: u32,
-    /// Set if the sender expects no answer.
+    /// Set if the sender has already settled the message and expects no answer.
     pub(crate) settled: bool,
     pub(crate) message: EncodedMessage,
 }
@@ -37,7 +37,7 @@ pub(crate) struct ArrivedMessage {
 enum LinkPhase {
     Attaching,
     Attached,
-    /// The broker ended the link, or the client did.
+    /// The broker or the client ended the link, for this reason.
     Detached(Error),
 }
 
@@ -56,8 +56,7 @@ struct LinkSlot {
     /// Largest message in bytes that the client accepts.
     message_limit: u64,
     arrived: VecDeque<ArrivedMessage>,
-    /// Maximum number of messages that the broker may have sent without the client having settled
-    /// them.
+    /// Maximum number of messages that the broker may have sent without a settlement by the client.
     credit_limit: u32,
     unsettled: u32,
     waker: Option<Waker>,
@@ -152,10 +151,10 @@ impl AmqpClientState {
         self.first_bytes.extend_from_slice(&bytes[..bytes.len().min(missing)]);
     }
 
-    /// Adds the frames that are due to the output.
+    /// Adds the frames that are due to the output: returned credit, and the settlements of messages.
     pub(crate) fn prepare_output(&mut self) {
-        // A peer may have asked for its credit back. The tasks that waited for credit have had
-        // their turn since.
+        // Return the credit that a peer asked back. The tasks that waited for credit have had their turn since, so
+        // nothing more will use it.
         for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
             self.amqp.complete_drain(slot.id);
         }
@@ -243,7 +242,7 @@ impl SharedClient {
         }
     }
 
-    /// Ends the connection for all its users.
+    /// Ends the connection for everything that uses it. If it was never open, the error says why connecting failed.
     pub(crate) fn end(&self, state: &mut AmqpClientState, failure: &ConnectionFailure) {
         let error = if state.is_opened { error::of_connection(failure) } else { state.error_of_open(failure) };
         self.end_with(state, error);
@@ -260,7 +259,7 @@ impl SharedClient {
         self.changed.notify_waiters();
     }
 
-    /// Ends the connection because its driver is gone.
+    /// Ends the connection because its driver is gone. Otherwise the tasks of its links would wait forever.
     pub(crate) fn abandon(&self) {
         let mut state = self.state();
         self.end_with(&mut state, Error::Lost { why: "it is not driven any more".to_owned() });
@@ -312,7 +311,7 @@ impl SharedClient {
         state.is_closing = true;
         state.amqp.close(None);
         if state.amqp.is_closed() {
-            // The connection was never open.
+            // The connection was never open, so the broker will not answer the close.
             self.end_with(&mut state, Error::Lost { why: "it was closed".to_owned() });
         }
         state.wake_driver();
@@ -398,7 +397,7 @@ impl SharedClient {
         state.wake_driver();
     }
 
-    /// Returns true if a link ended only because the client asked for it.
+    /// Returns true if a link ended only because the client asked for it. Such an end is no error.
     pub(crate) fn is_detached_as_asked(&self, id: LinkId) -> bool {
         self.state().slot(id).is_some_and(|slot| slot.is_closed)
     }
@@ -504,7 +503,7 @@ fn attached(state: &mut AmqpClientState, id: LinkId, max_message_bytes: Option<u
     grant_credit(state, id);
 }
 
-/// Renews the broker's credit when half of it is used up.
+/// Renews the broker's credit when half of it is used up, so that not every message costs a flow frame.
 fn grant_credit(state: &mut AmqpClientState, id: LinkId) {
     let Some(slot) = state.slot(id).filter(|slot| slot.role == LinkRole::Receiver) else { return };
     let wanted = slot.credit_limit.saturating_sub(slot.unsettled);

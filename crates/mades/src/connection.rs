@@ -29,7 +29,7 @@ impl Connection {
     /// connection.
     ///
     /// # Errors
-    /// Says why the connection failed. No error contains the password of the URL.
+    /// Fails if one of these steps fails or takes too long. No error contains the password of the URL.
     pub async fn open(broker: &Broker) -> Result<Self, Error> {
         let broker = Arc::new(broker.clone());
         let login = broker.login()?;

@@ -170,7 +170,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             self.timer.as_mut().reset(deadline);
         }
         if self.heartbeat_interval.is_none() && state.amqp().is_open() {
-            // Heartbeats are sent twice within the peer's limit, because one of them may be late.
+            // Heartbeats are sent twice within the peer's limit, because a heartbeat may be late. A limit counts as at
+            // least 2 ms, so that the interval is not 0.
             let limit = state.amqp().peer_idle_timeout_ms().map(|limit| Duration::from_millis(u64::from(limit.max(2))));
             self.heartbeat_interval = Some(limit.map_or(self.idle_timeout, |limit| limit / 2));
             self.timer.as_mut().reset(Instant::now());

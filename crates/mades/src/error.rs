@@ -13,7 +13,7 @@ pub(crate) const REMEDIES: Remedies =
 /// text contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The caller asked for something impossible.
+    /// The caller asked for something impossible, for example SASL EXTERNAL without TLS.
     #[error("{0}")]
     Misuse(String),
     #[error("{host} has no address ({why}); check the name")]
@@ -35,7 +35,7 @@ pub enum Error {
     /// The client speaks TLS, and the peer does not.
     #[error("{address} does not use TLS; use amqp://, or the TLS port of the broker ({why})")]
     PlainPeer { address: String, why: String },
-    /// The peer speaks TLS, and the client does not.
+    /// The peer expects TLS, and the client began in plain text.
     #[error("{address} requires TLS; use amqps://")]
     TlsPeer { address: String },
     #[error("{address}: {why}")]
@@ -43,7 +43,7 @@ pub enum Error {
     /// The peer wants a certificate from the client, or rejects the certificate that it got.
     #[error("{address} rejected the TLS handshake of this client: {why}")]
     NotTrusted { address: String, why: String },
-    /// The peer speaks another protocol.
+    /// The peer's first bytes belong to another protocol, for example to an SMTP greeting.
     #[error("{address} does not speak AMQP 1.0: it answers {found}")]
     NotAmqp { address: String, found: String },
     #[error("the queue {queue} does not exist; create it, or check --prefix ({why})")]
@@ -57,7 +57,7 @@ pub enum Error {
     /// Another consumer holds the queue exclusively.
     #[error("queue {queue} is held exclusively by another consumer: stop that one, or use another queue ({why})")]
     QueueHeld { queue: String, why: String },
-    /// Another link has taken the place of the client's link.
+    /// Another client attached a link with the same name, and the broker gave it the place of this client's link.
     #[error("another client has taken over the link to {queue}; check that this run was not started twice ({why})")]
     LinkStolen { queue: String, why: String },
     #[error("{queue}: permission denied; grant this user access ({why})")]
@@ -68,7 +68,7 @@ pub enum Error {
     /// The broker sent a message that exceeds the limit that the client announced.
     #[error("{queue} contains a message larger than {limit} bytes, the limit of this client; remove it from the queue")]
     Oversized { queue: String, limit: u64 },
-    /// The broker ended the link for another reason.
+    /// The broker ended the link or its session for a reason that no other variant covers.
     #[error("{queue}: the broker ended the {scope}: {why}")]
     Detached { queue: String, scope: Scope, why: String },
     #[error("the broker closed the connection: {why}")]
@@ -215,8 +215,8 @@ fn of_login(attempt: &OpenAttempt<'_>, error: &LoginError) -> Error {
     match error {
         LoginError::NotOffered if attempt.mechanism == "ANONYMOUS" => attempt.rejected(),
         LoginError::NotOffered | LoginError::NoSasl => Error::NoSuchMechanism { address, mechanism: attempt.mechanism },
-        // RabbitMQ accepts SASL ANONYMOUS from every client, but afterwards asks clients without
-        // rights for SASL again (part 2 §2.2). That counts as a rejection too.
+        // RabbitMQ accepts SASL ANONYMOUS from every client, but afterwards asks clients without rights for SASL again
+        // (part 2 §2.2). Such a request counts as a rejection of the login.
         LoginError::Rejected | LoginError::Unproven => attempt.rejected(),
         LoginError::Unavailable => Error::Closed { why: error.to_string() },
         LoginError::Forbidden => Error::Misuse(error.to_string()),

@@ -32,7 +32,7 @@ impl ReceiverOptions {
 #[derive(Debug)]
 pub struct DeliveryHandle {
     delivery: u32,
-    /// Set if the sender expects no answer.
+    /// Set if the sender has already settled the message and expects no answer.
     is_settled: bool,
 }
 
@@ -95,13 +95,13 @@ impl ReceiverLink {
         Ok(decode(arrived))
     }
 
-    /// Returns the next message if one has already arrived.
+    /// Returns the next message without waiting, or `None` if no message has arrived yet.
     pub fn try_next(&mut self) -> Option<Result<IncomingDelivery, Error>> {
         Some(self.link.client.take_arrived(self.link.id)?.map(decode))
     }
 
-    /// Takes responsibility for a message. The broker is told in this pass of the scheduler,
-    /// together with other settlements.
+    /// Takes responsibility for a message. The settlement is sent in this pass of the scheduler, together with other
+    /// settlements.
     ///
     /// # Errors
     /// Fails if the link or the connection has ended.
@@ -109,7 +109,7 @@ impl ReceiverLink {
         self.settle(handle, DeliveryOutcome::Accepted)
     }
 
-    /// Returns messages to the queue. Any consumer may get them, including this one.
+    /// Returns messages to the queue without counting a failed delivery. Any consumer may get them, including this one.
     ///
     /// # Errors
     /// Fails if the link or the connection has ended.
@@ -117,7 +117,7 @@ impl ReceiverLink {
         handles.into_iter().try_for_each(|handle| self.settle(handle, DeliveryOutcome::Released))
     }
 
-    /// Rejects a message for good. A broker then puts it into its dead-letter queue.
+    /// Rejects a message for good. A broker with a dead-letter queue then moves the message there.
     ///
     /// # Errors
     /// Fails if the link or the connection has ended.
@@ -125,7 +125,7 @@ impl ReceiverLink {
         self.settle_with(handle, |amqp, id, delivery| amqp.reject(id, delivery, condition, description))
     }
 
-    /// Returns a message to the queue because its processing failed here.
+    /// Returns a message to the queue and counts a failed delivery, because its processing failed here.
     ///
     /// # Errors
     /// Fails if the link or the connection has ended.

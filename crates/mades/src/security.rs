@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaslMechanism {
-    /// Sends the user and the password in the clear (RFC 4616).
+    /// Sends the user and the password in the clear (RFC 4616), so the connection should use TLS.
     Plain,
     /// Sends no identity (RFC 4505).
     Anonymous,
     /// Uses the identity in the TLS certificate of the client (RFC 4422 appendix A).
     External,
-    /// Sends a proof of the password (RFC 5802).
+    /// Sends a proof of the password instead of the password, with SHA-1 (RFC 5802).
     ScramSha1,
-    /// Sends a proof of the password (RFC 7677).
+    /// Sends a proof of the password with SHA-256 (RFC 7677).
     ScramSha256,
     ScramSha512,
 }

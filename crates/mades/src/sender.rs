@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SenderOptions {
     pub queue: String,
-    /// Maximum number of unsettled messages.
+    /// Maximum number of messages that are sent but not settled.
     pub window: u32,
 }
 
@@ -95,7 +95,7 @@ impl SenderLink {
         Ok(DispositionFuture { settlement: settlement.await?, _permit: permit })
     }
 
-    /// True if the broker permits another message now (AMQP 1.0 part 2 §2.6.7).
+    /// Returns true if the broker has granted credit for another message (AMQP 1.0 part 2 §2.6.7).
     pub fn has_credit(&self) -> bool {
         self.link.client.has_credit(self.link.id)
     }

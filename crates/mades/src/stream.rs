@@ -61,7 +61,7 @@ fn closed_in_handshake(address: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Explains why TLS with this server failed.
+/// Returns the error for a failed TLS handshake, with the cause as far as rustls knows it.
 fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
     let complaint = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match complaint.and_then(|complaint| HandshakeFault::of(complaint, server)) {

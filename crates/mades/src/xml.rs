@@ -25,7 +25,7 @@ fn byte_order(octets: &[u8]) -> Option<fn([u8; 2]) -> u16> {
 /// mark.
 ///
 /// # Errors
-/// Says what is wrong with the encoding.
+/// Fails if the bytes are not valid in the document's encoding, or if the encoding is not supported.
 pub fn decode(octets: &[u8]) -> Result<Cow<'_, str>, String> {
     if let Some(unit) = byte_order(octets) {
         let (pairs, rest) = octets.as_chunks::<2>();
@@ -43,7 +43,7 @@ pub fn decode(octets: &[u8]) -> Result<Cow<'_, str>, String> {
     }
 }
 
-/// Each byte of ISO-8859-1 is the character with its number.
+/// Decodes ISO-8859-1, in which each byte is the number of its character.
 fn latin1(octets: &[u8]) -> String {
     octets.iter().map(|octet| char::from(*octet)).collect()
 }
@@ -65,7 +65,7 @@ pub fn defines_something(document_type: &BytesText<'_>) -> bool {
 /// Returns the character of a reference such as `&#65;` or `&amp;`.
 ///
 /// # Errors
-/// Names an entity that XML does not define.
+/// Fails if the entity is none of the five that XML defines. The text names the entity.
 pub fn referenced(reference: &BytesRef<'_>) -> Result<char, String> {
     if let Some(character) = reference.resolve_char_ref().map_err(|error| error.to_string())? {
         return Ok(character);

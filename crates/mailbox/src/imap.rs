@@ -42,13 +42,13 @@ const MAX_DELETED: usize = 500;
 /// The messages of a mailbox that a session has reported. The next session continues after them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// UIDVALIDITY (RFC 3501 §2.3.1.1): as long as it stays the same, so do the numbers of messages.
+    /// UIDVALIDITY of the mailbox (RFC 3501 §2.3.1.1). While it stays the same, a UID stands for the same message.
     validity: u32,
-    /// All messages with lower UIDs were there before, or have been reported.
+    /// All messages with lower UIDs were there before the first session, or have been reported.
     next_uid: u32,
     /// Messages from `next_uid` on that have been reported.
     reported: BTreeSet<u32>,
-    /// Messages that are to be deleted and are not yet.
+    /// Messages that the driver wants to delete and that the server has not deleted yet.
     to_delete: BTreeSet<u32>,
 }
 
@@ -59,14 +59,13 @@ impl Position {
     }
 }
 
-/// Number of messages that the server told of, and when.
+/// The number of messages in the mailbox, as the server announced it, and the time of the announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Announcement {
     up_to: u32,
     at: Duration,
 }
 
-/// Capabilities that the server offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Offer {
     mechanisms: Mechanisms,
@@ -77,7 +76,6 @@ struct Offer {
     deletes_by_uid: bool,
 }
 
-/// The answer that the session waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     Greeting,
@@ -92,7 +90,7 @@ enum Waiting {
     IdleStart,
     Idle,
     IdleEnd,
-    /// The next NOOP, at the deadline.
+    /// The session waits for its deadline, at which it sends the next NOOP.
     Pause,
     Noop,
     Flag,
@@ -114,13 +112,13 @@ impl Waiting {
     }
 }
 
-/// A session with a server of IMAP.
+/// A session with an IMAP server. It watches one mailbox.
 #[derive(Debug)]
 pub struct ImapSession {
     options: Arc<WatchOptions>,
     identity: Identity,
     folder: String,
-    /// Messages may be deleted, so the mailbox is opened for writing.
+    /// Set if messages may be deleted, so that the mailbox is opened for writing.
     deletes: bool,
     is_encrypted: bool,
     client: Client,
@@ -132,17 +130,17 @@ pub struct ImapSession {
     offer: Option<Offer>,
     exchange: Option<ClientExchange>,
     position: Position,
-    /// False in the first session of a mailbox, which skips the messages that are there.
+    /// Set if `position` is known. Until then, this is the first session of a mailbox. It skips the messages that are
+    /// already there, unless the options ask for them.
     has_position: bool,
     /// Facts from the server's answer to EXAMINE.
     opened: Position,
     exists: u32,
     announcements: VecDeque<Announcement>,
-    /// Messages were announced that have not been fetched.
+    /// Set if messages were announced that have not been fetched.
     has_news: bool,
-    /// Bytes since the last complete response.
+    /// Number of bytes since the last complete response.
     unparsed: usize,
-    /// Messages that are being deleted.
     deleting: Vec<NonZeroU32>,
     /// Time before which no deletion is tried, because the server has refused one.
     deletes_from: Duration,
@@ -150,9 +148,9 @@ pub struct ImapSession {
 }
 
 impl ImapSession {
-    /// Creates a session on a connection that has just been made. `position` is where the last session
-    /// ended; without it, messages that are already there are skipped, unless the options ask for them. `deletes` opens the mailbox for
-    /// writing, so that [`ImapSession::delete`] can be used.
+    /// Creates a session on a connection that has just been made. `position` is where the last session ended. Without
+    /// it, messages that are already there are skipped, unless the options ask for them. `deletes` opens the mailbox
+    /// for writing, so that [`ImapSession::delete`] can be used.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),
@@ -188,25 +186,26 @@ impl ImapSession {
         }
     }
 
-    /// Returns what has been reported, for the next session. Returns `None` if the mailbox has never been
-    /// open.
+    /// Ends the session, and returns the position after the last reported message for the next session. Returns `None`
+    /// if the mailbox has never been open.
     pub fn into_position(self) -> Option<Position> {
         self.has_position.then_some(self.position)
     }
 
-    /// The step that the session is at, for messages and statistics.
+    /// Returns the current step, for messages and statistics.
     pub fn step(&self) -> Step {
         self.waiting.step()
     }
 
-    /// Time at which the driver must call [`ImapSession::tick`].
+    /// Returns the time at which the driver must call [`ImapSession::tick`]. It may be different after each call of
+    /// another method.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// Asks for the deletion of a message that was reported. The session deletes it as soon as it has nothing
-    /// to fetch. If it waits for mail, its deadline is over now. A deletion that fails is tried again, also by
-    /// the next session if the connection breaks.
+    /// Asks for the deletion of a message that was reported. The session deletes it as soon as it has nothing to fetch.
+    /// A session that waits for mail gets a deadline at once, so the driver calls `tick`. A deletion that fails is
+    /// tried again, also by the next session if the connection breaks.
     pub fn delete(&mut self, uid: u32) {
         if self.deletes && self.position.to_delete.len() < self.options.messages {
             self.position.to_delete.insert(uid);
@@ -220,7 +219,8 @@ impl ImapSession {
         !self.position.to_delete.is_empty() && now >= self.deletes_from
     }
 
-    /// Takes input, appends output to `out` and what happened to `events`.
+    /// Processes input from the server. Output for the server is appended to `out`, and reports for the driver to
+    /// `events`.
     ///
     /// # Errors
     /// Returns a [`SessionError`] if the session cannot continue.
@@ -256,7 +256,7 @@ impl ImapSession {
         self.advance(now, out, events)
     }
 
-    /// Continues after the driver has started TLS.
+    /// Continues after the driver has started TLS. Does nothing if the session has not asked for TLS.
     ///
     /// # Errors
     /// Returns a [`SessionError`] if the session cannot continue.
@@ -267,7 +267,8 @@ impl ImapSession {
         events: &mut Vec<Event>,
     ) -> Result<(), SessionError> {
         if self.waiting == Waiting::TlsStarted {
-            // A new client forgets what came before TLS, and a new offer what somebody may have changed.
+            // Begin with a new client and ask for the capabilities again, because somebody may have changed the
+            // server's output before TLS (RFC 3501 §6.2.1).
             self.client = client(&self.options, true);
             self.is_encrypted = true;
             self.offer = None;
@@ -279,7 +280,7 @@ impl ImapSession {
     }
 
     fn advance(&mut self, now: Duration, out: &mut Vec<u8>, events: &mut Vec<Event>) -> Result<(), SessionError> {
-        // The input that follows a permission to start TLS must not be interpreted.
+        // Input that follows the permission to start TLS must not be interpreted, because TLS does not protect it.
         while self.waiting != Waiting::TlsStarted {
             match self.client.next() {
                 Ok(event) => self.handle(event, now, events)?,
@@ -292,9 +293,8 @@ impl ImapSession {
         Ok(())
     }
 
-    /// True for a response that the parser does not know and that nobody asked for. Servers send
-    /// responses of extensions. A message that cannot be read must not be ignored, because it would
-    /// be missing.
+    /// Returns true for a response that the parser does not know and that nobody asked for, because servers send
+    /// responses of extensions. A message that cannot be read must not be ignored, because it would be missing.
     fn may_ignore(&self, error: &Error) -> bool {
         let Error::MalformedMessage { discarded_bytes } = error else { return false };
         let bytes = discarded_bytes.declassify();
@@ -349,7 +349,7 @@ impl ImapSession {
         self.note_code(greeting.code.as_ref());
         match greeting.kind {
             GreetingKind::Bye => Err(SessionError::Closed { step: Step::Greeting, text: text(greeting.text.inner()) }),
-            // There is no STARTTLS in the state in which the server begins here (RFC 3501 §7.1.4).
+            // After PREAUTH the session is already logged in, and STARTTLS is no longer permitted (RFC 3501 §7.1.4).
             GreetingKind::PreAuth if self.must_start_tls() => {
                 Err(self.violation("it has logged the session in before TLS, which cannot be started now".to_owned()))
             }
@@ -369,7 +369,7 @@ impl ImapSession {
         self.options.starts_tls && !self.is_encrypted
     }
 
-    /// Continues with `next` if the offer is known, and otherwise asks for it.
+    /// Continues with `next` if the capabilities are known, and otherwise asks for them first.
     fn offer_or_ask(&mut self, waiting: Waiting, now: Duration, next: fn(&mut Self, Duration)) {
         if self.offer.is_some() {
             next(self, now);
@@ -411,7 +411,7 @@ impl ImapSession {
         Ok(())
     }
 
-    /// Logs in with LOGIN, because the server offers no mechanism of SASL.
+    /// Logs in with LOGIN, because the server offers no SASL mechanism that the credentials permit.
     fn plain_login(&mut self, offer: Offer, may_reveal: bool, now: Duration) -> Result<(), SessionError> {
         let Credentials { name, secret, mechanisms } = &self.identity.credentials;
         if offer.login_disabled || !mechanisms.has(Mechanism::Login) {
@@ -486,7 +486,7 @@ impl ImapSession {
         }
     }
 
-    /// Continues after the result of a command.
+    /// Takes the next step after the result of a command.
     fn finished(
         &mut self,
         body: StatusBody<'static>,
@@ -498,7 +498,7 @@ impl ImapSession {
             if self.step() != Step::Delete {
                 return Err(refusal);
             }
-            // Messages can still be watched without it.
+            // A refused deletion does not end the session, because messages can still be watched.
             events.push(Event::NotDeleted(refusal));
             self.deletes_from = now + self.options.deletion_retry;
             self.fetch_or_watch(now);
@@ -532,7 +532,8 @@ impl ImapSession {
                 self.delete_or_watch(now);
             }
             Waiting::Flag if self.offer.is_some_and(|offer| offer.deletes_by_uid) => self.expunge(now),
-            // EXPUNGE would also delete what others have marked.
+            // Without UIDPLUS, only EXPUNGE could remove the message, but it would also remove messages that others
+            // have marked.
             Waiting::Flag => {
                 self.deletion_done();
                 self.delete_or_watch(now);
@@ -559,8 +560,7 @@ impl ImapSession {
             return Err(self.violation("it told neither UIDNEXT nor UIDVALIDITY".to_owned()));
         }
         let opened = std::mem::take(&mut self.opened);
-        // Messages that are announced in the answer to EXAMINE were there before, or came in
-        // between.
+        // Messages that are announced in the answer to EXAMINE were there before, or came between two sessions.
         let is_first = !self.has_position;
         let renumbered = !is_first && self.position.validity != opened.validity;
         let skips = is_first && !self.options.existing;
@@ -569,6 +569,7 @@ impl ImapSession {
             self.has_position = true;
         }
         if skips || renumbered {
+            // Keep the new numbering even if this session ends, so that the next session can continue.
             let before = std::mem::replace(&mut self.position, opened);
             self.has_position = true;
             if renumbered {
@@ -597,7 +598,7 @@ impl ImapSession {
                 let section = if self.options.whole {
                     None
                 } else {
-                    // The name of a field is an atom, and so is each of ours.
+                    // This never fails, because the name of our trace field is an atom.
                     AString::try_from(self.options.trace_field)
                         .ok()
                         .map(|name| Section::HeaderFields(None, Vec1::from(name)))
@@ -627,7 +628,8 @@ impl ImapSession {
         }
     }
 
-    /// Forgets the single messages of a fetch, because all up to the last of them have been reported.
+    /// Moves the position behind the messages of a fetch. Their single UIDs can be forgotten, because all messages up
+    /// to the last of them have been reported.
     fn fetched(&mut self) {
         if let Some(last) = self.position.reported.last() {
             self.position.next_uid = self.position.next_uid.max(last.saturating_add(1));
@@ -704,6 +706,7 @@ impl ImapSession {
             return Err(self.violation(format!("message {number} of {exists} was deleted")));
         }
         self.exists -= 1;
+        // The numbers of all later messages decrease by one (RFC 3501 §7.4.1).
         for announcement in self.announcements.iter_mut().filter(|announcement| announcement.up_to >= number) {
             announcement.up_to -= 1;
         }
@@ -730,7 +733,7 @@ impl ImapSession {
                 _ => {}
             }
         }
-        // Servers tell of changed flags with the same response.
+        // Servers also announce changed flags with FETCH. Ignore such a response, because it has no content.
         let (Some(uid), Some(content)) = (uid, content) else { return Ok(()) };
         // `UID FETCH n:*` always returns the last message, also if its number is lower (RFC 3501 §6.4.8).
         if self.waiting != Waiting::Fetch || uid < self.position.next_uid || !self.position.reported.insert(uid) {

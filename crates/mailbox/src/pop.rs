@@ -15,12 +15,13 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum length of a line. RFC 1939 allows 512 bytes in replies, and messages have longer lines.
+/// Maximum length of a line. RFC 1939 allows 512 bytes in replies, but the lines of messages are longer.
 const MAX_LINE_BYTES: usize = MAX_RESPONSE_BYTES;
 /// Maximum length of a unique identifier (RFC 1939 §7).
 const MAX_ID_BYTES: usize = 70;
 
-/// Unique identifiers of the messages that a mailbox had, for the next session.
+/// Unique identifiers of the messages that were there at first or have been reported. The next session reports all
+/// other messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing(HashSet<Box<[u8]>>);
 
@@ -40,7 +41,6 @@ struct NewMessage {
     bytes: u64,
 }
 
-/// The answer that the session waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     Greeting,
@@ -56,7 +56,7 @@ enum Waiting {
     Size,
     Content,
     ContentLine,
-    /// The driver handles a message that was reported.
+    /// The session waits until the driver has handled the message that was reported.
     Driver,
     Delete,
     Quit,
@@ -78,7 +78,7 @@ impl Waiting {
     }
 }
 
-/// A session with a server of POP3.
+/// A session with a POP3 server. It ends after one look at the mailbox.
 #[derive(Debug)]
 pub struct PopSession {
     options: Arc<WatchOptions>,
@@ -101,9 +101,8 @@ pub struct PopSession {
 }
 
 impl PopSession {
-    /// Creates a session on a connection that has just been made. `known` is what the last session
-    /// returned; without it, messages that are already there are skipped, unless the options ask for
-    /// them.
+    /// Creates a session on a connection that has just been made. `known` is the listing that the last session
+    /// returned. Without it, messages that are already there are skipped, unless the options ask for them.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),
@@ -131,29 +130,32 @@ impl PopSession {
         }
     }
 
-    /// Returns what has been reported, for the next session. Returns `None` if the mailbox has never been
-    /// listed.
+    /// Ends the session, and returns the identifiers of the known messages for the next session. Returns `None` if the
+    /// mailbox has never been listed.
     pub fn into_listing(self) -> Option<Listing> {
         self.known
     }
 
-    /// The step that the session is at, for messages and statistics.
+    /// Returns the current step, for messages and statistics.
     pub fn step(&self) -> Step {
         self.waiting.step()
     }
 
-    /// Time at which the driver must call [`PopSession::tick`].
+    /// Returns the time at which the driver must call [`PopSession::tick`]. It may be different after each call of
+    /// another method.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    /// Asks for the deletion of the message that was reported last.
+    /// Asks for the deletion of the message that was reported last. The driver must call this before
+    /// [`PopSession::handled`], which sends the command.
     pub fn delete(&mut self, uid: u32) {
         self.to_delete = Some(uid);
     }
 
-    /// Takes input, appends output to `out` and what happened to `events`. An event is to be handled
-    /// before more input is given, because a reported message may be deleted until then.
+    /// Processes input from the server. Output for the server is appended to `out`, and reports for the driver to
+    /// `events`. The driver must handle a reported message before it passes more input, because until then it can ask
+    /// for the deletion of the message.
     ///
     /// # Errors
     /// Returns a [`SessionError`] if the session cannot continue.
@@ -244,7 +246,7 @@ impl PopSession {
                 self.offer.user = true;
                 self.log_in(now, out)
             }
-            // The message was deleted since it was listed, by another session with the same mailbox.
+            // Another session has deleted the message since it was listed, so skip it.
             Waiting::Size | Waiting::Content => {
                 self.new.pop_front();
                 self.fetch_next(now, out);
@@ -297,7 +299,7 @@ impl PopSession {
                 self.fetch_next(now, out);
             }
             Waiting::Quit => {
-                // Messages are deleted only now (RFC 1939 §6).
+                // The server deletes the marked messages only now (RFC 1939 §6).
                 if self.deleted > 0 {
                     events.push(Event::Deleted(self.deleted));
                 }
@@ -368,7 +370,7 @@ impl PopSession {
             return Err(self.violation(format!("the mailbox has more than {} messages", self.options.messages)));
         }
         let id: Box<[u8]> = id.into();
-        // A second message with the same identifier cannot be told from the first.
+        // A second message with the same identifier cannot be told from the first, so it is not reported.
         if self.listed.insert(id.clone()) && self.known.as_ref().is_some_and(|Listing(known)| !known.contains(&id)) {
             self.new.push_back(NewMessage { number, id, at: now, bytes: 0 });
         }

@@ -8,39 +8,39 @@ use std::time::Duration;
 pub(crate) const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// Maximum number of characters of a server's text in an error.
 const MAX_TEXT_CHARS: usize = 200;
-/// Mechanisms that do not reveal the password to somebody who listens.
+/// Mechanisms that do not reveal the password to an eavesdropper.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
 /// How a mailbox is watched. All sessions of a program share these options.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
-    /// The session must start TLS with STARTTLS or STLS before it logs in.
+    /// Set if the session must start TLS with STARTTLS or STLS before it logs in.
     pub starts_tls: bool,
-    /// The password may be sent without TLS, for example because the server is on this host.
+    /// Set if the password may be sent without TLS, for example because the server is on this host.
     pub allows_plain_login: bool,
-    /// Fetch the whole message. Otherwise only the header field that carries the trace is fetched, which
-    /// POP3 cannot do: there it is the header.
+    /// Set if whole messages are fetched. Otherwise a session fetches only the header field that carries the trace, or
+    /// the whole header over POP3, which cannot fetch a single field.
     pub whole: bool,
-    /// The first session reports the messages that are already there, too. Otherwise it skips them.
+    /// Set if the first session also reports the messages that are already there. Otherwise it skips them.
     pub existing: bool,
-    /// Interval at which to ask for new messages, instead of IDLE. A session asks at this interval also
-    /// if the server does not offer IDLE.
+    /// Interval at which a session asks for new messages instead of using IDLE. `None` uses IDLE if the server offers
+    /// it.
     pub poll: Option<Duration>,
-    /// Interval in which to ask a server without IDLE if `poll` is not set.
+    /// Interval at which a session asks a server without IDLE for new messages, if `poll` is not set.
     pub default_poll: Duration,
     /// Name of the header field that carries the trace.
     pub trace_field: &'static str,
-    /// Maximum size of a message that is fetched whole.
+    /// Maximum size in bytes of a message that is fetched whole. A longer message ends the session.
     pub message_bytes: usize,
-    /// Maximum number of messages of a mailbox that a session remembers.
+    /// Maximum number of messages that a session remembers. If there are more, the session ends.
     pub messages: usize,
-    /// Time limit for a reply.
+    /// Time limit for each reply. If the server takes longer, the session ends.
     pub reply_timeout: Duration,
     /// Time after which a deletion that the server has refused is tried again.
     pub deletion_retry: Duration,
-    /// Time without news after which a session ends IDLE to ask for messages of which the server has not told,
-    /// and begins it again. It must be shorter than the time for which anybody waits for missing mail. RFC 2177
-    /// wants IDLE to be renewed within 29 minutes.
+    /// Time without news after which a session interrupts IDLE, and asks for messages that the server has not
+    /// announced. It must be shorter than the time for which anybody waits for missing mail. RFC 2177 wants IDLE to be
+    /// renewed within 29 minutes.
     pub idle_check: Duration,
 }
 
@@ -77,23 +77,23 @@ pub enum Event {
     StartTls,
     /// The mailbox is open, and messages that arrive from now on are reported.
     Watching {
-        /// The server reports new messages by itself. Otherwise the session asks at an interval.
+        /// Set if the server announces new messages by itself. Otherwise the session asks at an interval.
         idle: bool,
     },
-    /// A new message.
+    /// A new message was fetched.
     Message(Message),
-    /// The messages that the driver wanted to delete are deleted.
+    /// The server has deleted this many of the messages that the driver wanted to delete.
     Deleted(u64),
-    /// The server refused to delete messages, for the reason in the error. The session tries it again.
+    /// The server refused to delete messages, for the reason in the error. The session tries again later.
     NotDeleted(SessionError),
     /// POP3: the session has ended, and the driver should close the connection.
     Done,
 }
 
-/// When the server told of a message.
+/// Time at which the server announced a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announced {
-    /// At this time, by itself or in the answer to a question.
+    /// The server announced the message at this time, by itself or in answer to a command.
     At(Duration),
     /// The time is unknown, because too many announcements came at once.
     Unknown,
@@ -104,11 +104,11 @@ pub enum Announced {
 pub struct Message {
     /// Number of the message, with which the driver may ask for its deletion.
     pub uid: u32,
-    /// When the server told of it.
+    /// Time at which the server announced the message.
     pub announced: Announced,
-    /// Size of the message in bytes.
+    /// Size of the whole message in bytes, even if only a part of it was fetched.
     pub bytes: u64,
-    /// The content if it was fetched whole. Otherwise the fields with the trace, or the header.
+    /// The whole message if it was fetched whole. Otherwise the trace field (IMAP) or the header (POP3).
     pub content: Vec<u8>,
 }
 
@@ -122,28 +122,28 @@ impl std::fmt::Debug for Message {
 /// A step of a session, for messages and statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Waiting for the greeting.
+    /// The session waits for the first line of the server.
     Greeting,
-    /// Asking for the capabilities.
+    /// The session asks for the server's capabilities.
     Capability,
-    /// Starting TLS.
+    /// The session asks for TLS, or waits until the driver has started it.
     StartTls,
-    /// Logging in.
+    /// The session logs in.
     Login,
-    /// Opening or listing the mailbox.
+    /// The session opens the mailbox (IMAP) or lists it (POP3).
     Open,
-    /// Waiting for messages.
+    /// The session waits for messages.
     Watch,
-    /// Fetching messages.
+    /// The session fetches messages.
     Fetch,
-    /// Deleting messages.
+    /// The session deletes messages.
     Delete,
-    /// Ending the session.
+    /// The POP3 session ends with QUIT, at which the server deletes the marked messages.
     Quit,
 }
 
 impl Step {
-    /// Name of the step in messages.
+    /// Returns the name of the step, as messages to the user show it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Greeting => "greeting",
@@ -162,26 +162,26 @@ impl Step {
 /// Reason why a session cannot continue. The driver closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// The server ended the session.
+    /// The server ended the session, for example with BYE.
     #[error("the server closed the session ({}): {text}", step.name())]
     Closed {
-        /// The step at which the session was.
+        /// The step at which the server closed the session.
         step: Step,
-        /// The server's words.
+        /// The server's text, at most 200 characters of it.
         text: String,
     },
-    /// The server refused a command.
+    /// The server refused a command, for example the login because of a wrong password.
     #[error("the server refused ({}): {text}", step.name())]
     Refused {
-        /// The step at which the session was.
+        /// The step of the refused command.
         step: Step,
-        /// The server's words.
+        /// The server's text, at most 200 characters of it.
         text: String,
     },
     /// The server does not speak the protocol, or exceeds a limit.
     #[error("the server broke the protocol ({}): {text}", step.name())]
     Violation {
-        /// The step at which the session was.
+        /// The step at which the server made the mistake.
         step: Step,
         /// Description of the mistake.
         text: String,
@@ -189,9 +189,9 @@ pub enum SessionError {
     /// The server did not answer in time.
     #[error("no reply within {after:?} ({})", step.name())]
     Timeout {
-        /// The step at which the session was.
+        /// The step at which the reply was missing.
         step: Step,
-        /// The time limit.
+        /// The time limit that has passed.
         after: Duration,
     },
     /// The session cannot log in without revealing the password.
@@ -200,15 +200,15 @@ pub enum SessionError {
     /// The mailbox was renumbered, so it is unknown which of its messages are new.
     #[error("UIDVALIDITY changed from {before} to {now}: messages that came meanwhile cannot be told from others")]
     Renumbered {
-        /// UIDVALIDITY in the session before.
+        /// UIDVALIDITY in the last session.
         before: u32,
-        /// UIDVALIDITY of this session.
+        /// UIDVALIDITY in this session.
         now: u32,
     },
 }
 
 impl SessionError {
-    /// Returns what the session was doing.
+    /// Returns the step at which the session failed.
     pub fn step(&self) -> Step {
         match self {
             Self::Closed { step, .. }
@@ -226,10 +226,11 @@ pub(crate) fn printable(text: &str) -> String {
     text.trim().chars().filter(|letter| !letter.is_control()).take(MAX_TEXT_CHARS).collect()
 }
 
-/// Mechanism with which to log in to a server that offers these.
+/// Chooses the mechanism for the login. Mechanisms that reveal the password are permitted only if `may_reveal` is set.
+/// Returns `None` if the server offers no mechanism that the credentials permit.
 ///
 /// # Errors
-/// If none may be used.
+/// Fails if a login is only possible with a mechanism that reveals the password, and that is not permitted.
 pub(crate) fn mechanism(
     offered: Mechanisms,
     credentials: &Credentials,
@@ -258,7 +259,7 @@ pub(crate) fn exchange_error(error: ExchangeError) -> SessionError {
     }
 }
 
-/// Identity of a session: who logs in, and the nonce of the login.
+/// The user of a session with the credentials, and the nonce of the login.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) credentials: Credentials,

@@ -1,4 +1,4 @@
-//! Tables of what servers say, and what a session makes of it.
+//! Tables of server output, each with the events and errors that a session must make of it.
 use crate::checks::{Played, imap, options, pop};
 use crate::imap::Position;
 use crate::{Announced, Event, Message, SessionError, Step, WatchOptions};
@@ -70,7 +70,7 @@ fn what_servers_say_has_these_results() {
     let opened = [GREETING, LOGGED_IN, OPENED].concat();
     let fetching = [GREETING, LOGGED_IN, OPENED, NEWS].concat();
     for (what, script, expected) in [
-        // Servers that are right.
+        // Correct servers.
         ("a flag changed", opened.clone() + "+ idling\r\n* 1 FETCH (FLAGS (\\Seen))\r\n", "idle"),
         ("a response of an extension", opened.clone() + "* VANISHED (EARLIER) 1:5\r\n+ idling\r\n", "idle"),
         ("the last message is not new", fetching.clone() + "* 3 FETCH (UID 11 BODY[] {1}\r\nx)\r\nm4 OK done\r\n", "idle"),
@@ -89,7 +89,7 @@ fn what_servers_say_has_these_results() {
                 .to_owned(),
             "poll",
         ),
-        // Refusals.
+        // Servers that refuse something.
         ("a full server", "* BYE too many\r\n".to_owned(), "! the server closed the session (greeting): too many"),
         (
             "a wrong password",
@@ -109,7 +109,7 @@ fn what_servers_say_has_these_results() {
         ("BYE", opened.clone() + "+ idling\r\n* BYE down\r\n", "idle ! the server closed the session (waiting for mail): down"),
         ("BYE", fetching.clone() + "* BYE down\r\n", "idle ! the server closed the session (fetching): down"),
         ("NO", fetching.clone() + "m4 NO [SERVERBUG] oops\r\n", "idle ! the server refused (fetching): oops"),
-        // Servers that are wrong.
+        // Servers that break the protocol.
         (
             "a wrong tag",
             fetching.clone() + "m3 OK fetched\r\n",
@@ -256,7 +256,7 @@ fn a_silent_server_is_left_and_one_in_idle_is_asked_now_and_then() {
     idle.tick(check, &mut out, &mut events).unwrap();
     idle.receive(b"m3 OK ended\r\nm4 OK nothing\r\n+ idling\r\n", check, &mut out, &mut events).unwrap();
     assert_eq!(String::from_utf8_lossy(&out), "DONE\r\nm4 NOOP\r\nm5 IDLE\r\n");
-    // Cyrus does not always tell of the last message.
+    // Cyrus does not always announce the last message, so the session also asks for it.
     out.clear();
     let check = idle.deadline();
     idle.tick(check, &mut out, &mut events).unwrap();
@@ -416,7 +416,7 @@ proptest::proptest! {
     }
 }
 
-/// Pieces of what servers say.
+/// Pieces of server output, from which the property test composes its input.
 const WORDS: &[&str] = &[
     GREETING,
     LOGGED_IN,

@@ -5,21 +5,21 @@ use std::path::PathBuf;
 
 /// Characters that have a meaning of their own between the parts of a URL.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'+');
-/// Maximum length of a URL.
+/// Maximum length of a URL in bytes.
 const MAX_BYTES: usize = 1024;
 
-/// Protocol of a mailbox.
+/// Protocol of a mailbox's server, and how TLS begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `imap:`, without TLS.
     Imap,
-    /// `imap+starttls:`
+    /// `imap+starttls:`, which changes to TLS before the login.
     ImapStartTls,
     /// `imaps:`, which begins with TLS.
     Imaps,
     /// `pop:`, without TLS.
     Pop,
-    /// `pop+starttls:`
+    /// `pop+starttls:`, which changes to TLS before the login.
     PopStartTls,
     /// `pops:`, which begins with TLS.
     Pops,
@@ -28,7 +28,7 @@ pub enum Scheme {
 impl Scheme {
     const ALL: [Self; 6] = [Self::Imap, Self::ImapStartTls, Self::Imaps, Self::Pop, Self::PopStartTls, Self::Pops];
 
-    /// Name in a URL.
+    /// Returns the name of the scheme in a URL, without the colon.
     pub fn name(self) -> &'static str {
         match self {
             Self::Imap => "imap",
@@ -40,7 +40,7 @@ impl Scheme {
         }
     }
 
-    /// Port without one in the URL.
+    /// Returns the port that is used if the URL names none.
     pub fn port(self) -> u16 {
         match self {
             Self::Imap | Self::ImapStartTls => 143,
@@ -50,60 +50,60 @@ impl Scheme {
         }
     }
 
-    /// True for IMAP, false for POP3.
+    /// Returns true for IMAP, and false for POP3.
     pub fn is_imap(self) -> bool {
         matches!(self, Self::Imap | Self::ImapStartTls | Self::Imaps)
     }
 
-    /// True if the connection begins with TLS.
+    /// Returns true if the connection begins with TLS.
     pub fn is_implicit_tls(self) -> bool {
         matches!(self, Self::Imaps | Self::Pops)
     }
 
-    /// True if the connection must change to TLS before the login.
+    /// Returns true if the connection must change to TLS before the login.
     pub fn starts_tls(self) -> bool {
         matches!(self, Self::ImapStartTls | Self::PopStartTls)
     }
 }
 
-/// A mailbox that can be watched.
+/// A mailbox that a sink or a probe can watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MailboxUrl {
-    /// A mailbox on a server.
+    /// A mailbox on a server, which is read by IMAP or POP3.
     Server {
-        /// The protocol.
+        /// Protocol of the server, and how TLS is started.
         scheme: Scheme,
-        /// The user who logs in.
+        /// The user who logs in, without percent-encoding.
         user: String,
         /// Name or address of the server, an IPv6 address without brackets.
         host: String,
-        /// Port of the server.
+        /// Port of the server. If the URL names none, it is the usual port of the scheme.
         port: u16,
-        /// Name of the mailbox, INBOX by default. POP3 has only that one.
+        /// Name of the mailbox, INBOX by default. A POP3 server has only this one mailbox.
         folder: String,
     },
-    /// A directory in the format Maildir.
+    /// A Maildir on this host.
     Maildir(PathBuf),
 }
 
-/// Reason why a text is no URL of a mailbox.
+/// Reason why a text is not the URL of a mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseMailboxError {
-    /// Another scheme, or none.
+    /// The text begins with another scheme, or with no scheme.
     #[error("a mailbox begins with imap://, imaps://, imap+starttls://, pop://, pops://, pop+starttls:// or maildir:")]
     Scheme,
-    /// The URL has a password.
+    /// The URL has a password, which other users of the host could read on the command line.
     #[error(
         "a password does not belong into a URL, because all users of the host can read command lines: use --password-file FILE, or set MAILRUN_PASSWORD"
     )]
     Password,
-    /// The URL has no user.
+    /// The URL has no user, or it has parameters of the login other than `AUTH=*`.
     #[error("the URL needs a user: imaps://USER@HOST")]
     User,
     /// The host or the port cannot be read.
     #[error("the URL needs a server: imaps://USER@HOST or imaps://USER@HOST:PORT")]
     Host,
-    /// The folder cannot be used.
+    /// The text after the server is not the name of a single mailbox. Only ASCII names are supported.
     #[error("only the name of one mailbox may follow the server, as in imaps://USER@HOST/INBOX; POP3 has no names")]
     Folder,
     /// The URL is too long, or has characters that no URL has.
@@ -179,9 +179,9 @@ fn host_and_port(server: &str) -> Option<(String, Option<u16>)> {
 }
 
 impl MailboxUrl {
-    /// Returns the address whose mail is in this mailbox, unless the user says otherwise: that of the
-    /// user, at `domain` if the name of the user has none. A Maildir is named like its user, or is a
-    /// directory of the user's.
+    /// Returns the address whose mail is probably in this mailbox. A user name without a domain gets `domain`, or else
+    /// the name of the host. A Maildir is named like its user, or is a directory such as `Maildir` below a directory of
+    /// that name.
     pub fn address(&self, domain: Option<&str>) -> String {
         let (user, host) = match self {
             Self::Server { user, host, .. } => (user.clone(), host.as_str()),

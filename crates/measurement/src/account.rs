@@ -1,8 +1,5 @@
-//! Settles the account: finds the fate of every unit, which is a pair of message and recipient.
-//!
-//! ```text
-//! reconcile    counts of both ends, and of the relay between  → the ledger row
-//! ```
+//! Settles the account: finds the fate of every unit. A unit is a pair of message and recipient, because a server may
+//! deliver a message to one recipient and reject it for another.
 use crate::ledger::Ledger;
 use crate::record::{Arrival, LedgerRow, Record};
 use crate::stage::Stage;
@@ -11,68 +8,69 @@ use std::borrow::Cow;
 /// The counts of source, server and sink that the ledger row is computed from.
 #[derive(Clone, Copy, Debug)]
 pub struct AccountInputs<'a> {
-    /// Units that a session has begun.
+    /// Units of messages that a session has begun.
     pub recipients_created: u64,
-    /// Units for which the source received 250.
+    /// Units for which the source received a 250, so the server is responsible for them.
     pub accepted: &'a Ledger,
     pub rejected: u64,
     pub failed: u64,
-    /// Units whose connection broke between the last byte of the message and the reply.
+    /// Units whose connection broke after the last byte of the message and before the reply.
     pub in_doubt: u64,
-    /// True if each recipient of a message has a reply of its own, as in LMTP. Then some units of an
-    /// accepted message may be in doubt.
+    /// True if the server replies separately for each recipient of a message, as in LMTP. An accepted message may then
+    /// have units in doubt.
     pub has_reply_for_each: bool,
     pub open: u64,
-    /// Accepted units for which the source's ledger had no room.
+    /// Accepted units that did not fit into the source's ledger.
     pub overflow: u64,
-    /// Arrivals, or `None` if no sink counted them.
+    /// Counts of the sink, or `None` if no sink counted arrivals.
     pub arrivals: Option<Arrivals<'a>>,
     pub queue: ServerQueue<'a>,
 }
 
-/// The queue between both ends. It decides whether a unit that did not arrive is lost.
+/// The queue of the server between source and sink. It decides whether a unit that did not arrive is lost: a unit that
+/// is still in a queue is not.
 #[derive(Clone, Copy, Debug)]
 pub enum ServerQueue<'a> {
-    /// There is no server between the ends.
+    /// There is no server: the source sends to the sink.
     Absent,
-    /// A server whose queue cannot be read.
+    /// The server has a queue that cannot be read, so a missing unit may still be in it.
     Unknown,
-    /// Our relay, whose queue can be read.
+    /// The server is mailrun's relay, whose queue can be read.
     Known(RelayInputs<'a>),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals<'a> {
-    /// Units of this run that have arrived, each once.
+    /// Units of this run that have arrived. A unit that arrived twice is in the set once.
     pub units: &'a Ledger,
-    /// Units that notifications reported as undeliverable, each once.
+    /// Units that notifications reported as undeliverable. A unit that was named twice is in the set once.
     pub bounced: &'a Ledger,
-    /// Number of units in notifications of a delay.
+    /// Number of units that notifications reported as delayed, to be tried again by a server.
     pub delay_notices: u64,
-    /// Number of bounced units that a further notification named again.
+    /// Number of reports about a unit that an earlier notification had already reported as bounced.
     pub repeated_notices: u64,
-    /// Number of these units that arrived under other addresses only, as ORCPT told the sink.
+    /// Number of arrived units that arrived under other addresses only. The sink learns this from ORCPT.
     pub rewritten: u64,
-    /// Number of arrivals at addresses that were no recipients, as ORCPT and NOTIFY told the sink.
+    /// Number of arrivals at addresses that were not among the recipients. The sink learns this from ORCPT and NOTIFY.
     pub copied: u64,
-    /// Number of arrivals of units that had arrived before.
+    /// Number of further arrivals of units that had already arrived.
     pub duplicates: u64,
-    /// Number of messages that arrived changed. `None` if the sink has not seen their bodies.
+    /// Number of messages that arrived changed, or `None` if the sink has not seen their bodies.
     pub corrupt: Option<u64>,
-    /// Messages that a relay converted to 7-bit on their way.
+    /// Messages that a relay converted to 7-bit on the way.
     pub converted: u64,
-    /// Messages without a trace of this run.
+    /// Messages without a trace of this run, such as mail of other senders.
     pub foreign: u64,
-    /// Messages without a creation time that this host can use.
+    /// Messages whose creation time comes from a clock that this host cannot compare with its own.
     pub untimed: u64,
-    /// Messages that arrived before they were created, because the clocks of two hosts differ.
+    /// Messages whose arrival time is before their creation time, because the clocks of two hosts differ.
     pub negative: u64,
-    /// Units for which the sink's ledger had no room.
+    /// Arrived units that did not fit into the sink's ledger.
     pub overflow: u64,
 }
 
 impl<'a> Arrivals<'a> {
-    /// Makes the counts of a sink at which these units arrived as they were sent, and nothing else.
+    /// Makes the counts of a sink at which exactly these units arrived, unchanged and without duplicates.
     pub fn unharmed(units: &'a Ledger, bounced: &'a Ledger) -> Self {
         Self {
             units,
@@ -92,10 +90,10 @@ impl<'a> Arrivals<'a> {
     }
 }
 
-/// State of our relay at the end.
+/// State of mailrun's relay at the end of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayInputs<'a> {
-    /// Units of this run in the relay's queue.
+    /// Units of this run that are still in the relay's queue.
     pub queued: &'a Ledger,
     /// Units that the relay gave up on and reported to their senders.
     pub given_up: u64,
@@ -103,12 +101,12 @@ pub struct RelayInputs<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// Nothing. Source and sink themselves are measured.
+    /// There is no server in between, so source and sink themselves are measured.
     Direct,
     Server,
 }
 
-/// Settles the account. A is the set of accepted units, D the set of delivered units, B the set of units that
+/// Settles the account, where A is the set of accepted units, D the set of delivered units, B the set of units that
 /// notifications reported as undeliverable, and Q the relay's queue:
 ///
 /// ```text
@@ -116,16 +114,15 @@ pub enum Topology {
 /// rejected, failed, in doubt, in flight: as the source counted them
 /// ```
 ///
-/// Before that, units of accepted messages whose recipients the source did not name are matched with
-/// those that are missing ([`Matched`]).
+/// Before that, the units of accepted messages are matched with the recipients that the source named, because a server
+/// may have rewritten some recipients ([`Matched`]).
 ///
 /// If the queue cannot be read, the units in A \ D \ B count as not delivered instead of lost.
 ///
-/// Some units arrive, bounce or are queued although the source received no 250. Such a unit was in
-/// doubt, in flight or failed, and its reply got lost. If it was neither, the server has kept a unit that it
-/// rejected. Every number is counted independently, so the fates sum to the created units unless
-/// the inputs contradict each other. A notification is no contradiction if it names a recipient that
-/// the source did not, for example that of a copy.
+/// Some units arrive, bounce or are queued although the source received no 250. Such a unit was in doubt, in flight or
+/// failed, and its reply got lost. Otherwise, the server has kept a unit that it rejected. Every number is counted
+/// independently, so the fates sum to the created units unless the inputs contradict each other. A notification about a
+/// recipient that the source did not name, for example the recipient of a copy, is not a contradiction.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();
@@ -136,7 +133,8 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let matched = Matched::new(state.accepted, arrivals.units, arrivals.bounced, relay.queued);
     let arrivals = Arrivals { units: &matched.arrived, bounced: &matched.bounced, ..arrivals };
     let relay = RelayInputs { queued: &matched.queued, ..relay };
-    // Such a copy is rather the unit whose reply was lost.
+    // With a reply for each recipient (LMTP), an apparent copy is more likely a rewritten unit in doubt, whose reply
+    // was lost.
     let doubtful = if state.has_reply_for_each { matched.copied.min(state.in_doubt) } else { 0 };
     let delivered = arrivals.units.count() + doubtful;
     let reported = arrivals.bounced.count_without(arrivals.units);
@@ -148,7 +146,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let heard_of = known_units.count_without(state.accepted) + doubtful;
     let strangers = strangers(&state, &arrivals);
     let bounced = reported - strangers;
-    // The relay has given up on what bounced. It counts once, by the notification.
+    // The relay has also given up on units that bounced. Each of them counts once, as bounced.
     let expired = relay.given_up.saturating_sub(bounced).min(missing);
     let unheard = Unheard::among(&state, heard_of - strangers);
     let (lost, not_delivered) = match state.queue {
@@ -185,10 +183,10 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
 
 /// Units of accepted messages, under the recipients that the source named.
 ///
-/// A server that passes on no ORCPT may rewrite recipients, too. Then a unit arrives that the source
-/// did not name, while a unit of the same message is missing: the two are one. If none is missing, the
-/// server has made a copy. The same goes for notifications and for a queue. Messages that the source
-/// got no 250 for are left alone, because nobody knows which of their units may arrive.
+/// A server that does not pass on ORCPT may rewrite recipients, too. Then a unit arrives that the source did not name,
+/// while another unit of the same message is missing: both are the same unit. If no unit of the message is missing, the
+/// server has made a copy. Notifications and the relay's queue are matched in the same way. Messages for which the
+/// source received no 250 are left alone, because nobody knows which of their units may arrive.
 #[derive(Debug)]
 pub struct Matched<'a> {
     pub arrived: Cow<'a, Ledger>,
@@ -219,8 +217,8 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// Returns the number of accepted units that have neither arrived nor bounced. The ledgers are those
-/// of [`Ledger::read_arrivals`].
+/// Returns the number of accepted units that have neither arrived nor bounced. The array comes from
+/// [`Ledger::read_arrivals`].
 pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 {
     let nothing = Ledger::default();
     let matched = Matched::new(accepted, arrived, bounced, &nothing);
@@ -229,8 +227,8 @@ pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 
     accepted.count_without(&settled)
 }
 
-/// A unit of an accepted message that the source did not name, and the missing recipient that it
-/// stands for, if one is missing.
+/// A unit of an accepted message whose recipient the source did not name. `meant` is the missing recipient that the
+/// unit stands for, if one is missing.
 struct StrangeUnit {
     sequence: u64,
     recipient: u32,
@@ -250,8 +248,8 @@ fn strange_units(accepted: &Ledger, units: &Ledger, is_settled: impl Fn(u64, u32
     found
 }
 
-/// Puts the named units in the place of the strange ones. Returns how many stand for a named one, and
-/// how many for none.
+/// Replaces each strange unit by the missing unit that it stands for. Returns how many units were replaced, and how
+/// many stand for no missing unit and were only removed.
 fn replace(units: &mut Cow<'_, Ledger>, strangers: &[StrangeUnit]) -> (u64, u64) {
     let [mut matched, mut others] = [0, 0];
     for StrangeUnit { sequence, recipient, meant } in strangers {
@@ -282,7 +280,8 @@ fn strangers(state: &AccountInputs, arrivals: &Arrivals) -> u64 {
         .saturating_sub(state.in_doubt.saturating_add(state.open).saturating_add(state.failed))
 }
 
-/// Makes the ledger row from the source's counts only.
+/// Makes the ledger row of a run without a sink. All accepted units count as in flight, because nobody saw whether they
+/// arrived.
 fn source_only_row(state: &AccountInputs) -> LedgerRow {
     let accepted = state.accepted.count();
     LedgerRow {
@@ -297,8 +296,8 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
     }
 }
 
-/// Units that arrived although the source received no 250 for them, by the fate that the source
-/// counted.
+/// Units that arrived although the source received no 250 for them. Each field counts the units that the source took
+/// for that fate.
 struct Unheard {
     in_doubt: u64,
     open: u64,
@@ -307,8 +306,8 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// Assigns such units first to those in doubt, then to those in flight, then to those whose
-    /// connection failed, then to rejected units.
+    /// Assigns `units` first to the units in doubt, then to those in flight, then to those whose connection failed, and
+    /// last to rejected units. The reply was most likely lost in this order.
     fn among(state: &AccountInputs, units: u64) -> Self {
         let mut rest = units;
         let mut assign = |most: u64| {
@@ -325,7 +324,7 @@ impl Unheard {
     }
 }
 
-/// True if the known fates sum to the created units.
+/// True if the known fates sum to the created units, as they must when every unit has one fate.
 pub fn fates_sum(ledger: &LedgerRow) -> bool {
     ledger.created == Some(sum_of_fates(ledger))
 }
@@ -347,18 +346,18 @@ pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
     fates.into_iter().flatten().fold(0, u64::saturating_add)
 }
 
-/// Returns the number of messages that were due and never sent.
+/// Returns the number of messages that were due but never sent, for example because the load ended early.
 pub fn unsent(record: &Record) -> u64 {
     let created = record.stage(Stage::Created).map_or(0, |row| row.count);
     record.due.unwrap_or_default().saturating_sub(created)
 }
 
-/// True if both ends were observed.
+/// True if the sink was observed, too, so that deliveries are known.
 pub fn is_watched(ledger: &LedgerRow) -> bool {
     ledger.created.is_some() && ledger.delivered.is_some()
 }
 
-/// True if messages were due at fixed times, whatever the server did.
+/// True if messages were due at fixed times that do not depend on the server's replies.
 pub fn is_open_loop(record: &Record) -> bool {
     record.workload.arrival != Arrival::Closed
 }

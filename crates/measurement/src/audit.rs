@@ -4,103 +4,104 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of lost messages that an audit lists.
 pub const MAX_LOSSES: usize = 100;
 
-/// An audit of a server.
+/// An audit of a server: the version that was tested, and the result of each kind of fault.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Audit {
-    /// The server's own words about its version; empty if its recipe does not say how to ask.
+    /// The server's own description of its version; empty if its recipe does not say how to ask for it.
     pub version: String,
-    /// SHA-256 of the recipe's text and its variant, 64 hexadecimal digits.
+    /// SHA-256 of the recipe's text and its variant, as 64 hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe_hash: Option<String>,
-    /// Seed of the moments of the faults.
+    /// Seed from which the moments of the faults were drawn.
     pub seed: u64,
-    /// A row for each kind of fault.
+    /// A row for each kind of fault that was tested.
     pub faults: Vec<AuditRow>,
-    /// Kinds of faults that were asked for and could not be caused, each with the reason.
+    /// Kinds of faults that were requested but could not be caused, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// What is wrong with the recipe's command for the queue, which was tried without a fault; `null` if nothing is.
+    /// Fault of the recipe's command that reads the queue, found by trying the command before any fault; `null` if it
+    /// works.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_complaint: Option<String>,
-    /// Messages that were answered 250 and did not arrive, at most 100.
+    /// Messages that were answered 250 but did not arrive, at most 100.
     pub losses: Vec<AuditLoss>,
 }
 
-/// A kind of fault, and what became of the mail.
+/// A kind of fault, and the fates of the mail during such faults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AuditRow {
-    /// Its name, for example `kill`, or `power-cut on ext4` with the file system that the disk behaved like.
+    /// Name of the fault, for example `kill`, or `power-cut on ext4` with the file system that the disk behaved like.
     pub fault: String,
-    /// What is lost with this fault is a remark: the verdict and the ledger leave these rounds out.
+    /// True if mail lost by this fault is only a remark. The verdict and the ledger then leave these rounds out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_remark: bool,
-    /// Rounds that count: mail was accepted before the fault, the fault struck, and the round came to its end.
+    /// Rounds that count: mail was accepted before the fault, the fault struck, and the round was completed.
     pub rounds: u64,
-    /// Rounds of them in which the fault came after a single message, without any other load.
+    /// Counted rounds in which the fault came after a single message, without any other load.
     pub quiet: u64,
-    /// Rounds of them in which the fault struck again while the server recovered.
+    /// Counted rounds in which the fault struck again while the server recovered.
     pub in_recovery: u64,
-    /// If no mail was lost: with a confidence of 95 %, fewer than this share of such faults lose mail. `null` if mail was
-    /// lost, or if no round counts.
+    /// Upper bound of the share of such faults that lose mail, with a confidence of 95 %. `null` if mail was lost, or
+    /// if no round counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
     /// Rounds that do not count, for example because the fault did not reach a process of the server.
     pub void: u64,
-    /// Why they do not count.
+    /// Reasons why rounds do not count, each listed once.
     pub void_reasons: Vec<String>,
-    /// Rounds in which the server did not take mail again after the fault, or ended by itself.
+    /// Rounds in which the server did not accept mail again after the fault, or ended by itself.
     pub never_back: u64,
-    /// Rounds that went wrong after the server had asked for operations that the file system of the fault does not have,
-    /// or in which it did not start on that file system. They say nothing of the server.
+    /// Rounds that failed after the server had asked for operations that the file system of the fault does not have, or
+    /// in which the server did not start on that file system. They say nothing about the server.
     pub not_supported: u64,
-    /// Those operations, for example `link`.
+    /// Operations that the file system of the fault does not have and the server asked for, for example `link`.
     pub unsupported: Vec<String>,
-    /// Messages that were answered 250.
+    /// Messages that the server answered with 250.
     pub answered: u64,
-    /// Messages of them that are neither at the sink nor in the server's queue, which is empty.
+    /// Messages that were answered 250 but are neither at the sink nor in the server's queue, which is empty.
     pub lost: u64,
-    /// Messages of them that did not arrive, while the server's queue was not empty or could not be asked.
+    /// Messages that were answered 250 but did not arrive, while the server's queue was not empty or could not be read.
     pub not_delivered: u64,
-    /// Arrivals of a message after its first.
+    /// Arrivals of a message after its first arrival.
     pub duplicates: u64,
-    /// Messages that arrived changed.
+    /// Messages that arrived with a changed body.
     pub corrupt: u64,
-    /// Arrivals after the server had emptied its queue, and was stopped and started once more without a fault.
+    /// Arrivals after the server had emptied its queue and was restarted once more without a fault.
     pub after_restart: u64,
-    /// Longest time from a fault to the next greeting, in seconds; `null` if the server never came back.
+    /// Longest time from a fault to the server's next greeting, in seconds; `null` if the server never came back.
     pub back_s: Option<f64>,
 }
 
-/// A message that was answered 250 and did not arrive.
+/// A message that was answered 250 but did not arrive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AuditLoss {
-    /// Number of the round, from 1.
+    /// Number of the round, counted from 1.
     pub round: u64,
-    /// The round's fault.
+    /// Name of the fault in this round.
     pub fault: String,
-    /// Number of the message in the round.
+    /// Number of the message within its round.
     pub message: u64,
-    /// Time at which it was answered 250, in seconds since the load of the round began; `null` if unknown.
+    /// Time of the 250, in seconds since the load of the round began; `null` if unknown.
     pub answered_s: Option<f64>,
-    /// Time of the fault, likewise.
+    /// Time of the fault, in seconds since the load of the round began.
     pub fault_s: f64,
-    /// The server's reply to it, by which its log has it.
+    /// The server's reply to the message, by which the message can be found in the server's log.
     pub reply: Option<String>,
 }
 
-/// Confidence of [`loss_bound`].
+/// Confidence of the bound that [`loss_bound`] returns.
 const CONFIDENCE: f64 = 0.95;
 
-/// Returns the share of faults that lose mail, below which the true share is with a confidence of 95 %, if none of so many
-/// rounds has lost mail: the upper limit of Clopper and Pearson for no event. `None` without a round.
+/// Returns an upper bound of the share of faults that lose mail, with a confidence of 95 %, if none of `rounds` rounds
+/// has lost mail. This is the upper limit of Clopper and Pearson for no event. `None` without a round.
 pub fn loss_bound(rounds: u64) -> Option<f64> {
     (rounds > 0).then(|| 1.0 - (1.0 - CONFIDENCE).powf(1.0 / rounds as f64))
 }
 
-/// Writes a bound in percent, for example `18.2 %`. It is rounded up, so that "fewer than" stays true.
+/// Formats a bound in percent, for example `18.2 %`. It is rounded up, so that "fewer than" stays true.
 pub fn bound_text(bound: f64) -> String {
     format!("{:.1} %", (bound * 1000.0).ceil() / 10.0)
 }

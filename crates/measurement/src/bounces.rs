@@ -1,29 +1,29 @@
-//! Mail that servers gave up on, as the notifications that reach a sink report it (RFC 3464).
+//! Mail that servers gave up on, as reported by the notifications that reach a sink (RFC 3464).
 use crate::ledger::{Ledger, MarkResult};
 use crate::record::{BounceRow, Record};
 use crate::trace::{MessageName, RecipientId};
 use mailrun_mime::{Notice, NoticeAction, NoticeRecipient};
 
-/// Maximum number of reasons that are told apart.
+/// Maximum number of reasons that are listed separately. Further reasons count under the last one.
 const MAX_REASONS: usize = 64;
 
-/// Reports of the notifications about a run.
+/// Counts of the notifications about the messages of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Bounces {
-    /// Units that no server will deliver, each once.
+    /// Units that no server will deliver, as a set: a unit that was named twice is in it once.
     pub units: Ledger,
-    /// Notifications of any kind.
+    /// Number of notifications, whether they report failures or delays.
     pub notices: u64,
-    /// Units that a further notification named again.
+    /// Number of reports about a unit that an earlier notification had already named.
     pub repeated: u64,
-    /// Units that a server will try again.
+    /// Number of reports about a unit that a server will try again.
     pub delayed: u64,
     pub overflow: u64,
     reasons: Vec<BounceRow>,
 }
 
 impl Bounces {
-    /// Counts a notification about this message.
+    /// Counts a notification about a message, and the units that it reports.
     pub fn add(&mut self, message: &MessageName, notice: &Notice) {
         self.notices += 1;
         for recipient in &notice.recipients {
@@ -53,7 +53,7 @@ impl Bounces {
     }
 
     /// Adds the notifications of another worker, or of this worker since its last tick. A unit that
-    /// both have seen was named again.
+    /// both have seen counts as repeated.
     pub fn merge(&mut self, other: &Self) {
         let merged = self.units.merge(&other.units);
         self.notices += other.notices;
@@ -69,10 +69,11 @@ impl Bounces {
     }
 }
 
-/// Adds the units of a reason. Reasons beyond the limit count under the last one.
+/// Adds units to the row of their reason. When there are `MAX_REASONS` rows, a new reason counts
+/// under the last.
 fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
     let is_full = rows.len() >= MAX_REASONS;
-    // Texts often contain the recipient, so they cannot tell reasons apart.
+    // Texts often contain the recipient, so only the status and the reply code distinguish reasons.
     let code = |row: &BounceRow| row.text.get(..3).map(str::to_owned);
     let known = rows.iter().position(|known| known.status == row.status && code(known) == code(&row));
     match known.or(is_full.then_some(MAX_REASONS - 1)) {
@@ -81,8 +82,9 @@ fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
     }
 }
 
-/// Adds the notifications that a second sink has seen to the record of the first. What both
-/// have seen is counted twice here; their ledgers, which know each message, tell that apart.
+/// Adds the notifications that a second sink has seen to the record of the first. A notification
+/// that both have seen is counted twice here. The sinks' ledgers know each message and count it
+/// once.
 pub fn add(record: &mut Record, second: Record) {
     let sum = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).reduce(u64::saturating_add);
     record.bounces = join(std::mem::take(&mut record.bounces), second.bounces);

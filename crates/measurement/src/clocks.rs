@@ -1,33 +1,33 @@
-//! Errors of times between hosts. The time of a delivery depends on the clocks of the sink's host
-//! and of the source's host.
+//! Errors of times that are measured between hosts. A delivery begins on the clock of the source's
+//! host and ends on the clock of the sink's host.
 //!
 //! Times of one boot come from the same clock. The difference between two hosts' clocks is either
 //! measured by an exchange of messages or unknown. chrony's estimates for both hosts give another
 //! bound, which is used if it is smaller. Times are never corrected. Instead, the report states the
-//! bound, and a threshold that the error could decide is not judged.
+//! bound, and a threshold whose result the error could change makes the run invalid.
 use crate::reason::Reason;
 use crate::record::{Cause, Record};
 use crate::stage::Stage;
 use crate::threshold::clock_scale_ms;
 use std::time::Duration;
 
-/// An error of times is small if it is at most this fraction of them: one in ten.
+/// A time must be at least this many times as long as its error for the error to count as small.
 const ERROR_SHARE: f64 = 10.0;
 
-/// How wrong a time that was measured between two hosts may be.
+/// Maximum error of a time that was measured between two hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockError {
-    /// Both ends use the same clock.
+    /// There is no error, because both ends use the same clock.
     #[default]
     None,
     /// The error is at most the measured difference of the clocks plus the uncertainty of that
     /// measurement.
     Bound {
-        /// Absolute value.
+        /// Measured difference of the clocks, without its sign.
         difference: Duration,
         uncertainty: Duration,
     },
-    /// At most this long, according to chrony's estimates for both hosts.
+    /// The error is at most this long, according to chrony's estimates for both hosts.
     ByChrony(Duration),
     Unknown,
 }
@@ -64,8 +64,8 @@ impl ClockError {
     }
 }
 
-/// Reports the error of delivered times. The run is invalid if a threshold judges these times
-/// although the error is not small.
+/// Reports the error of delivered times, if there is one. The run is invalid if a threshold judges
+/// delivered times and the error is not small beside them.
 pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     let delivered = record.stage(Stage::Delivered)?;
     let median_ms = delivered.latency_ms.as_ref()?.p50;
@@ -85,7 +85,7 @@ pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     Some(Reason::new(cause, format!("{known}: {rest}")))
 }
 
-/// Describes the error of delivered times and how it is known. Returns `None` if there is no error.
+/// Describes the error of delivered times and its source. Returns `None` if there is no error.
 fn describe(error: ClockError) -> Option<String> {
     let size = time(error.size());
     Some(match error {
@@ -102,7 +102,7 @@ fn describe(error: ClockError) -> Option<String> {
     })
 }
 
-/// Formats a time in a unit that needs few digits.
+/// Formats a time in the largest of s, ms and us in which it is at least 1.
 fn time(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds >= 1.0 => format!("{seconds:.1} s"),

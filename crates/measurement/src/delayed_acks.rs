@@ -10,22 +10,24 @@ use crate::stage::Phase;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Shorter times cannot contain a delayed ACK.
+/// Times below this cannot contain a delayed ACK. The rule needs only their number.
 const SHORT: Duration = Duration::from_millis(10);
-/// Delayed ACKs take 40 ms plus the delay of a 250 Hz kernel's timers, or slightly less if our clock started late.
+/// Range of the cluster. Delayed ACKs take 40 ms plus the delay of a 250 Hz kernel's timers, or slightly less if our
+/// clock started late.
 const WITHIN_MS: Range<u64> = 38..45;
-/// Range of the same width before the cluster. If times are as frequent there, the distribution has a broad tail and no
+/// Range of the same width before the cluster. If times are as frequent here, the distribution has a broad tail and no
 /// cluster.
 const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
-/// Share of all times that must be in the cluster.
+/// Minimum share of all times that must be in the cluster.
 const MIN_SHARE: f64 = 0.01;
-/// Fewer times that do not overlap may be chance, or a few pauses of the whole server.
+/// Minimum number of times in the cluster that do not overlap. Fewer may be chance, or a few pauses of the whole
+/// server.
 const MIN_COUNT: u64 = 10;
-/// Times in the cluster must outnumber those before it by this factor.
+/// Minimum ratio of the times in the cluster to the times in the range before it.
 const MIN_RATIO: u64 = 3;
 
-/// Times in the cluster that do not overlap.
+/// Number of times in the cluster that do not overlap, so that a pause of the whole server counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimesApart {
     count: u64,
@@ -33,7 +35,7 @@ pub struct TimesApart {
 }
 
 impl TimesApart {
-    /// Counts a time from `began` to `ended` if it is in the cluster and began after the last counted one.
+    /// Counts the time from `began` to `ended` if it is in the cluster and begins after the last counted time ended.
     pub fn record(&mut self, began: Duration, ended: Duration) {
         let time = ended.saturating_sub(began);
         if time >= SHORT && WITHIN_MS.contains(&whole_ms(time)) && began >= self.until {
@@ -50,7 +52,7 @@ fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Times of one kind, counted in the ranges of the rule.
+/// Number of times of a phase in each range of the rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayedAcks {
     all: u64,
@@ -62,7 +64,8 @@ pub struct DelayedAcks {
 }
 
 impl DelayedAcks {
-    /// Counts the time from `began` to `ended`.
+    /// Counts the time from `began` to `ended` in its range, and in the cluster if it does not overlap the last counted
+    /// one.
     pub fn record(&mut self, began: Duration, ended: Duration) {
         self.all += 1;
         let time = ended.saturating_sub(began);
@@ -77,7 +80,7 @@ impl DelayedAcks {
         self.after += u64::from(AFTER_MS.contains(&ms));
     }
 
-    /// Counts the times of a distribution. Those in `apart` do not overlap.
+    /// Counts the times of a distribution. `apart` counts the times that do not overlap, which a histogram cannot tell.
     pub fn from_latencies(times: &Latencies, apart: TimesApart) -> Self {
         let between = |range: Range<u64>| {
             times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))

@@ -3,21 +3,22 @@ use crate::record::DomainRow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Number of domains that have their own row. All other domains share a row.
+/// Number of domains that have a row of their own. All other domains share one row, so that a
+/// record stays small.
 pub const MAX_DOMAINS: usize = 100;
 
-/// Units of a domain, as a source counts them.
+/// Units of a domain, by their fates at the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainFates {
     pub created: u64,
-    /// Units that the peer accepted responsibility for.
+    /// Units for which the peer took responsibility with a 250.
     pub accepted: u64,
     pub rejected: u64,
     pub failed: u64,
     pub in_doubt: u64,
 }
 
-/// Counts of a source by domain number. Empty if there is only one domain.
+/// Counts of a source, indexed by the number of the domain. Empty if there is only one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainTally(Vec<DomainFates>);
 
@@ -45,8 +46,8 @@ impl DomainTally {
         self.0.clear();
     }
 
-    /// Makes the rows of the run record, the largest first. `names` lists the domains by their
-    /// number. Units of other domains go into a shared row.
+    /// Makes the rows of the run record, the largest domain first. `names` lists the names by the
+    /// number of the domain. The row that all other domains share has an empty name.
     pub fn rows(&self, names: &[String]) -> Vec<DomainRow> {
         let row = |(place, fates): (usize, &DomainFates)| DomainRow {
             domain: names.get(place).cloned().unwrap_or_default(),
@@ -64,7 +65,7 @@ impl DomainTally {
     }
 }
 
-/// A unit that arrived for a domain other than the first that the worker saw.
+/// A unit that arrived for another domain than the first domain that the worker saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainUnit {
     pub sequence: u64,
@@ -72,7 +73,8 @@ pub struct DomainUnit {
     pub domain: u16,
 }
 
-/// Arrivals by domain, as a sink counts them.
+/// Arrivals at a sink, by the name of the recipient's domain. Domains beyond [`MAX_DOMAINS`] share
+/// the empty name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainArrivals(BTreeMap<Arc<str>, ArrivedUnits>);
 
@@ -89,7 +91,7 @@ impl DomainArrivals {
         self.0.entry(if is_full { Arc::default() } else { Arc::clone(name) }).or_default()
     }
 
-    /// Makes the rows of the run record, the largest first.
+    /// Makes the rows of the run record, the domain with the most units first.
     pub fn rows(&self) -> Vec<DomainRow> {
         let arrived = self.0.iter().filter(|(_, units)| units.delivered + units.duplicates > 0);
         let mut rows: Vec<DomainRow> = arrived
@@ -105,8 +107,8 @@ impl DomainArrivals {
     }
 }
 
-/// Joins the rows of source and sink. A domain without its own row at one end is counted in the
-/// shared row of both ends.
+/// Joins the rows of source and sink. If a domain is in the shared row at one end, its counts from
+/// the other end are also moved to the shared row, because the shared row cannot be divided.
 ///
 /// If the source had only one domain, the result is empty. `is_observed` is false if no sink
 /// counted arrivals.
@@ -145,7 +147,7 @@ fn add(row: &mut DomainRow, more: &DomainRow) {
     row.duplicates = Some(sum(row.duplicates, more.duplicates));
 }
 
-/// Sorts the rows by size. The shared row of all other domains comes last.
+/// Sorts the rows by size, the largest first. The shared row of all other domains comes last.
 fn sort(rows: &mut [DomainRow]) {
     let size = |row: &DomainRow| row.created.max(row.delivered.unwrap_or_default());
     rows.sort_by(|one, other| {

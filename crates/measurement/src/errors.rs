@@ -1,5 +1,5 @@
-//! Counts errors by phase and reply code, and keeps the first and last time and the first text and
-//! recipient of each kind.
+//! Counts errors by kind, which is a pair of phase and reply code. Each kind keeps the time of its
+//! first and last error, and the text and the recipient of the first.
 use crate::record::ErrorRow;
 use crate::stage::Phase;
 use mailrun_text::printable::clipped;
@@ -9,19 +9,19 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorEvent<'a> {
     pub phase: Phase,
-    /// Reply code, or 0 without a reply.
+    /// Reply code of the server, or 0 if there was no reply.
     pub code: u16,
-    /// Text of the peer, or a description of the event.
+    /// Text of the peer's reply, or our description of the event.
     pub text: &'a str,
     pub at: Duration,
 }
 
-/// Errors by phase and reply code, with the first text of each kind. The number of kinds is
-/// limited, so that a peer that sends ever new codes cannot use up memory.
+/// Errors by phase and reply code. The number of kinds is limited, so that a peer that keeps
+/// sending new codes cannot use up memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     kinds: BTreeMap<(Phase, u16), ErrorKind>,
-    /// Errors of kinds beyond the limit, under the phase of the first such error.
+    /// Errors beyond the limit of kinds, listed under the phase of the first of them.
     other: Option<(Phase, ErrorCount)>,
 }
 
@@ -54,11 +54,12 @@ impl ErrorCount {
 impl Errors {
     const MAX_KINDS: usize = 64;
     const MAX_TEXT_CHARACTERS: usize = 200;
-    /// The longest address has 254 bytes (RFC 5321 §4.5.3.1.3).
+    /// Addresses have at most 254 bytes (RFC 5321 §4.5.3.1.3), so this never cuts a valid one.
     const MAX_SAMPLE_CHARACTERS: usize = 256;
 
-    /// Counts an error. `sample` returns its recipient, if a recipient has been named. It is called
-    /// only for the first error of a kind.
+    /// Counts an error, and keeps the text and the recipient of the first error of each kind.
+    /// `sample` returns the recipient, if the error concerns one. It is called only for the first,
+    /// because making the text allocates memory.
     pub fn add(&mut self, error: ErrorEvent<'_>, sample: impl FnOnce() -> Option<String>) {
         let count = ErrorCount::one(error.at);
         if let Some(kind) = self.kinds.get_mut(&(error.phase, error.code)) {
@@ -87,8 +88,8 @@ impl Errors {
         })
     }
 
-    /// Makes the rows of the run record, in the order of a dialogue. `origin_ns` must be the origin
-    /// of the record.
+    /// Makes the rows of the run record, ordered by phase. `origin_ns` must be the origin of the
+    /// record, from which the times of the rows count.
     pub fn rows(&self, origin_ns: u64) -> Vec<ErrorRow> {
         let origin = Duration::from_nanos(origin_ns);
         let second = |at: Duration| Some(at.saturating_sub(origin).as_secs_f64());

@@ -1,24 +1,25 @@
-//! Whether other programs of this host explain a missed limit.
+//! Decides whether other programs on this host explain a missed limit.
 //!
-//! On a busy host every program waits for a processor, so a rate is too low and a latency too high
-//! without any fault of the server. That excuses a miss only if foreign programs had a part in it,
-//! and only as far as the kernel's own account of the waits reaches. The rest of a latency is the
-//! server's, however busy the host was.
+//! On a busy host, every program waits for a processor, so rates are too low and latencies too high
+//! through no fault of the server. That excuses a missed limit only if programs that are not part
+//! of the run had a part in it, and only up to the waiting time that the kernel has measured. The
+//! rest of a latency counts against the server, however busy the host was.
 use crate::record::{ForeignLoad, HostProcess, Record, Surroundings, WaitRow};
 use crate::stage::Stage;
 
-/// Foreign programs count from this share of the processor time on.
+/// Minimum share of the processor time that foreign programs must use to count as an excuse.
 const MIN_FOREIGN_SHARE: f64 = 0.10;
-/// Nobody waits long for a processor while more than a tenth of the processor time is idle.
+/// Minimum busy share of the processor time. While more than a tenth of it is idle, nobody waits
+/// long for a processor.
 const MIN_BUSY_SHARE: f64 = 0.90;
-/// Steps in which a mean is added up.
+/// Number of steps of the sum that approximates a mean.
 const MEAN_STEPS: f64 = 1000.0;
-/// A program that used less of a processor is not named.
+/// A program is named only if it used at least this much of a processor.
 const MIN_NAMED_CORES: f64 = 0.05;
-/// Largest number of programs that a sentence names.
+/// Maximum number of programs that a sentence names.
 const MAX_NAMED: usize = 4;
 
-/// A host that was busy with foreign programs while load was offered.
+/// A host that foreign programs kept busy while load was offered.
 #[derive(Clone, Copy, Debug)]
 pub struct BusyHost<'a> {
     around: &'a Surroundings,
@@ -26,7 +27,7 @@ pub struct BusyHost<'a> {
     share: f64,
     busy_share: f64,
     cores: f64,
-    /// Messages per millisecond of the load.
+    /// Offered load in messages per millisecond.
     messages_per_ms: f64,
 }
 
@@ -43,18 +44,20 @@ impl<'a> BusyHost<'a> {
         Some(Self { around, foreign, share, busy_share, cores, messages_per_ms: created / offered_ms.max(1.0) })
     }
 
-    /// Returns the rate that there might have been without the foreign programs. If the server is
-    /// elsewhere, they used none of its processors.
+    /// Estimates the rate that would have been possible without the foreign programs. If the server
+    /// is on another host, they used none of its processors, and the rate stays as it is.
     pub fn rate_without(&self, per_s: f64) -> f64 {
         let share = if self.foreign.server_elsewhere { 0.0 } else { self.share };
         per_s / (1.0 - share).max(f64::EPSILON)
     }
 
-    /// Returns the time by which waits for a processor may have delayed the slowest messages, if
-    /// their share of all is `share`. These messages took `latency_ms`.
+    /// Returns how long waits for a processor may have delayed the slowest messages. `share` is
+    /// their share of all messages, and `latency_ms` is the time that they took.
     pub fn delay_ms(&self, share: f64, latency_ms: f64) -> f64 {
-        // The share of messages falls as their delay grows, so the delay is found by halving.
+        // The share of delayed messages falls as the delay grows, so bisection finds the longest
+        // possible delay.
         let mut most = (0.0, latency_ms.max(0.0));
+        // After 50 halvings, even an hour is exact to less than a nanosecond.
         for _ in 0..50 {
             let middle = (most.0 + most.1) / 2.0;
             most = if self.share_delayed(middle, latency_ms) >= share { (middle, most.1) } else { (most.0, middle) };
@@ -62,7 +65,7 @@ impl<'a> BusyHost<'a> {
         most.0
     }
 
-    /// Returns the mean time by which waits for a processor may have delayed a message.
+    /// Returns an upper bound of the mean time by which waits for a processor delayed a message.
     pub fn mean_delay_ms(&self, latency_ms: f64) -> f64 {
         let step_ms = latency_ms.max(0.0) / MEAN_STEPS;
         let shares =
@@ -70,8 +73,8 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() * step_ms
     }
 
-    /// Returns the greatest share of messages that waits may have delayed by more than `delay_ms`.
-    /// Messages that take `latency_ms` are under way in as many windows.
+    /// Returns the maximum share of messages that waits may have delayed by more than `delay_ms`. A
+    /// message that takes `latency_ms` may be under way in several windows.
     fn share_delayed(&self, delay_ms: f64, latency_ms: f64) -> f64 {
         // A message that took several windows may have waited in each of them.
         let windows = (latency_ms / (self.foreign.window_s * 1e3).max(1.0)).ceil().max(1.0) as usize;
@@ -83,10 +86,10 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() / rows.len().max(1) as f64
     }
 
-    /// Returns the greatest share of the messages under way in these windows that waits of the
-    /// processors can have delayed by more than `delay_ms`. Of the waits only the sum is known. They
-    /// delay the most messages if each of them has just this length. Each delays one message, or all
-    /// that come meanwhile if they come more often.
+    /// Returns the maximum share of the messages under way in these windows that waits for a
+    /// processor can have delayed by more than `delay_ms`. Only the sum of the waits is known. Most
+    /// messages are delayed if every wait was just this long. Each wait then delays one message, or
+    /// all messages that are due meanwhile.
     fn share_above(&self, delay_ms: f64, rows: &[WaitRow]) -> f64 {
         let waited_ms: f64 = rows.iter().map(|row| row.waited_ms.max(0.0)).sum();
         if delay_ms >= waited_ms {
@@ -97,8 +100,8 @@ impl<'a> BusyHost<'a> {
         (waited_share / messages_meanwhile.max(f64::EPSILON)).min(1.0)
     }
 
-    /// Says who was busy, for example `Other programs of this host used 51 % of its processors (sh
-    /// 0.61, python3 0.40), and 99 % were busy`.
+    /// Describes who was busy, for example
+    /// `Other programs of this host used 51 % of its processors (sh 0.61, python3 0.40), and 99 % were busy`.
     pub fn text(&self) -> String {
         format!(
             "Other programs of this host used {:.0} % of its processors{}, and {:.0} % were busy",
@@ -108,7 +111,8 @@ impl<'a> BusyHost<'a> {
         )
     }
 
-    /// Names the foreign programs with the processors that they used.
+    /// Lists the busiest foreign programs, each with the number of processors that it used on
+    /// average.
     fn names(&self) -> String {
         let length_s = self.around.load_processor_s.unwrap_or(f64::INFINITY) / self.cores;
         let used = |process: &HostProcess| process.processor_s / length_s;
@@ -124,7 +128,8 @@ fn busy_share(around: &Surroundings) -> Option<f64> {
     around.used_share.filter(|share| *share >= MIN_BUSY_SHARE)
 }
 
-/// Returns why nobody can say whether foreign programs explain a miss, although the host was busy.
+/// Explains why foreign programs cannot be told from the server, although the host was busy.
+/// Returns `None` if they can, or if the host was not busy.
 pub(crate) fn unknown(record: &Record) -> Option<String> {
     let around = record.surroundings.as_ref()?;
     let reason = around.foreign.as_ref().map(|foreign| foreign.unknown.as_str()).filter(|reason| !reason.is_empty())?;

@@ -1,5 +1,5 @@
-//! Freshness: the share of time in which the newest message that has arrived is younger than a
-//! limit. It is computed per window.
+//! Freshness: the share of time in which the newest message that has arrived is younger than a limit. It is computed
+//! separately for each window of the run.
 //!
 //! ```text
 //! age of the newest   ╱│  ╱│      ╱│     it grows by a second each second, and an arrival of a newer message cuts it
@@ -16,27 +16,28 @@ use crate::record::{Ending, FreshWindow, Record, SeriesRow};
 use crate::series::step;
 use std::time::Duration;
 
-/// A last window shorter than this share of the others is joined to the window before it.
+/// If the last window is shorter than this share of a whole window, it is joined to the window before it. A few seconds
+/// would otherwise decide the worst window.
 const MIN_WINDOW_SHARE: f64 = 0.5;
-/// Maximum number of rows that are added for messages that were never sent: the seconds of a week.
+/// Maximum number of rows that are added for messages that were never sent, one per second of a week. A wrong time in a
+/// record could otherwise add any number of them.
 const MAX_UNSENT_ROWS: usize = 7 * 24 * 3600;
 
-/// Limit of the age, and the windows in which it is judged.
+/// Limit of the age, and the length of the windows in which it is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreshnessLimit {
-    /// The figures are fresh while the newest message is younger than this.
+    /// The run is fresh while the newest message is younger than this.
     pub age: Duration,
     /// Length of a window, or `None` for the whole run.
     pub window: Option<Duration>,
 }
 
-/// Returns the windows of a run, or `None` if nobody observed arrivals or if the run is shorter
-/// than a window.
+/// Returns the windows of a run, or `None` if arrivals were not observed or if the run is shorter than a window.
 ///
-/// The first window begins with the first second in which a message was due. The last window ends
-/// with the last such second, because after the load no new mail can arrive. Until the first message
-/// arrives, the age counts from the beginning. Messages that were due and never sent belong to the
-/// load.
+/// The first window begins with the first second in which a message was due. The last window ends with the last such
+/// second, because no new mail can arrive after the load. Until the first message arrives, the age counts from the
+/// beginning of the first window. Messages that were due but never sent belong to the load, so windows cover their
+/// time, too.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
     let delivered = record.ledger.delivered?;
     let rows = with_unsent(judged(&record.series)?, record);
@@ -54,6 +55,7 @@ pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<Fres
         age_s = row.oldest_ms.map_or(age_s + span_s, |ms| ms / 1e3);
         let from_s =
             begin as f64 + (row.second.saturating_sub(begin) as f64 / window_s).floor().max(0.0) * finite(window_s);
+        // A short rest after the last whole window belongs to that window.
         let is_rest = (end as f64 - from_s) < window_s * MIN_WINDOW_SHARE && window_s.is_finite();
         let is_same = |last: &FreshWindow| is_rest || (last.from_s - from_s).abs() < 1e-6;
         if !windows.last().is_some_and(is_same) {
@@ -68,26 +70,27 @@ pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<Fres
     Some(windows)
 }
 
-/// True if load was offered for a shorter time than a window.
+/// True if load was offered for less time than one window.
 pub(crate) fn is_shorter_than_window(record: &Record, limit: FreshnessLimit) -> bool {
     let seen_s = judged(&record.series).and_then(span).map_or(0, |(begin, end)| end.saturating_sub(begin));
     let length_s = record.offered_s.unwrap_or_default().max(seen_s as f64);
     limit.window.is_some_and(|window| length_s < window.as_secs_f64())
 }
 
-/// Returns the share of the worst window in percent.
+/// Returns the freshness of the worst window in percent.
 pub(crate) fn worst(windows: &[FreshWindow]) -> Option<f64> {
     windows.iter().map(|window| window.fresh_percent).min_by(f64::total_cmp)
 }
 
-/// Returns the rows from the first to the last row in which a message was due.
+/// Returns the rows from the first to the last row in which a message was due, or `None` if none was.
 fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
     let first = rows.iter().position(|row| row.created > 0)?;
     let last = rows.iter().rposition(|row| row.created > 0)?;
     rows.get(first..=last)
 }
 
-/// Adds rows up to the end of the load, if messages were due until then and never sent.
+/// Adds empty rows up to the planned end of the load if messages were due until then but never sent. Their time then
+/// counts as not fresh.
 fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let mut rows = rows.to_vec();
     let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
@@ -103,12 +106,12 @@ fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     rows
 }
 
-/// Returns the first second of the rows, and the end of the last row.
+/// Returns the begin of the first row and the end of the last row, in seconds.
 fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
     Some((rows.first()?.second, rows.last()?.second.saturating_add(step(rows))))
 }
 
-/// Returns the length of a window, or 0 if the whole run is the only window.
+/// Returns 0 for the infinite window that stands for the whole run, because infinity times 0 is not a number.
 fn finite(window_s: f64) -> f64 {
     if window_s.is_finite() { window_s } else { 0.0 }
 }

@@ -1,4 +1,4 @@
-//! Decides the verdict of a run: its reasons by their weight, and its outcome.
+//! Decides the verdict of a run: sorts the reasons against it by weight, and derives the outcome.
 //!
 //! ```text
 //! lost, duplicates, corrupt, rejected, failed … beyond what was granted or ordered   FAIL
@@ -8,7 +8,7 @@
 //! none of these                                                                      PASS
 //! ```
 //!
-//! Each reason has a [`Cause`]. Causes are ordered as in this table, and the first reason decides.
+//! Each reason has a [`Cause`]. Causes are ordered as in this table, and the first cause decides the outcome.
 use crate::account::{Topology, fates_sum, is_open_loop, is_watched, sum_of_fates, unsent};
 use crate::foreign_load::BusyHost;
 use crate::reason::Reason;
@@ -22,27 +22,27 @@ use crate::validity::{limits, warnings};
 use mailrun_text::words::{counted, grouped, listed};
 use std::time::Duration;
 
-/// In an open loop, the source did not offer the load if the 99th percentile of its start delay
-/// exceeds this.
+/// Limit of the 99th percentile of the start delay in an open loop. Beyond this limit, the source did not offer the
+/// load as it was planned.
 const LAG_LIMIT_MS: f64 = 10.0;
 /// In an open loop, at least this share of the requested rate must have been offered.
 const MIN_RATE_SHARE: f64 = 0.95;
-/// A source or sink that uses more of its threads' time than this share may itself have been the
-/// limit.
+/// A source or sink that was busy for more than this share of its threads' time may itself have been the limit, instead
+/// of the server.
 const MAX_BUSY_SHARE: f64 = 0.90;
-/// The rule about busy threads applies only to longer runs. In less time, a process is mostly busy
-/// starting and ending.
+/// Minimum length of a run for the rule about busy threads. In a shorter run, a process is mostly busy with starting
+/// and ending.
 const MIN_BUSY_S: f64 = 1.0;
-/// In a shorter run, the first connections dominate the rate. A missed rate then says nothing about
-/// the server.
+/// Minimum length of a run for the rule about the rate. In a shorter run, the first connections dominate the rate, so a
+/// missed rate says nothing about the server.
 const MIN_RATE_S: f64 = 1.0;
-/// Remark on a run without a server. A short report omits it, because it requires no action.
+/// Remark on a run in which the source sent to the sink. A short report omits it, because it requires no action.
 pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
-/// Deliveries fall behind if their rate is less than this share of the accepted messages' rate.
+/// Deliveries fall behind if their rate is below this share of the rate of accepted messages.
 const BEHIND_SHARE: f64 = 0.9;
-/// A shorter queue says nothing: so many messages may be under way in any server.
+/// Queues shorter than this are ignored, because any server may have this many messages under way.
 const MIN_QUEUE: u64 = 20;
-/// Number of stalls that are listed individually.
+/// Maximum number of stalls that a sentence lists.
 const MAX_NAMED_STALLS: usize = 3;
 
 impl Cause {
@@ -85,7 +85,8 @@ impl Cause {
         }
     }
 
-    /// True if this cause means that the account does not balance.
+    /// True if a run with this cause has an account that is not closed: messages are missing, doubled or changed, or
+    /// the counts cannot be trusted.
     fn keeps_open(self) -> bool {
         matches!(
             self,
@@ -104,17 +105,18 @@ impl Cause {
     }
 }
 
-/// Facts that the verdict needs and a record does not contain.
+/// Facts that the verdict depends on but that a record does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct VerdictInputs {
     pub topology: Topology,
-    /// Faults that the user ordered from this run's sink, or `None` without such faults.
+    /// Faults that the sink made because the user ordered them, or `None` if the user ordered none.
     pub ordered: Option<Ordered>,
-    /// If a pause in arrivals ended the wait for mail, the length of the pause.
+    /// Length of the pause in arrivals that ended the wait for mail, or `None` if the wait ended otherwise.
     pub quiet_timeout: Option<Duration>,
 }
 
-/// Derives the verdict on a run from the other parts of its record.
+/// Derives the verdict on a run from the other parts of its record. A part of a load (`--shard`) gets no verdict of its
+/// own, because only all parts together can be judged.
 pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
     if let Some(shard) = &record.shard {
         return part_verdict(shard);
@@ -127,6 +129,7 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
         || reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
     reasons.extend(threshold_reasons(record));
+    // If our own process ran out of memory, the mail that it lost track of says nothing about the server.
     if lacked_memory(record) {
         reasons.retain(|reason| !follows_from_death(reason.cause));
     }
@@ -146,8 +149,8 @@ fn part_verdict(shard: &ShardRow) -> Verdict {
     Verdict { why: reason.clone(), reasons: vec![reason], causes: vec![Cause::Remark], ..Verdict::default() }
 }
 
-/// Makes a verdict from reasons. They are sorted, and the first reason decides. `pass` is the text
-/// of a run without reasons against it.
+/// Makes a verdict from reasons: sorts them by cause, and lets the first decide the outcome. `pass` is the verdict's
+/// text if no reason changes the outcome.
 pub fn decide(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
     reasons.sort_by_key(|reason| reason.cause);
     let outcome = reasons.first().and_then(|reason| reason.cause.outcome());
@@ -169,26 +172,26 @@ pub fn add_reason(verdict: &mut Verdict, reason: Reason, pass: &str) {
     *verdict = Verdict { closed, ..decide(take_reasons(verdict).chain([reason]).collect(), pass) };
 }
 
-/// Takes the reasons out of a verdict that is to be decided again.
+/// Removes the reasons from a verdict, so that the caller can change them and decide again.
 pub fn take_reasons(verdict: &mut Verdict) -> impl Iterator<Item = Reason> + use<> {
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
     texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text })
 }
 
-/// Accepts causes that the user ordered. They no longer count against the run, and the verdict's
-/// text says so.
+/// Turns reasons with these causes into reasons that the user ordered. They no longer count against the run, and the
+/// text of the verdict says so.
 pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, pass: &str) {
     let closed = verdict.closed;
     let known = take_reasons(verdict).map(|known| match causes.contains(&known.cause) {
         true => Reason { cause: Cause::Ordered, ..known },
         false => known,
     });
-    // The first sentence states what was ordered.
+    // The sort is stable, so the sentence that states the order comes before the accepted reasons.
     let reasons = std::iter::once(reason).chain(known).collect();
     *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
 
-/// Describes how many messages passed a run with the outcome PASS.
+/// Describes how many messages passed, as the text of a verdict with the outcome PASS.
 pub fn pass_text(record: &Record) -> String {
     let ledger = &record.ledger;
     let created = ledger.created.unwrap_or_default();
@@ -226,8 +229,7 @@ pub fn pass_text(record: &Record) -> String {
     }
 }
 
-/// Finds contradictions between the counts of both ends, and units that did not fit into the
-/// ledgers.
+/// Reports counts of source and sink that contradict each other, and units that did not fit into the ledgers.
 fn account_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -255,7 +257,7 @@ fn death_reasons(record: &Record) -> Vec<Reason> {
     let reason = |party: &Party| {
         let death = party.died.as_ref()?;
         Some(match party.role {
-            // The relay is being measured, so its death always counts against it.
+            // The relay is under test, so its death always counts against it, even if it ran out of memory.
             Role::Relay => Reason::new(Cause::Died, death_text(relay_noun(party), death)),
             role @ (Role::Source | Role::Sink) => death_reason(role.name(), death),
         })
@@ -263,13 +265,13 @@ fn death_reasons(record: &Record) -> Vec<Reason> {
     record.parties.iter().filter_map(reason).collect()
 }
 
-/// Names the relay of a run. Only mailrun's own is called the relay; any other is the server.
+/// Returns the noun for the relay of a run: "relay" only for mailrun's own, and "server" for any other.
 fn relay_noun(party: &Party) -> &'static str {
     if party.name.starts_with("mailrun") { Role::Relay.name() } else { "server" }
 }
 
-/// Returns the reason that the death of our own source, sink or endpoint adds to the verdict. If
-/// that process ran out of memory, the server is not to blame.
+/// Returns the reason that the death of our own source, sink or endpoint adds to the verdict. If that process ran out
+/// of memory, the run is invalid instead of failed, because the server is not to blame.
 pub fn death_reason(name: &str, death: &Death) -> Reason {
     let cause = if death.out_of_memory { Cause::Exhausted } else { Cause::Died };
     Reason::new(cause, death_text(name, death))
@@ -283,13 +285,13 @@ pub fn death_text(name: &str, death: &Death) -> String {
     format!("The {name} {ended} at {:.1} s: {}{message}.", death.at_s, death.how)
 }
 
-/// True if our own source or sink ended for lack of memory.
+/// True if our own source or sink died because it ran out of memory.
 fn lacked_memory(record: &Record) -> bool {
     let ours = record.parties.iter().filter(|party| party.role != Role::Relay);
     ours.filter_map(|party| party.died.as_ref()).any(|death| death.out_of_memory)
 }
 
-/// True if the death of a source or sink may have led to this cause.
+/// True if the death of a source or sink may have led to this cause. Such a reason says nothing about the server.
 fn follows_from_death(cause: Cause) -> bool {
     matches!(
         cause,
@@ -308,14 +310,14 @@ fn has_death(record: &Record) -> bool {
     record.parties.iter().any(|party| party.died.is_some())
 }
 
-/// Finds lost, doubled, corrupt, rejected, failed and expired mail beyond what thresholds allow and
-/// rules ordered.
+/// Reports lost, duplicate, corrupt, rejected, failed and expired mail beyond the thresholds and beyond the faults that
+/// the user ordered.
 fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let bounds = OrderedBounds::of(record, circumstances);
     let fate_reasons = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
         match () {
-            // The threshold decides. If it is missed, it has its own reason.
+            // A threshold on this fate decides instead. If it is missed, it adds its own reason.
             () if has_threshold(record, fate) => None,
             () if count == 0 && bounds.min(fate) == 0 => None,
             () if !fate.is_fault() => None,
@@ -323,14 +325,14 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if matches!(fate, Fate::Failed | Fate::InDoubt) && gone_server(record).is_some() => None,
-            // The source could not connect. `validity::limits` reports which resource it lacked.
+            // The source itself could not connect. `validity::limits` reports which resource it lacked.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
     });
     let mut reasons: Vec<Reason> = fate_reasons.collect();
-    // A threshold may allow connections that fail now and then, but not a server that has
-    // disappeared.
+    // A threshold may allow connections that fail now and then, but not a server that has disappeared. This reason is
+    // therefore added in any case.
     if let Some(stall) = gone_server(record) {
         reasons.push(Reason::new(Cause::ServerGone, server_gone_text(record, stall)));
     }
@@ -341,8 +343,8 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     reasons
 }
 
-/// Returns the stall with which a server went away. `None` if a process is known to have died, or if
-/// the source lacked descriptors or ports.
+/// Returns the stall in which the server disappeared. Returns `None` if a process is known to have died or the source
+/// lacked descriptors or ports, because these explain the failed connections.
 fn gone_server(record: &Record) -> Option<&StallRow> {
     final_stall(record).filter(|_| !has_death(record) && refused_by_ourselves(record) == 0)
 }
@@ -355,7 +357,7 @@ fn refused_by_ourselves(record: &Record) -> u64 {
     times.fold(0, u64::saturating_add).saturating_mul(u64::from(record.workload.recipients.max(1)))
 }
 
-/// Reports the mail that our relay gave up on and reported to the senders.
+/// Reports mail that mailrun's relay gave up on, after which it notified the senders.
 fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
@@ -363,17 +365,17 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
-/// Bounds of each fate, derived from the faults that were ordered.
+/// Minimum and maximum of each fate if the sink made exactly the faults that the user ordered.
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
-    /// Fate that the verdict gives to mail that the sink was ordered to drop.
+    /// The fate under which mail counts that the sink was ordered to drop.
     missing: Fate,
-    /// If a pause in arrivals ended the wait for mail, the length of the pause.
+    /// Length of the pause in arrivals that ended the wait for mail, if a pause ended it.
     quiet_timeout: Option<Duration>,
-    /// Maximum number of units that a single reply or connection can concern.
+    /// Maximum number of units that a single reply or connection can affect.
     each: u64,
-    /// Number of units that may have escaped a fate because another fate came first.
+    /// Number of units that may have escaped an ordered fate because they had another fate before.
     slack: u64,
 }
 
@@ -388,18 +390,19 @@ impl OrderedBounds {
             topology: circumstances.topology,
             quiet_timeout: circumstances.quiet_timeout,
             missing: if ledger.lost.is_none() { Fate::NotDelivered } else { Fate::Lost },
+            // With streaming, a connection has two messages in transit, and a cut may concern both.
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
             // Records of other programs may contain any numbers, so the sum must not overflow.
             slack: others.into_iter().flatten().fold(0, u64::saturating_add),
         }
     }
 
-    /// True if this count is within the bounds.
+    /// True if the orders explain this number of units.
     fn contain(&self, fate: Fate, count: u64) -> bool {
         (self.min(fate)..=self.max(fate)).contains(&count)
     }
 
-    /// Lower bound of a fate, assuming that the ordered faults were made.
+    /// Returns the minimum number of units with this fate, assuming that the sink made all ordered faults.
     fn min(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
@@ -407,8 +410,8 @@ impl OrderedBounds {
             Fate::Lost | Fate::NotDelivered => 0,
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
-            // A refusal may concern a command that belongs to no message, or a message that is
-            // tried again.
+            // The sink may have refused a command that belongs to no message, or a message that was then tried again.
+            // So no unit needs to have these fates.
             Fate::Rejected | Fate::Failed | Fate::InDoubt | Fate::Bounced | Fate::Rewritten | Fate::Copied => 0,
         }
     }
@@ -418,10 +421,11 @@ impl OrderedBounds {
         match fate {
             Fate::Lost | Fate::NotDelivered if fate == self.missing => ordered.lost,
             Fate::Lost | Fate::NotDelivered => 0,
-            // A relay that gets no 250 sends the message again.
+            // A sender that gets no 250 sends the message again, so it may arrive twice.
             Fate::Duplicates => ordered.duplicates.saturating_add(ordered.unanswered),
             Fate::Corrupt => ordered.corrupt,
-            // With a relay in between, the source does not talk to the sink.
+            // With a server in between, the source does not talk to the sink, so the sink's faults cannot cause these
+            // fates.
             Fate::Rejected | Fate::Failed | Fate::InDoubt if self.topology == Topology::Server => 0,
             Fate::Rejected => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
             Fate::Failed | Fate::InDoubt => ordered.cuts.saturating_mul(self.each),
@@ -437,16 +441,16 @@ impl OrderedBounds {
     }
 }
 
-/// If no client has connected to the sink, this asks the user about the most likely causes.
+/// Question about the most likely causes if no client connected to the sink.
 const NOTHING_CAME: &str =
     " The sink has seen nothing of this run: does the server relay to it, or does it hold or discard this mail?";
-/// The remedy if recipients of a message that a server rewrites cannot be told apart. The ledger knows
-/// them by their addresses, unless they are numbered.
+/// Advice if the ledger cannot tell the recipients of a rewritten message apart. The ledger identifies recipients by
+/// their addresses unless they are numbered.
 const TAG_RECIPIENTS: &str =
     " If the server rewrites recipients, add --tag-recipients, which tells them apart by a number.";
-/// Number of pairs of addresses that a sentence names.
+/// Maximum number of pairs of addresses that a sentence names.
 const MAX_NAMED_PAIRS: usize = 3;
-/// Number of a sink's rules that a sentence names.
+/// Maximum number of the sink's rules that a sentence names.
 const MAX_NAMED_RULES: usize = 4;
 
 fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) -> String {
@@ -459,7 +463,8 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{faults}."),
         Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &faults),
         Fate::Duplicates => {
-            // Without ORCPT, a rewritten recipient may have the number of another one.
+            // If a server rewrites recipients without ORCPT, a rewritten recipient may by chance have the number of
+            // another one.
             let is_doubtful = record.workload.recipients > 1
                 && record.ledger.rewritten.is_some_and(|count| count > 0)
                 && record.rewrites.is_empty();
@@ -500,11 +505,11 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
     }
 }
 
-/// Says which recipients a server rewrote, for example `100 recipients were rewritten: to@a.example →
-/// other@b.example.`
+/// Describes which recipients a server rewrote, for example
+/// `100 recipients were rewritten: to@a.example → other@b.example.`
 fn rewritten_text(record: &Record, count: u64) -> String {
     let pairs = pairs_text(record.rewrites.iter().filter(|row| row.original.is_some()), count);
-    // Exim forgets ORCPT unless NOTIFY comes with it.
+    // Exim drops ORCPT unless NOTIFY comes with it, so the advice names both options.
     let asks = |parameter| record.workload.dsn.as_ref().is_some_and(|parameters| parameters.contains(parameter));
     let remedy = match asks("ORCPT") && asks("NOTIFY") {
         true => "",
@@ -516,11 +521,12 @@ fn rewritten_text(record: &Record, count: u64) -> String {
     format!("{} {were} rewritten{pairs}.", counted(count, "recipient"))
 }
 
-/// Says who got copies beside the recipients, for example `100 copies arrived for addresses that were
-/// no recipients: audit@b.example.`
+/// Describes who got copies in addition to the recipients, for example
+/// `100 copies arrived for addresses that were no recipients: audit@b.example.`
 fn copied_text(record: &Record, count: u64) -> String {
     let added: u64 = record.rewrites.iter().filter(|row| row.original.is_none()).map(|row| row.count).sum();
-    // The others are further addresses of rewritten recipients.
+    // Added recipients alone may not explain all copies. The rest went to further addresses of rewritten recipients, so
+    // name those pairs, too.
     let pairs = record.rewrites.iter().filter(|row| row.original.is_none() || added < count);
     let pairs = pairs_text(pairs, count).map_or_else(String::new, |pairs| format!(": {pairs}"));
     match count {
@@ -529,8 +535,8 @@ fn copied_text(record: &Record, count: u64) -> String {
     }
 }
 
-/// Lists the most frequent pairs of addresses. A pair that alone stands for `count` arrivals needs no
-/// number. Returns `None` without pairs.
+/// Lists the most frequent pairs of addresses. The number of arrivals is omitted for a pair that accounts for all
+/// `count` of them. Returns `None` without pairs.
 fn pairs_text<'r>(rows: impl Iterator<Item = &'r RewriteRow>, count: u64) -> Option<String> {
     let rows: Vec<&RewriteRow> = rows.filter(|row| !row.address.is_empty()).collect();
     let text = |row: &&RewriteRow| {
@@ -548,7 +554,8 @@ fn pairs_text<'r>(rows: impl Iterator<Item = &'r RewriteRow>, count: u64) -> Opt
     (!pairs.is_empty()).then(|| pairs.join(", "))
 }
 
-/// Reports what a server did to recipients that is no fault by itself, unless a threshold judges it.
+/// Reports rewritten and copied recipients as remarks. A server may be meant to do both, so they count against it only
+/// if a threshold says so.
 fn rewrite_notes(record: &Record) -> impl Iterator<Item = String> {
     let fates = [(Fate::Rewritten, rewritten_text as fn(&Record, u64) -> String), (Fate::Copied, copied_text)];
     fates.into_iter().filter_map(|(fate, text)| {
@@ -571,7 +578,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
     };
     let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
     let at_work = sinks.filter(|party| party.ordered.as_ref().is_some_and(|done| number(done) > 0));
-    // From `'.: drop 0.02' (15 times)`, remove the quotes, the command `.` and the count.
+    // In records, a rule looks like `'.: drop 0.02' (15 times)`. Remove the quotes, the command `.` and the count.
     let rule = |text: &String| {
         let rule = text.rsplit_once("' (").map_or(text.as_str(), |(rule, _)| rule).trim_matches('\'');
         rule.strip_prefix(".: ").unwrap_or(rule).to_owned()
@@ -583,15 +590,15 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
     if rules.is_empty() { String::new() } else { format!(" (the sink was told to: {})", rules.join(", ")) }
 }
 
-/// Reports mail that a server accepted and whose queue cannot be read. The mail may still be
-/// delivered later.
+/// Reports mail that a server accepted and that did not arrive, if the server's queue cannot be read. The server may
+/// still deliver this mail later.
 fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duration>, faults: &str) -> String {
     let within = quiet_timeout.map(|time| format!(" within {} s", time.as_secs_f64()));
     let were = if count == 1 { "was" } else { "were" };
     let explanation = missing_explanation(record, count);
     let server = known_server(record);
     let shows = server.map_or_else(String::new, |(_, command)| format!(" Look into the queue with {command}."));
-    // Without this time, the run was stopped and waited for nothing.
+    // Without a quiet time, the run was stopped instead of waiting, so a longer wait would not help.
     let waits = if quiet_timeout.is_some() { " A longer --lost-after waits for retries." } else { "" };
     let owner = server.map_or("the server", |(name, _)| name);
     format!(
@@ -603,8 +610,8 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     )
 }
 
-/// Says what the sink saw instead of `count` missing units. Returns an empty text if that explains
-/// nothing.
+/// Describes what the sink saw instead of `count` missing units. Returns an empty text if the sink saw nothing that
+/// explains them.
 fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(untraced) = untraced_text(record, count) {
         return format!(" {untraced}");
@@ -640,7 +647,7 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     format!(" {had}: {ended}.")
 }
 
-/// Says which mailboxes may hold mail that the sink has not seen.
+/// Describes mailboxes that may hold mail which the sink has not seen. Returns `None` if there are none.
 fn hidden_text(watched: &Watched) -> Option<String> {
     let whose = |count: u64, what: &str| {
         let (subject, verb) = match (watched.count, count) {
@@ -661,7 +668,7 @@ fn hidden_text(watched: &Watched) -> Option<String> {
     }
 }
 
-/// Says at which command of its client a connection ended.
+/// Describes after which command of its client a connection ended.
 fn last_command(phase: Phase) -> &'static str {
     match phase {
         Phase::Connect => "before the greeting",
@@ -685,8 +692,8 @@ fn receptions(record: &Record) -> impl Iterator<Item = &Reception> {
     sinks(record).filter_map(|party| party.reception.as_ref())
 }
 
-/// Formats the rules that acted, the most frequent first, for example `rcpt: greylist 4s (100
-/// times)`.
+/// Lists the rules that acted, the most frequent first, for example `rcpt: greylist 4s (100 times)`. Returns `None` if
+/// no rule acted.
 fn rules_text<'r>(sinks: impl Iterator<Item = &'r Party>) -> Option<String> {
     let mut rules: Vec<&RuleRow> =
         sinks.filter_map(|party| party.reception.as_ref()).flat_map(|sink| &sink.rules).collect();
@@ -703,8 +710,8 @@ fn rules_text<'r>(sinks: impl Iterator<Item = &'r Party>) -> Option<String> {
     (!rules.is_empty()).then(|| rules.join(", "))
 }
 
-/// Describes mail that reached the sink without a trace. If it is as much as `missing`, it is
-/// probably the run's own mail.
+/// Describes mail that reached the sink without a trace. If there is at least as much as the `missing` mail, it is
+/// probably the run's own mail from which the server removed the trace.
 fn untraced_text(record: &Record, missing: u64) -> Option<String> {
     let untraced = receptions(record).map(|sink| sink.untraced).fold(0, u64::saturating_add);
     let first = receptions(record).find(|sink| sink.untraced > 0)?;
@@ -720,7 +727,8 @@ fn untraced_text(record: &Record, missing: u64) -> Option<String> {
     Some(format!("{} without a trace arrived{fields}{question}", counted(untraced, "message")))
 }
 
-/// Says what the sink did by its rules, and what else it received, unless a reason says so already.
+/// Describes what the sink did because of its rules, and what else it received. Leaves out sentences that are already
+/// part of a reason.
 fn sink_notes(record: &Record, reasons: &[Reason]) -> Vec<String> {
     let is_new = |text: &String| !reasons.iter().any(|reason| reason.text.contains(text.as_str()));
     let rules = rules_text(sinks(record)).filter(is_new).map(|rules| format!("The sink acted by its rules: {rules}."));
@@ -730,8 +738,7 @@ fn sink_notes(record: &Record, reasons: &[Reason]) -> Vec<String> {
     rules.into_iter().chain(untraced).collect()
 }
 
-/// Returns the server's name and the command that shows its queue, if its greeting contains a known
-/// name.
+/// Returns the name of the server and the command that shows its queue, if the server's greeting contains a known name.
 fn known_server(record: &Record) -> Option<(&'static str, &'static str)> {
     let banner = record.server.as_ref()?.banner.to_ascii_lowercase();
     let known = [
@@ -743,7 +750,7 @@ fn known_server(record: &Record) -> Option<(&'static str, &'static str)> {
     known.into_iter().find(|(name, _)| banner.contains(&name.to_ascii_lowercase()))
 }
 
-/// Names the server under test at the beginning of a sentence.
+/// Returns the name of the server under test, as the first word of a sentence.
 fn server_name(record: &Record) -> &'static str {
     known_server(record).map_or("The server", |(name, _)| name)
 }
@@ -752,8 +759,8 @@ fn of_created(record: &Record) -> String {
     record.ledger.created.map_or_else(String::new, |created| format!(" of {}", grouped(created)))
 }
 
-/// Describes the most frequent error of a kind, for example ` (at data: 452 4.3.1 Insufficient
-/// system storage)`.
+/// Quotes the most frequent error that `is_meant` selects, for example
+/// ` (at data: 452 4.3.1 Insufficient system storage)`. The text is empty without such an error.
 fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
     let row = record.errors.iter().filter(|row| is_meant(row)).max_by_key(|row| row.count);
     row.map_or_else(String::new, |row| {
@@ -762,14 +769,15 @@ fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
     })
 }
 
-/// Quotes the reason of bounced units, for example `550 5.1.1 No such user`.
+/// Returns the reply that explains a bounce, for example `550 5.1.1 No such user`, or its status code if there was no
+/// reply.
 fn bounce_reason(row: &BounceRow) -> &str {
     let reason = if row.text.is_empty() { &row.status } else { &row.text };
     reason.trim_end_matches('.')
 }
 
-/// Finds the stall in which the server disappeared. It must last to the end of the run and contain
-/// failed connections.
+/// Finds the stall in which the server disappeared. Such a stall lasts until the end of the run, and connections failed
+/// in it while no message was rejected: a server that rejects is still there.
 fn final_stall(record: &Record) -> Option<&StallRow> {
     let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
     accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
@@ -796,7 +804,7 @@ fn server_gone_text(record: &Record, stall: &StallRow) -> String {
     )
 }
 
-/// Finds reasons why the figures may be misleading.
+/// Finds reasons why the figures may not describe the server.
 fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
     let reason = |cause: Cause| move |text: String| Reason::new(cause, text);
     let mut reasons: Vec<Reason> = warm_up_text(record).into_iter().map(reason(Cause::NothingTimed)).collect();
@@ -826,7 +834,7 @@ fn warm_up_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports how many sessions of a party ended in a panic. The fates of their messages are unknown.
+/// Reports how many sessions of a party ended in a panic. The fates of the messages of these sessions are unknown.
 pub fn defect_text(party: &Party) -> Option<String> {
     let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
     Some(format!(
@@ -837,8 +845,8 @@ pub fn defect_text(party: &Party) -> Option<String> {
     ))
 }
 
-/// Reports that the source fell behind its schedule in an open loop although a session was free.
-/// The measured times include this delay.
+/// Reports that the source fell behind its schedule in an open loop although a session was free. The measured times
+/// include this delay, so they are longer than the server's own times.
 pub fn behind_schedule(record: &Record) -> Option<String> {
     let lag = record.lag_ms.filter(|_| is_open_loop(record))?.p99;
     (lag > LAG_LIMIT_MS && !waits_outweigh(record, lag)).then(|| {
@@ -849,15 +857,15 @@ pub fn behind_schedule(record: &Record) -> Option<String> {
     })
 }
 
-/// True if the waits for busy sessions, which the server causes, are much longer than the source's
-/// own delay.
+/// True if messages waited for busy sessions much longer than the source itself delayed them. Only the server keeps
+/// sessions busy.
 fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
     record.stage(Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
 }
 
-/// Judges the source's own delay. The delay makes the run invalid only if it may have decided a
-/// threshold, and if no other threshold was certainly missed. `behind` is set if the source was
-/// late as a whole.
+/// Judges the source's own delay. It makes the run invalid only if it may have decided a threshold, and if no other
+/// threshold was certainly missed. Otherwise, `behind` becomes a remark, which is set if the source was late as a
+/// whole.
 pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
     let host = BusyHost::of(record);
@@ -893,33 +901,33 @@ fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
     ))
 }
 
-/// Returns the share of its workers' time that a party was busy, if that is so much that the party
-/// may have been the limit.
+/// Returns the share of time in which the workers of a party were busy. Returns `None` if the share is too small for
+/// the party to have been the limit.
 pub fn busy_share(party: &Party, duration_s: f64) -> Option<f64> {
     let workers = party.workers.filter(|_| duration_s >= MIN_BUSY_S)?;
     let share = party.work_s()? / (duration_s * f64::from(workers));
     (share >= MAX_BUSY_SHARE).then_some(share)
 }
 
-/// A requested rate that was not offered.
+/// A requested rate that was not offered, and whether that counts against somebody.
 pub enum MissedRate {
-    /// The server may not be to blame: the rate was requested for too short a time, or the host was
-    /// busy with other programs.
+    /// The miss counts against nobody. For example, the rate was requested for too short a time, or other programs kept
+    /// the host busy.
     Excused(Reason),
-    /// Beginning of the sentence about the missed rate, which the caller completes.
+    /// The miss counts against the server or the generator. The text begins a sentence, which the caller completes.
     Missed(String),
 }
 
-/// Describes a missed rate: in a complete open-loop run, the requested rate was not offered.
-/// Returns `None` otherwise. The sentence starts with `party_offered`.
+/// Reports that a complete run in an open loop did not offer the requested rate. Returns `None` for any other run. The
+/// sentence starts with `party_offered`, for example `The source offered`.
 pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
-    // The rate of the created stage counts from when a session took a message up, so the source's own
-    // delay at the end of the load lowers it. The count over the time of the offer has no such error.
+    // The rate of the created stage counts from when a session took a message up, so the source's own delay at the end
+    // of the load lowers it. The count divided by the time of the offer has no such error.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
-    // A Poisson count of n varies by √n. Twice that may be chance.
+    // A Poisson count of n has a standard deviation of √n. A miss of up to twice that may be chance.
     let tolerance = match record.workload.arrival {
         Arrival::Poisson => 2.0 / (created.count.max(1) as f64).sqrt(),
         Arrival::Closed | Arrival::Constant | Arrival::Market => 0.0,
@@ -953,10 +961,9 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)))
 }
 
-/// Returns the number of sources if they offered their parts of the load at different times. Then the
-/// server took all that was offered, over a longer time: all that was due was sent, and no message
-/// waited for a session as long as the offer exceeds its plan. A wait of half of that time may
-/// already be a stall of the server, so it excuses nothing.
+/// Returns the number of sources if the rate was missed only because they did not offer their parts at the same time.
+/// In that case, all that was due was sent, and no message waited for a session as long as the offer exceeded its plan.
+/// The limit is half of that time, because a longer wait may be a stall of the server.
 fn sources_apart(record: &Record, created: &StageRow, requested_per_s: f64) -> Option<usize> {
     let sources = record.parties.iter().filter(|party| party.role == Role::Source).count();
     let excess_s = record.offered_s? - created.count as f64 / requested_per_s;
@@ -964,8 +971,8 @@ fn sources_apart(record: &Record, created: &StageRow, requested_per_s: f64) -> O
     (sources > 1 && is_on_time).then_some(sources)
 }
 
-/// Reports a requested rate that was not offered. The blame goes to the generator if it was the
-/// limit, and to the server otherwise.
+/// Reports a requested rate that was not offered. It counts against the generator if the generator was the limit, and
+/// otherwise against the server.
 fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
     let is_our_fault = is_our_fault || between == Topology::Direct;
     let took = format!("{} took", server_name(record));
@@ -987,8 +994,8 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
     Some(Reason::new(Cause::RateMissed, text))
 }
 
-/// Finds thresholds that were missed, or that concern something that nobody observed. A missed
-/// limit of a fate weighs as much as the fate itself.
+/// Reports thresholds that were missed, or that concern something that nobody observed. A missed threshold on a fate
+/// weighs as much as the fate itself.
 pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.missed, threshold::fate_of(&row.expression)) {
@@ -1014,8 +1021,8 @@ pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     open.map(reason).chain(host_reason(record)).collect()
 }
 
-/// Finds out whether the host was busy with other programs, and whether this explains all that was
-/// missed. A miss that it does not explain is the server's.
+/// Reports that other programs kept the host busy if this may explain every missed threshold. A missed threshold that
+/// it does not explain counts against the server, so the host is then no excuse.
 fn host_reason(record: &Record) -> Option<Reason> {
     let host = BusyHost::of(record)?;
     let is_of_time = |row: &&ThresholdRow| {
@@ -1039,8 +1046,8 @@ fn is_explained(record: &Record, row: &ThresholdRow, host: Option<&BusyHost<'_>>
     host.is_some_and(|host| threshold::is_explained_by_host(record, row, host))
 }
 
-/// True if a threshold concerns this fate. In that case, the threshold decides. Without one, the
-/// fate must not occur at all.
+/// True if the user set a threshold on this fate, which then decides how often the fate may occur. Without a threshold,
+/// a fault must not occur at all.
 pub fn has_threshold(record: &Record, fate: Fate) -> bool {
     record.thresholds.iter().any(|row| threshold::fate_of(&row.expression) == Some(fate))
 }
@@ -1053,7 +1060,7 @@ fn missed_text(row: &ThresholdRow) -> String {
     format!("Threshold missed: {}; {}.", row.expression, parts.join(", as "))
 }
 
-/// Explains why the run ended early, and how much mail was still in transit.
+/// Explains why the run ended early, and reports how much mail was still in transit.
 pub fn ending_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let mut reasons = Vec::new();
@@ -1077,7 +1084,7 @@ pub fn ending_reasons(record: &Record) -> Vec<Reason> {
     reasons
 }
 
-/// Lists further facts that a reader must know.
+/// Lists further facts that do not decide the outcome but that a reader must know.
 fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let ledger = &record.ledger;
     let mut reasons: Vec<Reason> = queued_reason(record, circumstances).into_iter().collect();
@@ -1119,7 +1126,7 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     reasons
 }
 
-/// Reports the mail in the relay's queue, which is safe but not delivered.
+/// Reports mail that is still in the relay's queue. It is safe, but was not delivered before the run ended.
 fn queued_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
@@ -1133,7 +1140,7 @@ fn queued_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reaso
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Unfinished }, text))
 }
 
-/// Formats stalls, for example `Nothing was accepted from 1.5 s to 4.0 s.`
+/// Reports stalls, for example `Nothing was accepted from 1.5 s to 4.0 s.`
 pub fn stall_reasons(record: &Record) -> Vec<Reason> {
     let is_gone = final_stall(record).is_some();
     let stages = [Stage::Accepted, Stage::Delivered];
@@ -1155,8 +1162,8 @@ fn stage_stall_reason(record: &Record, stage: Stage, is_gone: bool) -> Option<Re
     Some(Reason::new(Cause::Stalled, format!("Nothing was {} {}.", stage.name(), listed(&named))))
 }
 
-/// Reports waits that are not the source's fault: all sessions were busy, either because the server
-/// was slow or because there were too few sessions.
+/// Reports how long messages waited because all sessions were busy. Such a wait is not the source's fault: the server
+/// was slow, or there were too few sessions.
 fn wait_note(record: &Record) -> Option<String> {
     let waited = record.stage(Stage::Created)?.latency_ms?.p99;
     (waited > LAG_LIMIT_MS && behind_schedule(record).is_none()).then(|| {
@@ -1168,20 +1175,21 @@ fn wait_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports that deliveries fell behind acceptance, for example `Deliveries fell behind: accepted
-/// 50/s, delivered 18/s, and the queue grew to 345.` The rates alone do not always show it, because a
-/// queue that is released at once has a high rate.
+/// Reports that deliveries fell behind acceptance, for example
+/// `Deliveries fell behind: accepted 50/s, delivered 18/s, and the queue grew to 345.` The rates alone do not always
+/// show this, because a server that releases its queue at once delivers at a high rate.
 pub fn behind_note(record: &Record) -> Option<String> {
     let accepted = record.stage(Stage::Accepted)?;
     let delivered = record.stage(Stage::Delivered)?;
-    // Messages that never came may never have been in a queue.
+    // Messages that never arrived may never have been in a queue, so leave them out.
     let never = accepted.count.saturating_sub(delivered.count);
     let queued = |rows: &[SeriesRow]| rows.iter().map(|row| row.queued).max().unwrap_or_default().saturating_sub(never);
     let deepest = queued(&record.series);
     let load_end = record.series.iter().rposition(|row| row.accepted > 0)?;
     let (early, late) = record.series[..=load_end].split_at(load_end.div_ceil(3).min(load_end));
     let is_slower = delivered.rate_per_s? < BEHIND_SHARE * accepted.rate_per_s?;
-    // With a constant latency, the queue is as long at the end of the load as at its beginning.
+    // With a constant latency, the queue is as long at the end of the load as at its beginning. Only a queue that grows
+    // shows that deliveries fell behind.
     let has_grown = !early.is_empty() && queued(late) / 2 > queued(early).max(MIN_QUEUE);
     let is_long = deepest >= MIN_QUEUE.max(accepted.count / 20);
     (is_long && (is_slower || has_grown)).then(|| {
@@ -1197,7 +1205,8 @@ pub fn behind_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports notifications that decide no fate: those of a delay, and those that repeat others.
+/// Reports notifications that decide no fate: notifications of a delay, and notifications about units that had already
+/// bounced.
 fn notice_notes(record: &Record) -> impl Iterator<Item = String> {
     let texts = [
         (record.ledger.delay_notices, "delay notice", "the server tries this mail again"),
@@ -1220,8 +1229,8 @@ fn unsent_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports units that arrived without a 250. They count as delivered, but a reader should know
-/// about the lost replies.
+/// Reports units that arrived although the source received no 250 for them. They count as delivered, but a sender that
+/// retries would send them again.
 fn unheard_note(record: &Record) -> Option<String> {
     let LedgerRow { delivered, bounced, lost, not_delivered, accepted, queued, expired, .. } = record.ledger;
     let missing = lost.or(not_delivered)?;
@@ -1241,7 +1250,8 @@ fn is_nothing(count: &Option<u64>) -> bool {
     count.unwrap_or_default() == 0
 }
 
-/// Returns the user's word for the units of the ledger that were created, as in "1 of 1 message".
+/// Returns the noun for the units of the ledger, in the form that fits the number of created units, as in "1 of 1
+/// message".
 fn unit_noun(record: &Record) -> &'static str {
     match record.workload.recipients {
         0 | 1 if record.ledger.created == Some(1) => "message",

@@ -1,5 +1,5 @@
-//! Distributions of times: HdrHistograms in nanoseconds from 1 µs to 1 h with three digits, and
-//! their interval log.
+//! Distributions of times, and their interval log. Each distribution is an HdrHistogram of
+//! nanoseconds from 1 µs to 1 h with three digits.
 //!
 //! A worker records into its own distribution and clears it at every tick, and the collector adds
 //! the distributions up. An empty distribution costs two words. Otherwise its size depends on its
@@ -14,22 +14,24 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use std::io::{self, Read as _, Write};
 use std::time::{Duration, SystemTime};
 
-/// Shortest time that the histogram distinguishes. Shorter times read as 0 or as this time.
+/// Shortest time that the histogram distinguishes, 1 µs. Shorter times read as 0 or as 1 µs.
 const LOWEST_NS: u64 = 1_000;
-/// Longer times count as this time.
+/// Longest time that the histogram distinguishes, 1 h. Longer times count as 1 h.
 pub(crate) const HIGHEST_NS: u64 = 3_600_000_000_000;
 const NS_PER_MS: f64 = 1e6;
-/// Longest text that is read as a histogram. Texts that we write have at most a tenth of this
-/// length.
+/// Length of the longest text that is decoded. Our own texts have at most a tenth of this length. A
+/// hostile text could otherwise use up memory.
 const MAX_ENCODED_BYTES: usize = 1 << 20;
-/// Longest histogram that is read. With three digits and all times of 64 bits it has at most half of
-/// this length.
+/// Length of the longest histogram that is decoded. With three digits and all times of 64 bits, a
+/// histogram has at most half of this length.
 const MAX_INFLATED_BYTES: u64 = 1 << 20;
-/// Length of the header before the compressed bytes: a cookie and their length.
+/// Length of the header before the compressed bytes. It consists of a cookie and the number of
+/// compressed bytes.
 const DEFLATED_HEADER_BYTES: usize = 8;
-/// First bytes of a histogram of the format V2.
+/// First bytes of a histogram in the format V2, which decide how the rest is read.
 const COOKIE: [u8; 4] = [0x1c, 0x84, 0x93, 0x13];
-/// Length of its header, in which the length of the rest follows the cookie.
+/// Length of a histogram's own header in bytes. It contains the length of the rest, which follows
+/// the header.
 const HEADER_BYTES: usize = 40;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +58,7 @@ pub struct Latencies {
 
 impl Latencies {
     /// Creates a distribution with two significant digits instead of three, which takes an eighth
-    /// of the memory. Use it for times that are recorded several times per message. With three
+    /// of the memory. Use it for times that are recorded several times per message: with three
     /// digits, they would push a server's own data out of the processor's caches.
     pub fn coarse() -> Self {
         Self { histogram: None, digits: Precision::Two }
@@ -87,18 +89,18 @@ impl Latencies {
         self.recorded().map_or(0, |histogram| histogram.len())
     }
 
-    /// Returns the number of times that are at least `from` and less than `to`, to the histogram's
-    /// precision.
+    /// Returns the number of times from `from` (inclusive) to `to` (exclusive), as exactly as the
+    /// histogram keeps them.
     pub fn count_between(&self, from: Duration, to: Duration) -> u64 {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
         let from = ns(from);
         let to = ns(to).saturating_sub(1);
-        // The histogram would count times beyond its last bucket as if they were in it.
+        // hdrhistogram counts times beyond its last bucket as if they were in that bucket.
         let reached = self.recorded().filter(|histogram| histogram.max() >= from && to >= from);
         reached.map_or(0, |histogram| histogram.count_between(from, to))
     }
 
-    /// Returns the usual figures, or `None` without any times.
+    /// Returns the usual figures, from the minimum to the maximum, or `None` without any times.
     pub fn summary(&self) -> Option<LatencyMs> {
         let histogram = self.recorded()?;
         Some(LatencyMs {
@@ -114,7 +116,7 @@ impl Latencies {
     }
 
     /// Returns the time in milliseconds that the share `quantile` (0 to 1) of all times does not
-    /// exceed. Returns 0 without any times.
+    /// exceed, or 0 without any times.
     pub fn quantile_ms(&self, quantile: f64) -> f64 {
         self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
     }
@@ -124,34 +126,35 @@ impl Latencies {
         self.recorded().map_or(0.0, |histogram| histogram.stdev() / NS_PER_MS)
     }
 
-    /// Returns the recorded times in nanoseconds with their counts, in ascending order and to the
-    /// histogram's precision.
+    /// Returns the recorded times in nanoseconds with their counts, in ascending order. They are as
+    /// exact as the histogram keeps them.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let recorded = self.recorded().into_iter().flat_map(|histogram| histogram.iter_recorded());
         recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
     }
 
-    /// Encodes the distribution as interval logs do: HdrHistogram V2, deflated, Base64. Returns
-    /// `None` if it is empty.
+    /// Encodes the distribution in the form of interval logs (HdrHistogram V2, deflated, Base64),
+    /// or returns `None` if it is empty.
     pub fn encoded(&self) -> Option<String> {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(self.recorded()?, &mut bytes).ok()?;
         Some(STANDARD.encode(bytes))
     }
 
-    /// Decodes the output of [`Self::encoded`]. Returns `None` for anything else.
+    /// Decodes a text that [`Self::encoded`] has made, or returns `None` for any other text.
     pub fn decode(text: &str) -> Option<Self> {
         let text = Some(text).filter(|text| text.len() <= MAX_ENCODED_BYTES)?;
         let bytes = inflated(&STANDARD.decode(text).ok()?)?;
         let mut histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
         let digits =
             [Precision::Two, Precision::Three].into_iter().find(|digits| digits.number() == histogram.sigfig())?;
-        // A histogram that is added later may contain larger times.
+        // Let the histogram grow, because a histogram that is added later may contain longer times.
         histogram.auto(true);
         Some(Self { histogram: Some(Box::new(histogram)), digits })
     }
 
-    /// Returns the number of times that are at most `limit`, to the histogram's precision.
+    /// Returns the number of times that are at most `limit`, as exactly as the histogram keeps
+    /// them.
     pub fn count_within(&self, limit: Duration) -> u64 {
         self.count_between(Duration::ZERO, limit.saturating_add(Duration::from_nanos(1)))
     }
@@ -177,8 +180,8 @@ fn in_ms(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / NS_PER_MS
 }
 
-/// HdrHistogram interval log (`.hlog`), as every HdrHistogram tool reads it, with a line for each
-/// interval and tag.
+/// HdrHistogram interval log (`.hlog`), which every HdrHistogram tool can read. It has a line for
+/// each interval and tag.
 ///
 /// All values are nanoseconds.
 pub struct IntervalLog<W: Write> {
@@ -187,7 +190,7 @@ pub struct IntervalLog<W: Write> {
 }
 
 impl<W: Write> IntervalLog<W> {
-    /// Writes the header. Intervals count from `started`.
+    /// Writes the header of the log. The times of its intervals count from `started`.
     pub fn begin(mut to: W, started: SystemTime) -> io::Result<Self> {
         let mut serializer = V2DeflateSerializer::new();
         IntervalLogWriterBuilder::new()
@@ -201,7 +204,7 @@ impl<W: Write> IntervalLog<W> {
     }
 
     /// Writes an interval that begins `from` after the start. Commas, blanks and line ends in `tag`
-    /// become `_`.
+    /// become `_`, because the format does not allow them in a tag.
     pub fn write(&mut self, tag: &str, from: Duration, length: Duration, times: &Latencies) -> io::Result<()> {
         let tag = tag.replace([',', ' ', '\r', '\n'], "_");
         let nothing;
@@ -223,15 +226,16 @@ impl<W: Write> IntervalLog<W> {
             })
     }
 
-    /// Flushes and returns the writer.
+    /// Flushes the output and returns the writer to which the log was written.
     pub fn finish(mut self) -> io::Result<W> {
         self.to.flush()?;
         Ok(self.to)
     }
 }
 
-/// Inflates a histogram of the format V2. Returns `None` if it is too long, or if it announces more
-/// bytes than it has: its decoder would allocate them.
+/// Inflates a histogram in the format V2. Returns `None` if it is too long, or if its header
+/// announces more bytes than follow, because hdrhistogram's decoder would allocate the announced
+/// number.
 fn inflated(deflated: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let stream = deflated.get(DEFLATED_HEADER_BYTES..)?;

@@ -18,18 +18,18 @@ const PAGE_BYTES: usize = PAGE_WORDS * 8;
 const PAGE_BITS_LOG2: u32 = 15;
 const PAGE_BITS: u64 = 1 << PAGE_BITS_LOG2;
 const MAGIC: &[u8; 8] = b"MRLEDGR1";
-/// Number of pages that [`Ledger::clear`] keeps. They take 1 MB, which is enough for two ticks at
-/// any speed measured so far.
+/// Number of empty pages that [`Ledger::clear`] keeps. They take 1 MB, which is enough for two
+/// ticks at any speed measured so far.
 const SPARE_PAGES: usize = 256;
 
 type LedgerPage = Box<[u64; PAGE_WORDS]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkResult {
-    /// The unit had not been seen before.
+    /// The unit had not been seen before, and is now in the ledger.
     First,
     Again,
-    /// Not recorded, because the unit would need a page beyond the limit.
+    /// The unit was not recorded, because it would need a page beyond the limit.
     Full,
 }
 
@@ -69,7 +69,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Default limit of the pages' memory. It is enough for 536 million units.
+    /// Default limit of the memory for pages, 64 MB, which is enough for 536 million units.
     pub const LIMIT_BYTES: usize = 64 << 20;
 
     /// Creates an empty ledger whose pages take at most this many bytes.
@@ -97,7 +97,7 @@ impl Ledger {
         MarkResult::First
     }
 
-    /// Removes a unit. Returns whether it was there.
+    /// Removes a unit, and returns true if the ledger contained it.
     pub fn unmark(&mut self, sequence: u64, recipient: u32) -> bool {
         let (word, bit) = bit_position(sequence);
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
@@ -109,7 +109,7 @@ impl Ledger {
         was_there
     }
 
-    /// Removes the units that are in `other`. Returns their number.
+    /// Removes the units that are in `other`, and returns the number of removed units.
     pub fn remove(&mut self, other: &Self) -> u64 {
         let mut removed = 0;
         for (key, page) in &self.index {
@@ -130,7 +130,7 @@ impl Ledger {
     }
 
     /// Returns the number of units of the message with this number, whichever stage of the load it
-    /// belongs to.
+    /// belongs to, and whether or not it was sent in the warm-up.
     pub fn units_of(&self, number: u64) -> u32 {
         let (word, bit) = bit_position(number);
         let is_meant = |key: &PageKey| message_number(key.sequence()) >> PAGE_BITS_LOG2 == number >> PAGE_BITS_LOG2;
@@ -160,8 +160,8 @@ impl Ledger {
         self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
     }
 
-    /// Returns the first messages of which `other` lacks units, at most `limit` of them, with the
-    /// number of missing units.
+    /// Returns the first messages that have units in `self` but not in `other`, at most `limit` of
+    /// them. Each comes with its number of such units.
     pub fn messages_without(&self, other: &Self, limit: usize) -> Vec<(u64, u32)> {
         let mut keys: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         keys.sort_unstable_by_key(|(key, _)| (key.number, key.recipient));
@@ -189,8 +189,8 @@ impl Ledger {
         messages
     }
 
-    /// Calls `found` with each message that has units in `self` which are not in `other`, although
-    /// others of its units are. The lists are the recipients of the message that are only in `self`,
+    /// Calls `found` with each message that has units in both ledgers, and at least one unit that
+    /// is only in `self`. The arguments are the message, its recipients that are only in `self`,
     /// and all of its recipients in `other`.
     pub fn for_each_stranger(&self, other: &Self, mut found: impl FnMut(u64, &[u32], &[u32])) {
         let mut ours: BTreeMap<u64, Vec<PageKey>> = BTreeMap::new();
@@ -225,8 +225,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the units whose messages have these numbers, whether they belong to the warm-up or
-    /// not.
+    /// Returns the units of messages whose numbers are in one of these ranges, including messages
+    /// of the warm-up.
     pub fn within(&self, numbers: &[Range<u64>]) -> Self {
         let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in &self.index {
@@ -248,7 +248,8 @@ impl Ledger {
         subset
     }
 
-    /// Returns the units of messages that were due in a stage of the load, counted from 1.
+    /// Returns the units of messages that were due in the stage of the load with this number, from
+    /// 1.
     pub fn of_load_stage(&self, stage: u8) -> Self {
         self.pages_where(|sequence| load_stage_of(sequence) == stage)
     }
@@ -258,7 +259,8 @@ impl Ledger {
         self.pages_where(|sequence| sequence < WARM_UP_SEQUENCE)
     }
 
-    /// Copies the pages whose first sequence number is meant.
+    /// Copies the pages that `is_meant` selects by their first sequence number. All units of a page
+    /// belong to the same stage of the load, and all or none of them to the warm-up.
     fn pages_where(&self, is_meant: impl Fn(u64) -> bool) -> Self {
         let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in self.index.iter().filter(|(key, _)| is_meant(key.sequence())) {
@@ -274,7 +276,8 @@ impl Ledger {
         (self.pages.len() + self.spare.len()) * PAGE_BYTES
     }
 
-    /// Removes all units, but keeps some pages for later units.
+    /// Removes all units, but keeps up to `SPARE_PAGES` pages, so that a worker does not allocate
+    /// them anew after every tick.
     pub fn clear(&mut self) {
         let room = SPARE_PAGES.saturating_sub(self.spare.len());
         self.pages.truncate(room);
@@ -285,8 +288,8 @@ impl Ledger {
         self.count = 0;
     }
 
-    /// Writes the magic number, the number of pages, and the recipient, number and bits of each
-    /// page, all little-endian.
+    /// Writes the ledger: the magic number, the number of pages, and the recipient, number and bits
+    /// of each page. All numbers are little-endian.
     pub fn write_to(&self, mut to: impl Write) -> io::Result<()> {
         let mut order: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         order.sort_unstable();
@@ -300,8 +303,9 @@ impl Ledger {
         to.flush()
     }
 
-    /// Reads the output of [`Self::write_to`]. Anything else is an error, and so are more than
-    /// [`Self::LIMIT_BYTES`] of pages. Memory grows only with what is actually read.
+    /// Reads a ledger that [`Self::write_to`] has written. Fails on anything else, and on more than
+    /// [`Self::LIMIT_BYTES`] of pages. Memory grows only with the bytes that are actually read,
+    /// whatever the header announces.
     pub fn read_from(from: impl Read) -> io::Result<Self> {
         match Self::read_arrivals(from)? {
             [ledger, bounced, rewritten] if bounced.index.is_empty() && rewritten.index.is_empty() => Ok(ledger),
@@ -309,15 +313,16 @@ impl Ledger {
         }
     }
 
-    /// Writes what a sink knows: the units that arrived, the units that notifications reported as
-    /// undeliverable, and those of the first that arrived only under other addresses. Each ledger
-    /// follows the one before. Empty ledgers at the end are left out.
+    /// Writes the ledgers of a sink one after the other: the units that arrived, the units that
+    /// notifications reported as undeliverable, and the arrived units that arrived only under other
+    /// addresses. Empty ledgers at the end are left out.
     pub fn write_arrivals(ledgers: [&Self; 3], mut to: impl Write) -> io::Result<()> {
         let last = ledgers.iter().rposition(|ledger| ledger.count() > 0).unwrap_or_default();
         ledgers[..=last].iter().try_for_each(|ledger| ledger.write_to(&mut to))
     }
 
-    /// Reads the output of [`Self::write_arrivals`], as [`Self::read_from`] does.
+    /// Reads the ledgers that [`Self::write_arrivals`] has written, under the conditions of
+    /// [`Self::read_from`].
     pub fn read_arrivals(mut from: impl Read) -> io::Result<[Self; 3]> {
         let mut ledgers = [Self::default(), Self::default(), Self::default()];
         ledgers[0].read_pages(&mut from)?;
@@ -362,8 +367,8 @@ impl Ledger {
         self.index.get(&key).map(|&page| &self.pages[page])
     }
 
-    /// Returns the page with this key, and adds it if needed. Returns `None` if that would exceed
-    /// the limit.
+    /// Returns the index of the page with this key, and adds the page if needed. Returns `None` if
+    /// the new page would exceed the limit.
     #[inline]
     fn open_page(&mut self, key: PageKey) -> Option<usize> {
         match self.latest {
@@ -392,12 +397,12 @@ impl Ledger {
     }
 }
 
-/// Returns the position of a sequence number's bit in its page.
+/// Returns the word and the bit of a sequence number in its page.
 fn bit_position(sequence: u64) -> (usize, u64) {
     ((sequence >> 6) as usize % PAGE_WORDS, 1 << (sequence & 63))
 }
 
-/// Adds `theirs` to `ours`. Returns the number of bits that both had.
+/// Adds the bits of `theirs` to `ours`. Returns the number of bits that both pages had before.
 fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     let mut again = 0;
     for (ours, theirs) in ours.iter_mut().zip(theirs.iter()) {
@@ -407,7 +412,7 @@ fn merge_page(ours: &mut LedgerPage, theirs: &LedgerPage) -> u64 {
     again
 }
 
-/// Copies the bits of `page` in this range to `kept`.
+/// Copies the bits of `page` in this range to `kept`. Other bits of `kept` do not change.
 fn copy_bits(kept: &mut LedgerPage, page: &LedgerPage, bits: &Range<u64>) {
     for (number, (kept, word)) in kept.iter_mut().zip(page.iter()).enumerate() {
         let first = number as u64 * 64;

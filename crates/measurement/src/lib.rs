@@ -1,5 +1,5 @@
-//! The words and the arithmetic of a mail measurement: stages, trace, ledger, histograms, series,
-//! the run record.
+//! The terms and the arithmetic of a mail measurement: stages, the trace in each message, the ledger of seen messages,
+//! histograms, series, and the run record.
 //!
 //! ```
 //! use mailrun_measurement::{ClockId, Ledger, RunId, Trace, TraceReader, TraceResult, trace};
@@ -67,7 +67,7 @@
 //! record     the run record, `run.json`
 //! ```
 
-#![allow(missing_docs)] // no crate outside this workspace uses it: a name that says all has no sentence
+#![allow(missing_docs)] // only crates that other programs embed document every public item
 
 pub mod account;
 pub mod audit;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! source   counts a message in the stage in which it was due, and puts the stage into the sequence number
-//! sink     counts an arrival in that stage, without knowing the stages
-//! ledgers  have other pages for each stage, so the account of a stage is that of its pages
+//! sink     counts an arrival in the stage that its sequence number names, without knowing the load
+//! ledgers  have separate pages for each stage, so the account of a stage uses only the pages of the stage
 //! ```
 use crate::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, reconcile};
 use crate::ledger::Ledger;
@@ -13,8 +13,8 @@ use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the row of a stage, counted from 1. The account of its units equals the account of a source without a
-    /// sink. `open` units had no result when the source stopped.
+    /// Makes the row of a stage, counted from 1. Its units are accounted for as by a source without a sink. `open`
+    /// units had no result when the source stopped.
     pub fn load_stage_row(&self, number: u8, since: Stage, origin: Duration, open: u64) -> LoadStageRow {
         let nothing = Self::default();
         let tally = self.load_stages.get(usize::from(number) - 1).unwrap_or(&nothing);
@@ -40,8 +40,8 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// Makes the rows of the stages of which anything has arrived. They have no names, because a sink
-    /// does not know the load.
+    /// Makes a row for each stage of which something has arrived. The rows have no names, because a sink does not know
+    /// the load.
     pub fn load_stage_rows(&self, party: &str, origin: Duration) -> Vec<LoadStageRow> {
         let row = |(place, tally): (usize, &Self)| LoadStageRow {
             number: place as u32 + 1,
@@ -54,8 +54,8 @@ impl RunTally {
 }
 
 impl LoadStageRow {
-    /// Returns the record of a run in which only the messages of this stage were due. `run` is the
-    /// record of the whole run.
+    /// Returns the record of a run in which only the messages of this stage were due, so that thresholds on the stage
+    /// are judged like thresholds on a run. `run` is the record of the whole run.
     pub fn as_run(&self, run: &Record) -> Record {
         let is_within = |second: u64| (self.begin_s.floor()..self.end_s).contains(&(second as f64));
         Record {
@@ -64,7 +64,7 @@ impl LoadStageRow {
             due: self.due,
             series: run.series.iter().filter(|row| is_within(row.second)).cloned().collect(),
             observed_until_s: run.observed_until_s,
-            // Without a warm-up, this is the end of the load.
+            // There is no warm-up in this record, so the offer ends at this time.
             offered_s: Some(self.end_s),
             workload: Workload { arrival: run.workload.arrival, ..Workload::default() },
             lag_ms: run.lag_ms,
@@ -76,8 +76,8 @@ impl LoadStageRow {
     }
 }
 
-/// Settles the account of each stage of a source's record. `whole` is what the account of the whole
-/// run was settled with.
+/// Settles the account of each stage in a source's record. `whole` contains the inputs for the account of the whole
+/// run.
 pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     for row in &mut record.load_stages {
         let Ok(number) = u8::try_from(row.number) else { continue };
@@ -87,7 +87,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
         let arrived = whole.arrivals.map(|arrivals| arrivals.units.of_load_stage(number));
         let bounced = whole.arrivals.map(|arrivals| arrivals.bounced.of_load_stage(number));
         let arrivals = arrived.as_ref().zip(bounced.as_ref()).map(|(units, bounced)| {
-            // Nobody counts by stage what arrived changed.
+            // Sinks do not count changed messages by stage.
             Arrivals { corrupt: None, ..Arrivals::unharmed(units, bounced) }
         });
         let (queued, has_given_up) = match whole.queue {
@@ -108,7 +108,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
             failed: count(of_source.failed),
             in_doubt: count(of_source.in_doubt),
             has_reply_for_each: whole.has_reply_for_each,
-            // The source does not see deliveries, so it counts accepted units as in flight, too.
+            // The source does not see deliveries, so its own row counts accepted units as in flight, too.
             open: count(of_source.in_flight).saturating_sub(count(of_source.accepted)),
             overflow: 0,
             arrivals,
@@ -117,14 +117,14 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
         let has_overflow = whole.overflow > 0 || whole.arrivals.is_some_and(|arrivals| arrivals.overflow > 0);
         row.ledger = known_by_stage(ledger, has_overflow);
         if has_given_up {
-            // The relay does not tell which units it gave up, so some of the lost ones may be those.
+            // The relay does not tell which units it gave up on, so each missing unit may be either lost or expired.
             (row.ledger.lost, row.ledger.expired) = (None, None);
         }
     }
 }
 
-/// Counts the duplicates of each stage in a sink's record. `arrived` are the units that the sink has
-/// counted, and `source` is the record of the source.
+/// Counts the duplicates of each stage in a sink's record. `arrived` contains the units that the sink has counted, and
+/// `source` is the record of the source.
 pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
@@ -136,8 +136,8 @@ pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     }
 }
 
-/// Removes the figures that no party knows by stage. If a ledger had no room for some units, it is
-/// also unknown which units are missing.
+/// Removes the figures that are not known by stage. If a ledger had no room for some units, it is also unknown which
+/// units are missing.
 fn known_by_stage(ledger: LedgerRow, has_overflow: bool) -> LedgerRow {
     let known = |count: Option<u64>| count.filter(|_| !has_overflow);
     LedgerRow {
@@ -157,15 +157,15 @@ fn known_by_stage(ledger: LedgerRow, has_overflow: bool) -> LedgerRow {
     }
 }
 
-/// True if each message has one recipient. Then a unit is a message.
+/// True if each message has one recipient, so that units can be compared with messages.
 fn has_single_recipients(record: &Record) -> bool {
     let created = record.stage(Stage::Created).map_or(0, |row| row.count);
     let of_warm_up = record.warm_up.map_or(0, |warm_up| warm_up.created);
     record.ledger.created == Some(created.saturating_add(of_warm_up))
 }
 
-/// Adds the arrivals that a sink has counted to the stages of the source. A sink may not count by
-/// stage, and then says nothing about them.
+/// Adds the arrivals that a sink has counted by stage to the stages of the source. If the sink does not count by stage,
+/// nothing is added.
 pub(crate) fn join(
     rows: &mut [LoadStageRow],
     sink: &[LoadStageRow],

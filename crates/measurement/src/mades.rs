@@ -1,5 +1,5 @@
-//! Fields of a run record that only MADES has: the steps between the stages of the Business
-//! Application API, the loads of a market, and errors with the endpoint's codes.
+//! Fields of a run record that only a run over MADES has: the steps between the stages of the Business Application API,
+//! the loads of a market, and errors with the endpoint's codes.
 use crate::record::{LatencyMs, StageRow};
 use serde::{Deserialize, Serialize};
 
@@ -7,108 +7,112 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mades {
-    /// endpoint, toolbox, amqp or tracing.
+    /// Way of the messages: endpoint, toolbox, amqp or tracing.
     pub mode: String,
-    /// URL of the outbox; without the password.
+    /// URL of the outbox's broker, without the password.
     pub outbox_url: String,
-    /// URL of the inbox.
+    /// URL of the inbox's broker.
     pub inbox_url: String,
-    /// The brokers, as they name themselves.
+    /// The brokers, described by the properties that they sent on opening a connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub brokers: Vec<MadesBroker>,
-    /// Queues with their purpose and name.
+    /// Queues of the run, each with its purpose and its name.
     pub queues: Vec<MadesQueue>,
-    /// Recipient of the messages.
+    /// Receiver to which all messages are addressed.
     pub receiver: String,
-    /// Type of the messages that are sent.
+    /// Business type of the messages that are sent.
     pub message_type: String,
-    /// True if messages are durable.
+    /// True if messages were sent as durable, so that a broker keeps them over a restart.
     pub durable: bool,
     /// Content of the messages: random, xml, or a file.
     pub payload: String,
-    /// Largest number of messages that are created and not at their end.
+    /// Maximum number of messages that are under way at a time: created, but neither completed nor given up.
     pub max_in_transit: u64,
-    /// Largest number of transfers that are handed over and not settled.
+    /// Maximum number of transfers that are handed over to the broker but not yet settled.
     pub window: u64,
-    /// Time after which a message is given up.
+    /// Time after which the bench gives up on a message, in seconds.
     pub timeout_s: f64,
-    /// The shorter time that was asked for, if a threshold (`within`) needs a longer one.
+    /// Time-out that the user asked for, if a threshold (`within`) needed a longer one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_timeout_s: Option<f64>,
-    /// Mean number of messages under way over the run.
+    /// Mean number of messages that were under way, over the whole run.
     pub in_transit_mean: f64,
-    /// The steps from each to the next.
+    /// Steps of the messages, each from one stage to the next.
     pub hops: Vec<MadesHop>,
-    /// Faults, by kind and code.
+    /// Faults during the run, counted by kind and code.
     pub troubles: Vec<MadesTrouble>,
-    /// Times without a connection.
+    /// Times in which a connection to a broker was lost.
     pub outages: Vec<MadesOutage>,
-    /// Messages that came twice because a connection was cut before the broker learned that the bench had them.
+    /// Messages that came twice because a connection was cut before the broker learned that the bench had received
+    /// them.
     pub redelivered: u64,
-    /// Messages of others that came from the queues and were given back.
+    /// Messages of other senders that came from the queues and were returned to them.
     pub released: u64,
     /// Messages removed from the queues before the run, because --purge asked for it.
     pub purged: u64,
-    /// Messages that came out of the inbox after one that was created later.
+    /// Messages that came out of the inbox after another message that had been created later.
     pub reordered: u64,
-    /// Messages that were due, or could have been created, and had to wait for a place in transit or in the window.
+    /// Messages that were due, or could have been created, but had to wait because `max_in_transit` or `window` was
+    /// reached.
     pub waited_for_room: u64,
     /// Time of the endpoint's last reply, event or delivery, since the run began; `null` if there was none.
     pub last_answer_s: Option<f64>,
-    /// Time in which the broker gave no credit for a message that was to be sent; `null` if it always did.
+    /// Time in which a message could not be sent because the broker gave no credit; `null` if it always gave credit.
     pub no_credit: Option<MadesNoCredit>,
-    /// The market whose documents and times are the load, if it is one.
+    /// The market whose documents and times make up the load; `null` for any other load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub market: Option<MadesMarket>,
-    /// The acknowledgement documents that the receiving application sent back, if it was to send any.
+    /// Acknowledgement documents that the receiving application sent back; `null` if it was not asked to send any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acknowledgements: Option<MadesAcknowledgements>,
-    /// Counts of the stand-in for the endpoints itself, if there was one whose counts are known to be true.
+    /// Counts of the stand-in for the endpoints, to check the bench's counts; `null` if there was no stand-in, or if
+    /// its counts may be wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truth: Option<MadesTruth>,
 }
 
-/// A broker, as its open names it (AMQP 1.0 part 2 §2.7.1). Empty texts: it did not say.
+/// A broker, as it describes itself when a connection opens (AMQP 1.0 part 2 §2.7.1). A text is empty if the broker did
+/// not send it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesBroker {
-    /// outbox or inbox.
+    /// Side of the run that uses the broker: outbox or inbox.
     pub side: String,
-    /// Its container-id.
+    /// The broker's container-id.
     pub container: String,
-    /// Name of the product.
+    /// Name of the broker's product.
     pub product: String,
-    /// Version of the product.
+    /// Version of the broker's product.
     pub version: String,
 }
 
-/// The load of a market.
+/// The load of a market, and how much of it was sent and arrived in time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesMarket {
-    /// The shapes, in the order of the options.
+    /// Shapes that make up the load, in the order of the options.
     pub shapes: Vec<MadesShape>,
-    /// Seconds of the market in one of the run.
+    /// Number of seconds of the market that pass in one second of the run.
     pub acceleration: u32,
-    /// Time zone of the market.
+    /// Time zone of the market, in which its quarter-hours begin.
     pub time_zone: String,
-    /// Messages that were due and never created, because there was no room for them or no connection.
+    /// Messages that were due but never created, because too many were under way or there was no connection.
     pub missed: u64,
-    /// For each quarter-hour of the market a row of each shape that had messages due in it.
+    /// For each quarter-hour of the market, a row of each shape that had messages due in it.
     pub windows: Vec<MadesWindow>,
 }
 
-/// A shape of a market's load.
+/// A shape of a market's load: messages of one type that become due by one rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesShape {
-    /// The shape as it was typed: `heartbeat every 5m`.
+    /// The shape as the user typed it, for example `heartbeat every 5m`.
     pub name: String,
-    /// Type of its messages.
+    /// Business type of the shape's messages.
     pub message_type: String,
-    /// Its messages that were due, created or not.
+    /// Messages of the shape that were due, whether they were created or not.
     pub due: Option<u64>,
-    /// The stages of its messages, as in the run.
+    /// Messages of the shape that reached each stage, in the form of the run's own stages.
     pub stages: Vec<StageRow>,
 }
 
@@ -116,170 +120,174 @@ pub struct MadesShape {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesWindow {
-    /// Start of the quarter-hour on the market's clock, with its offset: `2026-03-29T03:00:00+02:00`.
+    /// Start of the quarter-hour on the market's clock with its offset, for example `2026-03-29T03:00:00+02:00`.
     pub begin: String,
-    /// The same in seconds since the run began; 0 if it began before the run.
+    /// Start of the quarter-hour in seconds since the run began; 0 if it started before the run.
     pub from_s: f64,
-    /// Name of the shape.
+    /// Name of the shape whose messages are counted.
     pub shape: String,
-    /// Messages that were due.
+    /// Messages that were due in the quarter-hour.
     pub due: u64,
-    /// Of these, created.
+    /// Due messages that were created.
     pub created: u64,
-    /// Arrived in the inbox; of tracing messages, the event.
+    /// Messages that arrived in the inbox. A tracing message counts when its event came.
     pub arrived: u64,
-    /// Reached the last stage.
+    /// Messages that reached the last stage.
     pub completed: u64,
-    /// Completed messages that came after their time-out.
+    /// Messages that reached the last stage after their time-out.
     pub late: u64,
-    /// Longest time from due to the last stage, of those that came before their time-out.
+    /// Longest time from when a message was due to its last stage. Messages that came after their time-out are left
+    /// out.
     pub slowest_ms: f64,
 }
 
-/// Sender of acknowledgement documents.
+/// The application that sends acknowledgement documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AcknowledgementSender {
-    /// The bench, as the receiving application.
+    /// The bench sends them, in the role of the receiving application.
     #[default]
     Bench,
-    /// The receiver of the messages. What happened to its documents on their way is unknown.
+    /// The receiver of the messages sends them, so what happened to its documents on their way is unknown.
     Receiver,
 }
 
-/// Acknowledgement documents, which the bench sent back as the receiving application, or awaited from the receiver.
+/// Acknowledgement documents: either the bench sent them back in the role of the receiving application, or it waited
+/// for the receiver's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesAcknowledgements {
-    /// Sender of the documents.
+    /// The application that sent the documents.
     pub sender: AcknowledgementSender,
-    /// Queue that they went into; empty if the receiver sent them.
+    /// Queue into which the bench put the documents; empty if the receiver sent them.
     pub outbox: String,
-    /// Code that they were addressed to: the sender's, as the inbox had it. If the receiver sent them, its own.
+    /// Code to which the documents were addressed. It is the code of the sender as found in the inbox or, if the
+    /// receiver sent the documents, the receiver's own.
     pub receiver: String,
-    /// Their message type; empty if the receiver sent them.
+    /// Message type of the documents; empty if the receiver sent them.
     pub message_type: String,
-    /// Documents sent: one for each message that arrived unchanged.
+    /// Documents that were sent, one for each message that arrived unchanged.
     pub sent: u64,
-    /// Of these, accepted by the broker.
+    /// Sent documents that the broker accepted.
     pub accepted: u64,
-    /// Returned by the broker.
+    /// Sent documents that the broker returned.
     pub returned: u64,
-    /// Rejected by the endpoint, with an error reply or a status.
+    /// Sent documents that the endpoint rejected with an error reply or a status.
     pub refused: u64,
-    /// Given up by the endpoint: an event FAILED, or a final status of that name.
+    /// Sent documents that the endpoint gave up on, with an event FAILED or a final status of that name.
     pub failed: u64,
-    /// Documents that came out of the sender's inbox changed; each copy counts, and acknowledges nothing.
+    /// Documents that came out of the sender's inbox changed. Each copy counts, and none of them acknowledges a
+    /// message.
     pub corrupt: u64,
-    /// Messages whose document has a reason code other than A01. They are not in the stage acknowledged.
+    /// Messages whose document has a reason code other than A01. They do not count in the stage acknowledged.
     pub rejecting: u64,
     /// Documents that acknowledge no message of this run.
     pub unknown: u64,
     /// Acknowledgement documents that could not be read.
     pub unreadable: u64,
-    /// Time of the way back, from the inbox to the acknowledgement.
+    /// Time of the way back, from a message's arrival in the inbox to its acknowledgement.
     pub way_back_ms: Option<LatencyMs>,
 }
 
-/// Counts of a stand-in, beside the bench's own counts.
+/// Counts and times of a stand-in for the endpoints, beside the bench's own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTruth {
-    /// The counts.
+    /// Numbers that both the stand-in and the bench have counted.
     pub counts: Vec<MadesCount>,
-    /// Times that messages took to each stage.
+    /// Times that messages took to each stage, measured by both.
     pub times: Vec<MadesTimes>,
 }
 
-/// A number that both have counted.
+/// A number that both the stand-in and the bench have counted, to check the bench.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesCount {
-    /// Name of the number.
+    /// Name of the number that both have counted.
     pub name: String,
-    /// Count of the stand-in.
+    /// Number according to the stand-in.
     pub done: u64,
-    /// Count of the bench.
+    /// Number according to the bench.
     pub seen: u64,
 }
 
-/// Times that both have measured.
+/// Times to a stage that both the stand-in and the bench have measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTimes {
-    /// The stage.
+    /// Stage at which the times end.
     pub stage: String,
-    /// Since the stand-in took the message out of the outbox.
+    /// Times according to the stand-in, since it took the message out of the outbox.
     pub done_ms: Option<LatencyMs>,
-    /// Since the message was created, or was due, as the bench saw it.
+    /// Times according to the bench, since the message was created or was due.
     pub seen_ms: Option<LatencyMs>,
 }
 
-/// A queue.
+/// A queue at a broker that the run used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesQueue {
-    /// outbox, reply, event or inbox.
+    /// Purpose of the queue: outbox, reply, event or inbox.
     pub role: String,
-    /// Its name at the broker.
+    /// Name of the queue at the broker.
     pub name: String,
-    /// Messages of others that came from it, and were given back.
+    /// Messages of other senders that came from the queue and were returned to it.
     pub foreign: u64,
 }
 
-/// A step from one stage to the next.
+/// A step of messages from one stage to the next.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesHop {
-    /// The stage it begins at.
+    /// Stage at which the step begins.
     pub from: String,
-    /// The stage it ends at.
+    /// Stage at which the step ends.
     pub to: String,
-    /// Messages that were timed at both.
+    /// Messages that were timed at both stages.
     pub count: u64,
-    /// Messages that reached the second stage first; they count as a step of zero length.
+    /// Messages that reached the second stage first. They count as a step of zero length.
     pub overtaken: u64,
     /// Duration of the step; `null` if nothing was timed.
     pub latency_ms: Option<LatencyMs>,
 }
 
-/// A fault.
+/// A kind of fault, and how often it occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTrouble {
-    /// Kind in a word or two: error reply, FAILED, time-out, …
+    /// Kind of the fault in a word or two: error reply, FAILED, time-out, …
     pub kind: String,
-    /// The peer's own code; empty if it gave none.
+    /// Code that the peer gave; empty if it gave none.
     pub code: String,
-    /// The first text reported.
+    /// Text of the first fault of this kind and code.
     pub text: String,
-    /// Number of times.
+    /// Number of faults.
     pub count: u64,
 }
 
-/// Time in which the broker let the bench send nothing.
+/// Time in which the bench could not send because the broker gave no credit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesNoCredit {
-    /// Seconds since the run began, when a message first waited for credit.
+    /// Time at which a message first waited for credit, in seconds since the run began.
     pub first_s: f64,
-    /// Sum of all waits in seconds.
+    /// Total time of all waits, in seconds.
     pub total_s: f64,
 }
 
-/// A time without a connection.
+/// A time in which the bench had no connection to a broker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesOutage {
-    /// outbox or inbox.
+    /// Side whose connection was lost: outbox or inbox.
     pub side: String,
-    /// Seconds since the run began.
+    /// Begin of the outage in seconds since the run began.
     pub began_s: f64,
-    /// Length in seconds.
+    /// Length of the outage in seconds.
     pub lasted_s: f64,
-    /// True if it lasted until the run ended, or the connection was given up.
+    /// True if the outage lasted until the run ended or the bench gave up on the connection.
     pub to_the_end: bool,
-    /// Reason why the connection ended.
+    /// Reason why the connection ended, in the words of the peer or the system.
     pub why: String,
 }

@@ -14,15 +14,15 @@ use crate::time_axis::align;
 use std::collections::BTreeMap;
 
 const NS_PER_S: i128 = 1_000_000_000;
-/// A relay may deliver for this long after the source's last second. Later rows must come from
+/// Maximum time that a relay may go on delivering after the source's last second. Rows of later times must come from
 /// another host's clock.
 const MAX_TAIL_S: u64 = 24 * 3600;
 
-/// Joins the records of source and sink into the run's record, and enters the ledger. No number in
-/// the record of a sink on another host can cause an overflow. The verdict remains open, because
-/// the caller may still add parties that it watched. The caller must then call `judge::judge`.
+/// Joins the records of source and sink into the run's record, and enters the ledger. Identity, host, surroundings and
+/// workload come from the source.
 ///
-/// Identity, host, surroundings and workload come from the source.
+/// No number in the record of a sink on another host can cause an overflow. The verdict remains open, because the
+/// caller may still add parties that it watched. The caller must then call `judge::judge`.
 pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
     let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
@@ -50,7 +50,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.observed_until_s = run.observed_until_s.into_iter().chain(until_s).reduce(f64::max);
     }
     if run.ledger.delivered.is_some() && run.stage(Stage::Delivered).is_none() {
-        // A sink that has seen nothing leaves no row, but that nothing arrived is known.
+        // A sink that has received nothing has no row for the stage. Add an empty row, because it is known that nothing
+        // arrived.
         let nothing = as_seen_from_source(StageRow::new(Stage::Delivered, "sink"), None, &run.ledger);
         run.stages.push(nothing);
     }
@@ -62,8 +63,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
     run
 }
 
-/// Adds facts to the sink's stage that only the source knows: the messages that never arrived, and
-/// whether a trace's time comes from the creation or from the schedule.
+/// Adds facts to the sink's row that only the source knows: how many messages never arrived, and whether latencies
+/// count from the creation or from the schedule.
 fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerRow) -> StageRow {
     if matches!(row.name, Stage::Delivered | Stage::Announced) {
         let missing =
@@ -74,11 +75,11 @@ fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerR
     row
 }
 
-/// Converts the sink's times, which count from its own origin, into times of the run.
+/// Converts the sink's times, which count from its own origin, to times of the run.
 struct SinkClock {
-    /// Origin of the sink in seconds after the origin of the run.
+    /// Distance from the run's origin to the sink's origin in seconds.
     shift_s: f64,
-    /// End of the times that can belong to the run.
+    /// Last time that can belong to the run, in seconds.
     end_s: f64,
 }
 
@@ -88,8 +89,8 @@ impl SinkClock {
         Self { shift_s: (i128::from(sink.origin_ns) - i128::from(run.origin_ns)) as f64 / 1e9, end_s: end as f64 }
     }
 
-    /// Converts a time. Times before the run become 0, and times from another host's clock become
-    /// `None`.
+    /// Converts a time of the sink. A time before the run becomes 0, and a time that is too far from the run, which
+    /// must come from another host's clock, becomes `None`.
     fn time(&self, at_s: f64) -> Option<f64> {
         let at_s = at_s + self.shift_s;
         (-(MAX_TAIL_S as f64)..=self.end_s).contains(&at_s).then(|| at_s.max(0.0))
@@ -104,9 +105,9 @@ impl SinkClock {
         rows.into_iter().filter_map(|row| Some(EventRow { at_s: self.time(row.at_s)?, ..row })).collect()
     }
 
-    /// Joins the messages that were slowest to be accepted with those that were slowest to arrive. If
-    /// the sink has more of the latter than it keeps, a message that is not among them arrived
-    /// sooner, and is left out.
+    /// Joins the messages that were slowest to be accepted with the messages that were slowest to arrive. If the sink
+    /// had more messages than it keeps, any message that it did not keep arrived sooner than the kept ones. Such
+    /// messages are left out.
     fn slowest(&self, accepted: Vec<SlowMessage>, arrived: Vec<SlowMessage>) -> Vec<SlowMessage> {
         let is_cut = arrived.len() >= MAX_SLOWEST;
         let mut accepted: BTreeMap<u64, SlowMessage> =
@@ -135,7 +136,7 @@ impl SinkClock {
     }
 }
 
-/// Returns the end of the seconds that can belong to the run.
+/// Returns the last second that can belong to the run.
 fn tail_end_s(run: &Record) -> u64 {
     run.series.last().map_or(0, |row| row.second).saturating_add(MAX_TAIL_S)
 }
@@ -156,7 +157,7 @@ pub(crate) fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec
     errors
 }
 
-/// Sorts by the time to the last stage that is known, the slowest first, and keeps the first.
+/// Sorts messages by the time to their last known stage, the slowest first, and keeps the first `MAX_SLOWEST`.
 pub(crate) fn sort_slowest(messages: &mut Vec<SlowMessage>) {
     messages.sort_by(|one, other| other.latency_ms().total_cmp(&one.latency_ms()));
     messages.truncate(MAX_SLOWEST);
@@ -169,14 +170,14 @@ pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> 
     joined
 }
 
-/// Joins both series, whose seconds begin at the same time. Sent and accepted messages come from
-/// the source, delivered messages and latencies from the sink. Rows of the sink are left out if
-/// they are outside the run, which begins after the warm-up, or come from another host's clock.
+/// Joins the series of source and sink. Sent and accepted messages come from the source, delivered messages and
+/// latencies from the sink. A row of the sink is left out if it is before the source's first row and has no delivery,
+/// or if it is so late that it must come from another host's clock.
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
     let end = tail_end_s(source);
-    // Rows of long runs cover several seconds, and the sink's rows may begin between the source's.
+    // Rows of long runs cover several seconds, and a row of the sink may begin in the middle of a row of the source.
     let width = series::width(&source.series).max(series::width(&sink.series));
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
     let mut add = |second: u64, row: SeriesRow| {
@@ -208,7 +209,7 @@ fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
     }
 }
 
-/// Removes the idle seconds after the last event, because a sink keeps running.
+/// Removes the idle seconds after the last event. A sink keeps running after the load, so it adds such seconds.
 fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let is_idle = |row: &SeriesRow| {
         [row.created, row.sent, row.accepted, row.delivered, row.errors].iter().all(|count| *count == 0)
@@ -219,7 +220,8 @@ fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     rows
 }
 
-/// Fills in the number of messages that were accepted and not yet delivered at the end of each row.
+/// Computes the queue of each row: the number of messages that were accepted but not yet delivered at the end of the
+/// row.
 pub fn with_queue(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let mut accepted: u64 = 0;
     let mut delivered: u64 = 0;

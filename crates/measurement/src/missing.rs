@@ -1,12 +1,12 @@
-//! Messages that did not arrive, with the server's replies, which help to find the messages in the
-//! server's log. Their number is limited.
+//! Messages that did not arrive, with the server's replies, by which the messages can be found in the server's log.
+//! Their number is limited, so that a server that loses everything cannot use up memory.
 use crate::ledger::Ledger;
 use crate::record::{MissingFate, MissingMessage};
 use crate::trace::message_number;
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// Maximum number of messages that are kept.
+/// Maximum number of messages that a record lists as missing.
 pub const MAX_MISSING: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct MissingTransaction {
 #[derive(Clone, Debug, Default)]
 pub struct MissingTransactions {
     messages: Vec<MissingTransaction>,
-    /// Number of messages that were handed over already.
+    /// Number of messages that [`Self::clear`] has removed, which still count towards the limit.
     cleared: usize,
 }
 
@@ -42,13 +42,14 @@ impl MissingTransactions {
         other.messages.iter().for_each(|message| self.push(message.clone()));
     }
 
-    /// Removes all messages. This does not make room for more.
+    /// Removes all messages after they were handed over. This makes no room for more, because a worker reports only its
+    /// first [`MAX_MISSING`] messages.
     pub fn clear(&mut self) {
         self.cleared += self.messages.len();
         self.messages.clear();
     }
 
-    /// Returns the messages of each worker in the order in which they ended.
+    /// Returns the messages, those of the same worker in the order in which they ended.
     pub fn iter(&self) -> impl Iterator<Item = &MissingTransaction> {
         self.messages.iter()
     }
@@ -61,9 +62,9 @@ pub struct KnownReply {
     pub text: String,
 }
 
-/// Lists the first messages of which some units are in `accepted` but not in `arrived`. If some of
-/// these units are in `bounced`, the message counts as bounced. `known` returns the reply to the message with a sequence number. The times of the record count from
-/// `origin`.
+/// Lists the first messages with units that are in `accepted` but not in `arrived`. If some of these units are in
+/// `bounced`, the message counts as bounced. `known` returns the server's reply to the message with a sequence number.
+/// The times of the record count from `origin`.
 pub fn not_seen(
     accepted: &Ledger,
     arrived: &Ledger,
@@ -89,7 +90,7 @@ pub fn not_seen(
     units.into_iter().map(row).collect()
 }
 
-/// Removes messages of which all units arrived, although the source received no 250 for them.
+/// Removes messages whose units have all arrived. The source received no 250 for them, but the server delivered them.
 pub fn remove_arrived(messages: &mut Vec<MissingMessage>, arrived: &Ledger) {
     messages.retain(|message| arrived.units_of(message.message) < message.recipient_count.max(1));
 }

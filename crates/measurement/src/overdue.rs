@@ -1,14 +1,14 @@
-//! Messages that were due and did not reach a stage in time: they never came, or came after their
-//! time-out.
+//! Messages that were due but did not reach a stage in time: they never arrived, or arrived after
+//! their time-out.
 //!
-//! Their times are longer than any limit, so they count in each percentile, as late for ever:
+//! Their times are longer than any limit, so they count in each percentile, as infinitely late:
 //!
 //! ```text
 //! 390 of 400 arrived, 10 never did     p50  20 ms   of all 400
 //!                                      p99  > 3 s   it falls among the 10
 //! ```
-//! A limit is missed for certain if a message is lost, or if it was waited for longer than the
-//! limit. A message that may still be in a queue, and was waited for a shorter time, decides
+//! A limit is certainly missed if a message is lost, or if the run waited for the message longer
+//! than the limit. A message that may still be in a queue, and was waited for less long, decides
 //! nothing.
 use crate::latencies::Latencies;
 use crate::record::{LatencyMs, MissingFate, MissingMessage, Record, SeriesRow, StageRow};
@@ -16,30 +16,33 @@ use crate::series;
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// Returns the number of messages that were due: at least those that were created.
+/// Returns the number of messages that were due. It is at least the number of created messages.
 pub fn due(record: &Record) -> Option<u64> {
     record.stage(Stage::Created).map(|row| row.count).max(record.due)
 }
 
-/// Returns the number of messages that were due and did not reach this stage in time.
+/// Returns the number of messages that were due but did not reach this stage in time. Duplicates do
+/// not make up for messages that are absent.
 pub fn absent(record: &Record, row: &StageRow) -> u64 {
     let in_time = row.count.saturating_sub(row.late.saturating_add(arrived_again(record, row)));
     due(record).unwrap_or_default().saturating_sub(in_time)
 }
 
-/// Returns the absent messages that were sent. Those that never were may be the source's fault.
+/// Returns the number of absent messages that were sent. A message that was never sent is not
+/// counted, because that may be the source's fault.
 pub fn sent_in_vain(record: &Record, row: &StageRow) -> u64 {
     absent(record, row).saturating_sub(crate::account::unsent(record))
 }
 
-/// Returns the arrivals of the row that are no messages of their own. Over MADES they are not in
-/// its count.
+/// Returns the number of arrivals in the row that repeat an earlier one. Over MADES the count of a
+/// row does not include such arrivals.
 fn arrived_again(record: &Record, row: &StageRow) -> u64 {
     if record.mades.is_none() { row.duplicates } else { 0 }
 }
 
-/// Returns the number of absent messages that may have reached the stage within `limit` if the run
-/// had waited for longer. They must be known to be somewhere, or nobody knows where they are.
+/// Returns the number of absent messages that might have reached the stage within `limit` if the
+/// run had waited for longer. Lost messages are not among them, only messages that may still be in
+/// a queue or in flight.
 pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     let open = absent(record, row).min(open(record, row.name));
     let Some(until_s) = record.observed_until_s.filter(|_| open > 0) else { return open };
@@ -54,13 +57,14 @@ pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     open.saturating_sub(old).min(young.fold(0, |sum, row| sum.saturating_add(row.created)))
 }
 
-/// Returns the end of the load in seconds since the record's zero: no message was due later.
+/// Returns the end of the load in seconds since the record's zero, after which no message was due.
 fn load_end_s(record: &Record) -> f64 {
     let warm_up_s = record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
     record.offered_s.map_or(f64::INFINITY, |offered_s| warm_up_s + offered_s)
 }
 
-/// Returns the number of messages that may still reach a stage.
+/// Returns the number of messages that may still reach a stage, because they are in flight or in a
+/// queue.
 fn open(record: &Record, stage: Stage) -> u64 {
     let ledger = &record.ledger;
     let in_flight = ledger.in_flight.unwrap_or_default();
@@ -68,29 +72,32 @@ fn open(record: &Record, stage: Stage) -> u64 {
         let counts = [ledger.queued, ledger.not_delivered].into_iter().flatten();
         return counts.fold(in_flight, u64::saturating_add);
     }
-    // Without a sink, all that was accepted counts as in flight.
+    // Without a sink, accepted messages count as in flight, although they have reached this stage.
     if ledger.delivered.is_none() { in_flight.saturating_sub(ledger.accepted.unwrap_or_default()) } else { in_flight }
 }
 
-/// True if only the far end sees that a message reaches the stage.
+/// True if only the far end can see that a message reached the stage.
 pub fn is_of_far_end(stage: Stage) -> bool {
     !matches!(stage, Stage::Created | Stage::Sent | Stage::Accepted | Stage::Settled | Stage::Replied)
 }
 
-/// Returns the time in milliseconds that each absent message took at least, if it is known.
+/// Returns the minimum time in milliseconds that each absent message took, or 0 if nothing is known
+/// about it.
 pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f64 {
     if let Some(mades) = &record.mades {
         return mades.timeout_s * 1e3;
     }
     let waited_s = record.observed_until_s.map_or(0.0, |until_s| (until_s - load_end_s(record)).max(0.0));
     let is_open = absent(record, row).min(open(record, row.name)) > 0;
-    // A message that never comes takes longer than all others.
+    // If no absent message can still arrive, each of them takes longer than all messages that
+    // arrived.
     let longest_ms = times.filter(|_| !is_open).and_then(Latencies::summary).map_or(0.0, |times| times.max);
     longest_ms.max(waited_s * 1e3)
 }
 
-/// Returns the usual figures of these times and of `absent` messages whose times are longer than
-/// any. Such a figure is infinite, also the mean. `None` without any messages.
+/// Returns the usual figures of `times` and of `absent` messages that are infinitely late. A figure
+/// that falls among the absent messages is infinite, and so is the mean. `None` without any
+/// messages.
 pub fn summary(times: Option<&Latencies>, absent: u64) -> Option<LatencyMs> {
     let known = times.and_then(Latencies::summary);
     if absent == 0 {
@@ -110,16 +117,16 @@ pub fn summary(times: Option<&Latencies>, absent: u64) -> Option<LatencyMs> {
     })
 }
 
-/// Returns the time in milliseconds that a share (0 to 1) of all messages does not exceed; infinite
-/// if absent messages are among them.
+/// Returns the time in milliseconds that a share (0 to 1) of all messages does not exceed. The time
+/// is infinite if the share includes absent messages.
 pub fn quantile_ms(times: &Latencies, share: f64, absent: u64) -> f64 {
     let count = times.count();
     let of_known = share * (1.0 + absent as f64 / count.max(1) as f64);
     if count == 0 || of_known > 1.0 { f64::INFINITY } else { times.quantile_ms(of_known) }
 }
 
-/// Completes the stages of a finished record: percentiles count the messages that never came. The
-/// ledger must be known.
+/// Completes the stages of a finished record, so that percentiles also count messages that never
+/// arrived. The ledger must be known.
 pub fn complete_stages(record: &mut Record) {
     let is_timed = record.stages.iter().any(|row| row.histogram.is_some());
     let since = record.stages.iter().rev().find_map(|row| row.since);
@@ -128,7 +135,8 @@ pub fn complete_stages(record: &mut Record) {
         let times = row.histogram.as_deref().and_then(Latencies::decode);
         let absent = absent(record, row);
         let is_left = row.name == Stage::Created && is_closed;
-        // Messages that arrived without a usable time leave nothing to be said about the others.
+        // If messages arrived without a usable time, figures of the absent messages alone would be
+        // misleading.
         let is_untimed = times.is_none() && (row.count > 0 || !is_timed);
         let latency_ms = if is_left || is_untimed { row.latency_ms } else { summary(times.as_ref(), absent) };
         let is_beyond = latency_ms.is_some_and(|times| times.max.is_infinite());

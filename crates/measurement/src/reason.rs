@@ -1,4 +1,4 @@
-//! Reasons of a verdict. Each is a sentence, with a cause that determines its weight.
+//! A reason of a verdict: a sentence for the user, with a cause that determines its weight.
 use crate::record::Cause;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

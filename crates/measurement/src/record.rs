@@ -1,8 +1,8 @@
 //! The run record, `run.json`: everything a run learned, in the format `mailrun-run/1`.
 //!
-//! This format is a stable contract: keys are added freely and never changed. A source or a sink
-//! writes the same format as a whole run, with the parts that it knows. `merge::merge_records`
-//! joins these records into one. Reports read only records.
+//! This format is a stable contract: keys are added freely and never changed. A source or a sink writes the same format
+//! as a whole run and fills in the parts that it knows. `merge::merge_records` joins these records into one. Reports
+//! read nothing but records.
 pub use crate::audit::{Audit, AuditLoss, AuditRow, MAX_LOSSES};
 pub use crate::mades::{
     AcknowledgementSender, Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesNoCredit,
@@ -11,7 +11,8 @@ pub use crate::mades::{
 use crate::stage::{Phase, Stage};
 use serde::{Deserialize, Serialize};
 
-/// Name and version of the format, which are the first key of every record.
+/// Name and version of the format. They are the first key of every record, so that a reader knows at once what it
+/// reads.
 pub const FORMAT: &str = "mailrun-run/1";
 
 #[cfg(feature = "schema")]
@@ -20,109 +21,112 @@ pub fn schema() -> String {
     format!("{:#}\n", schemars::schema_for!(Record).to_value())
 }
 
-/// A run, or one party's view of it.
+/// A run, or one party's view of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Record {
-    /// Always `mailrun-run/1`.
+    /// Name and version of the format, always `mailrun-run/1`.
     pub format: String,
-    /// 32 hexadecimal digits; the trace of each message carries it.
+    /// Identity of the run, 32 hexadecimal digits. The trace of each message carries it.
     pub run_id: String,
-    /// Name given by the user.
+    /// Name of the run, given by the user.
     pub name: String,
-    /// UTC, RFC 3339.
+    /// Time at which the run started, in UTC (RFC 3339).
     pub started_at: String,
-    /// CLOCK_MONOTONIC of `host`, nanoseconds, at second 0: the moment at which the load began. All times of the record count
-    /// from it. A sink, which cannot know that moment, begins a whole number of seconds before or after it.
+    /// CLOCK_MONOTONIC of `host` in nanoseconds at second 0, which is the moment at which the load began. All times of
+    /// the record count from this moment. A sink cannot know it, so its second 0 is a whole number of seconds before or
+    /// after.
     pub origin_ns: u64,
-    /// The same in UTC, RFC 3339, by the host's clock.
+    /// The moment of `origin_ns` in UTC (RFC 3339), by the host's clock.
     pub zero_at: String,
-    /// From the first message created to the last event.
+    /// Time from the first created message to the last event, in seconds.
     pub duration_s: f64,
-    /// End of the observation, in seconds since `origin_ns`: messages that did not arrive were waited for until then.
+    /// End of the observation in seconds since `origin_ns`. Until then, the run waited for messages that had not
+    /// arrived.
     pub observed_until_s: Option<f64>,
-    /// Time in which load was offered. Open loop: from the time at which the first message was due to the end of the
-    /// offer. Closed loop: from the first message taken up to the end of the last attempt. `null` if no load was
-    /// offered.
+    /// Time in which load was offered, in seconds. Open loop: from the time at which the first message was due to the
+    /// end of the offer. Closed loop: from when a session took up the first message to the end of the last attempt.
+    /// `null` if no load was offered.
     pub offered_s: Option<f64>,
-    /// Messages that were due after the warm-up and before the planned end of the load, sent or not; `null` at closed loop.
-    /// Those that were never sent count as late.
+    /// Messages that were due after the warm-up and before the planned end of the load, sent or not; `null` in a closed
+    /// loop. Messages that were never sent count as late.
     pub due: Option<u64>,
-    /// The command line.
+    /// The command line with which the run was started, one text for each argument.
     pub command: Vec<String>,
-    /// mailrun's version.
+    /// Version of mailrun.
     pub version: String,
-    /// The commit that it was built from, if known.
+    /// Commit from which mailrun was built, if known.
     pub commit: Option<String>,
-    /// The machine that it ran on.
+    /// The machine on which the source or, in a sink's record, the sink ran.
     pub host: Host,
-    /// Clock of `origin_ns`.
+    /// Clock from which `origin_ns` was read.
     pub clock: Option<ClockRow>,
-    /// The load that was offered.
+    /// The load that the source was asked to offer, and in a sink's record as much as the sink knows of it.
     pub workload: Workload,
-    /// The part of a load that this is, where several machines sent it; `null` for a whole run.
+    /// Part of the load that this record is about, if several machines sent the load; `null` for a whole run.
     pub shard: Option<ShardRow>,
-    /// The server's description of itself on the test connection; `null` if there was none.
+    /// The server's description of itself on the test connection; `null` if there was no test connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerRow>,
-    /// Processes that took part.
+    /// Processes that took part: source, sink and relay, as far as this party knows them.
     pub parties: Vec<Party>,
     /// Messages that reached each stage, with their times.
     pub stages: Vec<StageRow>,
-    /// The same for each stage of the load, of the first 63; empty without stages.
+    /// Figures and account of each stage of the load, for the first 63 stages; empty if the load has no stages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_stages: Vec<LoadStageRow>,
-    /// Duration of each phase of the dialogue.
+    /// Duration of each phase of the dialogue that occurred, in the order of a dialogue.
     pub phases: Vec<PhaseRow>,
-    /// TLS handshakes, by party and by what was agreed on; empty without TLS.
+    /// TLS handshakes, by party, version and cipher; empty without TLS.
     pub tls: Vec<TlsRow>,
-    /// Open loop: delay of messages by the source itself while a session was waiting for them. The time that messages
-    /// waited for a free session is not in it; that is the latency of the created stage.
+    /// Open loop: how long the source itself delayed messages while a session was waiting for them. Time that messages
+    /// waited for a free session is not included. It is the latency of the created stage.
     pub lag_ms: Option<LatencyMs>,
     /// Other activity on the host during the run; `null` if it was not observed.
     pub surroundings: Option<Surroundings>,
-    /// Descriptors and ports that ran out, by party; empty if all were enough.
+    /// Descriptors and ports that ran out, by party; empty if there were enough.
     pub exhausted: Vec<ExhaustedRow>,
     /// Phases that have the signature of delayed ACKs; empty if there were none.
     pub pauses: Vec<PauseRow>,
-    /// The part at the beginning that the figures leave out; `null` if there was none.
+    /// The part at the beginning that the figures leave out; `null` without a warm-up.
     pub warm_up: Option<WarmUp>,
-    /// When the server delivered at its full rate again, after its next hop had held mail back; missing unless the bench
-    /// had it do so.
+    /// Time until the server delivered at its full rate again after its next hop had held mail back. Missing unless the
+    /// bench made the next hop do so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
-    /// The part that only a run over MADES has; `null` for others.
+    /// The part that only a run over MADES has; `null` for any other run.
     pub mades: Option<Mades>,
-    /// The part that only an audit of a server has; `null` for other runs.
+    /// The part that only an audit of a server has; `null` for any other run.
     pub audit: Option<Audit>,
-    /// A row for each second.
+    /// Counts and latencies of each second, in the order of time.
     pub series: Vec<SeriesRow>,
-    /// Processor time and memory of each party by second; empty if they were not observed.
+    /// Processor time and memory of each party by second; empty if the parties were not observed.
     pub usage: Vec<PartyUsage>,
     /// Changes during the run that explain its figures, in the order of time.
     pub events: Vec<EventRow>,
-    /// The slowest accepted messages, over MADES those that took longest to arrive, the slowest first, at most 50.
+    /// The slowest accepted messages, or over MADES the messages that took longest to arrive. The slowest comes first,
+    /// and there are at most 50.
     pub slowest: Vec<SlowMessage>,
-    /// Messages that were rejected or failed, or that the sink has not seen, at most 1000.
+    /// Messages that were rejected or failed, or that the sink has not seen. There are at most 1000.
     pub missing: Vec<MissingMessage>,
-    /// The ledger by domain of the recipients, the largest first; empty if there was only one.
+    /// The ledger by domain of the recipients, the largest domain first; empty if there was only one domain.
     pub domains: Vec<DomainRow>,
-    /// Times of a second and more in which messages waited and none was accepted, or over MADES delivered.
+    /// Times of a second or more in which messages waited but none was accepted or, over MADES, delivered.
     pub stalls: Vec<StallRow>,
     /// Reason why the load ended; `null` if no load was offered.
     pub ending: Option<Ending>,
-    /// Fate of every (message, recipient).
+    /// Fates of all units, where a unit is a pair of message and recipient.
     pub ledger: LedgerRow,
     /// Reasons of bounced units by status code, the most frequent first; empty if nothing bounced.
     pub bounces: Vec<BounceRow>,
-    /// Addresses under which mail arrived that the source had not named, the most frequent first, at most 1001; empty if
-    /// servers told of none.
+    /// Addresses under which mail arrived although the source had not named them, the most frequent first, at most
+    /// 1001; empty if servers reported none.
     pub rewrites: Vec<RewriteRow>,
-    /// Replies of 4xx and 5xx, cut connections, time-outs.
+    /// Errors: replies of 4xx and 5xx, cut connections and time-outs.
     pub errors: Vec<ErrorRow>,
-    /// Goals, and whether they were reached.
+    /// Thresholds that the user set, and whether they were met.
     pub thresholds: Vec<ThresholdRow>,
-    /// Outcome of the run, and its validity.
+    /// Outcome of the run, with the reasons for it.
     pub verdict: Verdict,
 }
 
@@ -131,38 +135,38 @@ impl Record {
         serde_json::from_slice(json)
     }
 
-    /// Writes `run.json` without a line end. In practice, this never fails, because everything in a
-    /// record can be written as JSON.
+    /// Writes `run.json` without a line end. In practice, this never fails, because everything in a record can be
+    /// written as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }
 
-    /// Returns the row of a stage, under its name or under the one that it has over MADES ([`stage_named`]).
+    /// Returns the row of a stage or, over MADES, of the stage that corresponds to `name` ([`stage_named`]).
     pub fn stage(&self, name: Stage) -> Option<&StageRow> {
         stage_named(&self.stages, name)
     }
 
-    /// Returns the row of a phase, if it occurred.
+    /// Returns the row of a phase, or `None` if the phase did not occur.
     pub fn phase(&self, name: Phase) -> Option<&PhaseRow> {
         self.phases.iter().find(|row| row.name == name)
     }
 
-    /// Returns the record of a run in which nothing has happened.
+    /// Returns the record of a run in which nothing has happened, for callers that fill in single parts.
     pub fn empty() -> Self {
         Self { format: FORMAT.to_owned(), ..Self::default() }
     }
 }
 
-/// The clock that the times of a record were read from.
+/// The clock from which the times of a record were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockRow {
-    /// The boot of the host, 8 hexadecimal digits: times of one boot can be compared exactly.
+    /// Identity of the host's boot, 8 hexadecimal digits. Times of the same boot can be compared exactly.
     pub boot: String,
-    /// Unix time minus CLOCK_MONOTONIC, in nanoseconds, by the host's own clock: it joins times of several hosts, as exactly
-    /// as their clocks agree.
+    /// Unix time minus CLOCK_MONOTONIC in nanoseconds, by the host's own clock. With it, times of several hosts can be
+    /// compared, as exactly as the clocks of the hosts agree.
     pub unix_offset_ns: u64,
-    /// Clocks of sinks on other hosts, as this one measured them.
+    /// Clocks of sinks on other hosts, as measured from this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sinks: Vec<SinkClockRow>,
 }
@@ -171,17 +175,18 @@ pub struct ClockRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SinkClockRow {
-    /// The boot of the sink's host, as in its own record.
+    /// Identity of the boot of the sink's host, as in the sink's own record.
     pub boot: String,
-    /// The sink's Unix time minus this host's, in nanoseconds, by the exchange with the shortest round trip.
+    /// Unix time of the sink's host minus Unix time of this host in nanoseconds, by the exchange with the shortest
+    /// round trip.
     pub difference_ns: i64,
-    /// The most by which the difference may be wrong: half of that round trip, and what the difference changed from before
-    /// the load to after it.
+    /// Maximum error of the difference in nanoseconds: half of the shortest round trip, plus the change of the
+    /// difference from before the load to after it.
     pub error_ns: u64,
-    /// Number of exchanges.
+    /// Number of exchanges from which the difference was chosen.
     pub exchanges: u32,
-    /// The most by which the clocks differ by chrony's estimates of both hosts, where that is less than by the exchange: then it
-    /// counts as the error of times.
+    /// Maximum difference of the clocks in nanoseconds according to chrony's estimates on both hosts. Present only if
+    /// it is less than by the exchange. It then counts as the error of times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chrony_bound_ns: Option<u64>,
 }
@@ -190,23 +195,23 @@ pub struct SinkClockRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShardRow {
-    /// Number of the part, from 0.
+    /// Number of this part, counted from 0.
     pub index: u32,
-    /// Number of all parts.
+    /// Number of parts into which the load was divided.
     pub count: u32,
-    /// Identity of the plan, 64 hexadecimal digits: parts of one run have the same.
+    /// Identity of the plan, 64 hexadecimal digits. All parts of one run have the same.
     pub plan: String,
-    /// Time at which all parts were to begin, RFC 3339.
+    /// Time at which all parts were to begin (RFC 3339).
     pub start_at: String,
     /// Time at which this part began, in seconds since `origin_ns` of the record.
     pub began_s: f64,
-    /// Time by which that was too late, by the clock of its host.
+    /// Delay of the start after the planned time, in seconds by the clock of this part's host.
     pub late_s: f64,
-    /// Number of its first message.
+    /// Number of the first message of this part.
     pub first_message: u64,
-    /// Number of its messages; `null` if time ended the run.
+    /// Number of messages of this part; `null` if time ended the run.
     pub messages: Option<u64>,
-    /// The load of all parts together.
+    /// The load of all parts together. Each part carries it, so that `mailrun merge` can judge the whole.
     pub workload: Workload,
     /// Thresholds that all parts together must meet.
     pub thresholds: Vec<String>,
@@ -214,33 +219,34 @@ pub struct ShardRow {
     pub lag_histogram: Option<String>,
 }
 
-/// A server's description of itself.
+/// A server's description of itself, by which a report names the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServerRow {
-    /// Text of its greeting.
+    /// Text of the server's greeting.
     pub banner: String,
-    /// Keywords of its reply to EHLO with their parameters; with TLS those that it sent over TLS.
+    /// Keywords of the server's reply to EHLO with their parameters. With TLS, they come from the reply that it sent
+    /// over TLS.
     pub extensions: Vec<String>,
 }
 
-/// TLS handshakes of one kind.
+/// TLS handshakes with the same party, version and cipher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TlsRow {
-    /// Party that counted them.
+    /// Party that counted the handshakes.
     pub party: String,
-    /// Version, such as `TLSv1.3`.
+    /// Version of TLS, for example `TLSv1.3`.
     pub version: String,
-    /// The cipher suite's name.
+    /// Name of the cipher suite.
     pub cipher: String,
-    /// Number of handshakes.
+    /// Number of handshakes of this kind, resumed ones included.
     pub handshakes: u64,
-    /// Number of resumed sessions among them.
+    /// Number of handshakes that resumed an earlier session.
     pub resumed: u64,
 }
 
-/// The machine.
+/// The machine on which a run took place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Host {
@@ -250,13 +256,14 @@ pub struct Host {
     pub kernel: String,
     /// Processor, as in `/proc/cpuinfo`.
     pub cpu_model: String,
-    /// Online processors.
+    /// Number of online processors.
     pub cores: u32,
-    /// Physical memory.
+    /// Physical memory in bytes.
     pub memory_bytes: u64,
-    /// The disk under the run directory; of a relay that under its spool. `null` without a directory.
+    /// The disk under the run directory, or for a relay the disk under its spool; `null` without a directory.
     pub disk: Option<HostDisk>,
-    /// Whether the processors were kept from sleeping during the run (`--keep-awake`); `null` is unknown.
+    /// Whether the processors were kept from sleeping during the run (`--keep-awake`); `null` if unknown. A sleeping
+    /// processor takes time to wake up, which adds to latencies.
     pub keep_awake: Option<KeepAwake>,
 }
 
@@ -267,9 +274,10 @@ pub struct Host {
 pub enum KeepAwake {
     /// `/dev/cpu_dma_latency` was held at 0, by mailrun or by another program.
     On,
-    /// They slept when they were idle.
+    /// Idle processors were allowed to sleep.
     Off,
-    /// The same, because mailrun may not write that file, or the file is not there.
+    /// Idle processors were allowed to sleep, because mailrun could not write `/dev/cpu_dma_latency`, or the file does
+    /// not exist.
     Unavailable,
 }
 
@@ -283,148 +291,149 @@ impl KeepAwake {
     }
 }
 
-/// The disk under a directory.
+/// The disk on which a party kept its data. Its kind explains how long writing and syncing take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostDisk {
-    /// File system, as in `/proc/self/mountinfo`: ext4, xfs, tmpfs.
+    /// File system, as in `/proc/self/mountinfo`, for example ext4, xfs or tmpfs.
     pub file_system: String,
-    /// Block device of the file system; `null` if it has none, as in memory or on a network.
+    /// Block device of the file system; `null` if there is none, for example in memory or on a network.
     pub device: Option<String>,
-    /// Model of the disk, as in `/sys/block`; `null` if it is unknown.
+    /// Model of the disk, as in `/sys/block`; `null` if unknown.
     pub model: Option<String>,
-    /// True for a disk with moving parts; `null` if it is unknown, as in a virtual machine.
+    /// True if the disk has moving parts; `null` if unknown, for example in a virtual machine.
     pub rotational: Option<bool>,
 }
 
-/// Other activity on the host during a run. All of it is host-wide: the counters of TCP belong to the network
-/// namespace, whichever listener they concern. `null` is unknown: the kernel does not report it, or the run was too
-/// short.
+/// Other activity on the host during a run. All figures are host-wide, and the counters of TCP belong to the network
+/// namespace, whichever listener they concern. `null` means unknown: the kernel does not report the figure, or the run
+/// was too short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Surroundings {
-    /// Available processor time: duration times processors.
+    /// Available processor time in seconds: duration times number of processors.
     pub processor_s: Option<f64>,
-    /// The share of it (0 to 1) that processes used, kernel included, interrupts left out.
+    /// Share (0 to 1) of `processor_s` that processes used, including the kernel but without interrupts.
     pub busy_share: Option<f64>,
-    /// The share of it used by processes that are neither parties of the run nor the bench; `null` if a server took
-    /// part whose use is not known.
+    /// Share of `processor_s` used by processes that are neither parties of the run nor the bench; `null` if a server
+    /// took part whose use is unknown.
     pub other_busy_share: Option<f64>,
-    /// The share of it that the hypervisor gave to others.
+    /// Share of `processor_s` that the hypervisor gave to other guests.
     pub steal_share: Option<f64>,
     /// Connections that found a listener's queue full (TcpExt ListenOverflows).
     pub listen_overflows: Option<u64>,
-    /// SYNs and connections that listeners dropped, `listen_overflows` among them (TcpExt ListenDrops).
+    /// SYNs and connections that listeners dropped, including `listen_overflows` (TcpExt ListenDrops).
     pub listen_drops: Option<u64>,
     /// SYNs dropped because the queue of half-open connections was full (TcpExt TCPReqQFullDrop).
     pub syn_drops: Option<u64>,
-    /// `net.core.somaxconn`, the longest queue that a listener may have.
+    /// Maximum length of a listener's queue, `net.core.somaxconn`.
     pub somaxconn: Option<u64>,
-    /// Bytes that the disk under the run directory wrote, by the device's own count; `null` if no relay kept mail
-    /// there, or there is no such device.
+    /// Bytes that the disk under the run directory wrote, as counted by the device; `null` if no relay kept mail there,
+    /// or if there is no such device.
     pub disk_written_bytes: Option<u64>,
-    /// Available processor time while the source ran: its duration times processors.
+    /// Available processor time in seconds while the source ran: its duration times number of processors.
     pub load_processor_s: Option<f64>,
-    /// The share of it that was not idle, interrupts and steal included.
+    /// Share of `load_processor_s` that was not idle, including interrupts and steal.
     pub used_share: Option<f64>,
-    /// Processes of this host that used processor time while the source ran, without the processes of the run itself,
-    /// by name, the busiest first, at most 8. A server under test on this host is among them.
+    /// Processes of this host that used processor time while the source ran, by name, the busiest first, at most 8. The
+    /// processes of the run itself are left out, but a server under test on this host is included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<HostProcess>,
-    /// What foreign programs did while load was offered, and how long the parties waited for a processor; `null` if nobody
-    /// observed it.
+    /// Load of foreign programs while load was offered, and how long the parties waited for a processor; `null` if this
+    /// was not observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub foreign: Option<ForeignLoad>,
 }
 
-/// Programs that belong neither to the run nor to the server under test, and what the parties of the run had to wait for a
-/// processor. The verdict excuses a missed threshold by these figures.
+/// Load of programs that belong neither to the run nor to the server under test, and how long the parties of the run
+/// waited for a processor. The verdict excuses a missed threshold by these figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ForeignLoad {
-    /// Share (0 to 1) of the available processor time that these programs used; `null` if they cannot be told from the
-    /// server.
+    /// Share (0 to 1) of the available processor time that these programs used; `null` if they cannot be distinguished
+    /// from the server.
     pub share: Option<f64>,
-    /// Why they cannot be told from the server; empty if they can.
+    /// Reason why these programs cannot be distinguished from the server; empty if they can.
     pub unknown: String,
-    /// The server is on another host, so its processors are others, and its waits are not known.
+    /// True if the server is on another host. It then uses other processors, and its waits are unknown.
     pub server_elsewhere: bool,
-    /// Length of a row of `waits`.
+    /// Length of each row of `waits`, in seconds.
     pub window_s: f64,
-    /// The time in which load was offered, in rows of `window_s`.
+    /// Waits for a processor while load was offered, a row for each `window_s`.
     pub waits: Vec<WaitRow>,
 }
 
-/// Times in which source, sink and server could have run and waited for a processor, by the kernel's account
-/// (`/proc/PID/task/TID/schedstat`). Of several processes of one name, and of several threads, the one that waited longest
-/// counts.
+/// Time that source, sink and server waited for a processor although they could have run, by the kernel's account
+/// (`/proc/PID/task/TID/schedstat`). If several processes have the same name, or a process has several threads, the
+/// longest wait counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitRow {
-    /// Sum of these times, at most the length of the row.
+    /// Sum of the waits in milliseconds, at most the length of the row.
     pub waited_ms: f64,
 }
 
-/// Processes of one name that are not the run's.
+/// Processes with the same name that do not belong to the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostProcess {
     /// Name of the command, as in `/proc/PID/stat`.
     pub name: String,
-    /// Number of processes.
+    /// Number of processes that have this name.
     pub processes: u64,
-    /// Processor time, including children that ended.
+    /// Processor time in seconds, including children that ended.
     pub processor_s: f64,
-    /// Resident memory at the end, of all together; what they share counts for each.
+    /// Resident memory of all these processes at the end, in bytes. Memory that they share counts once for each.
     pub rss_bytes: u64,
-    /// They certainly belong neither to the run nor to the server under test; see `foreign` of the surroundings.
+    /// True if they certainly belong neither to the run nor to the server under test; see `foreign` of the
+    /// surroundings.
     pub foreign: bool,
 }
 
-/// Resources that a party can run out of.
+/// Resources of a host or process that a party can run out of. Connections then fail through no fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
-    /// The process's descriptors (EMFILE).
+    /// File descriptors of the process (EMFILE), limited by `ulimit -n`.
     Descriptors,
-    /// The host's descriptors (ENFILE).
+    /// File descriptors of the whole host (ENFILE), limited by the sysctl fs.file-max.
     HostDescriptors,
     /// Local ports for outgoing connections (EADDRNOTAVAIL).
     Ports,
 }
 
-/// A resource that a party ran out of.
+/// A resource that a party ran out of, and how often that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExhaustedRow {
-    /// Name of the party.
+    /// Name of the party that ran out of the resource.
     pub party: String,
-    /// The resource.
+    /// The resource that ran out.
     pub resource: Resource,
-    /// Number of failures for lack of it.
+    /// Number of failures because the resource had run out.
     pub count: u64,
-    /// Amount that was available, if known.
+    /// Available amount of the resource, if known.
     pub limit: Option<u64>,
     /// Amount that would have been enough for the requested load, if known.
     pub needed: Option<u64>,
 }
 
-/// A phase in which a cluster of times of 38 to 45 ms stands out.
+/// A phase with a cluster of times between 38 and 45 ms, which is the signature of delayed ACKs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PauseRow {
-    /// Party that timed it.
+    /// Party that timed the phase.
     pub party: String,
-    /// The slow phase: at a source, the server's reply; at a sink, the sender's message.
+    /// The slow phase: at a source, the wait for the server's reply; at a sink, the wait for the sender's message.
     pub phase: Phase,
-    /// Times in the cluster.
+    /// Number of times in the cluster.
     pub count: u64,
-    /// All times of the phase.
+    /// Number of all times of the phase.
     pub of: u64,
 }
 
-/// Sending of the next transaction before the last one is answered.
+/// How far a session sends ahead without waiting for replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -439,7 +448,7 @@ pub enum Pipelining {
     Stream,
 }
 
-/// Timing of messages.
+/// Rule by which messages become due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -458,53 +467,53 @@ pub enum Arrival {
     Market,
 }
 
-/// A number that varied from message to message.
+/// A number that varied from message to message, for example the size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Varied {
-    /// The distribution as it was typed: `400..64k`, `lognormal:4k,1.2`, `400:80,64k:20`.
+    /// Distribution as the user typed it, for example `400..64k`, `lognormal:4k,1.2` or `400:80,64k:20`.
     pub expression: String,
-    /// The smallest value that could be drawn.
+    /// Smallest value that could be drawn.
     pub least: f64,
-    /// The mean of the drawn values.
+    /// Mean of the drawn values.
     pub mean: f64,
-    /// The largest value that could be drawn.
+    /// Largest value that could be drawn.
     pub most: f64,
 }
 
-/// Messages that existed before the run.
+/// Messages that existed before the run and were sent instead of generated ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CorpusRow {
-    /// Path that they were read from.
+    /// Path from which the messages were read.
     pub path: String,
-    /// mbox, maildir, directory or message.
+    /// Kind of the path: mbox, maildir, directory or message.
     pub kind: String,
-    /// Number of messages.
+    /// Number of messages in the corpus that could be sent.
     pub messages: u64,
-    /// Bytes of all of them, as SIZE counts them.
+    /// Total size of the messages in bytes, as SIZE counts them.
     pub bytes: u64,
-    /// Number of further messages that were unfit to be sent and left out.
+    /// Number of messages that were left out because they could not be sent.
     pub skipped: u64,
 }
 
-/// A part of the run with a rate of its own.
+/// A part of the load with its own rate (`--stage`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfferedStage {
-    /// Name given by the user; absent if there is none.
+    /// Name given by the user; absent if the user gave none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Length of the stage.
+    /// Length of the stage in seconds.
     pub length_s: f64,
-    /// Messages per second at its beginning.
+    /// Messages per second at the beginning of the stage.
     pub from_per_s: f64,
-    /// Messages per second at its end; in between the rate changes linearly.
+    /// Messages per second at the end of the stage. In between, the rate changes linearly.
     pub to_per_s: f64,
 }
 
 impl OfferedStage {
-    /// Returns the name by which thresholds name the stage at a place in the load, counted from 0.
+    /// Returns the name that thresholds use for a stage: its own, or its number counted from 1. `place` counts from 0.
     pub fn name_at(&self, place: usize) -> String {
         self.name.clone().unwrap_or_else(|| (place + 1).to_string())
     }
@@ -516,30 +525,31 @@ impl OfferedStage {
 pub struct LoadStageRow {
     /// Number of the stage in `workload.stages`, from 1.
     pub number: u32,
-    /// Its name, or its number if it has none.
+    /// Name of the stage, or its number if it has no name.
     pub name: String,
-    /// Seconds since `origin_ns` at which it began.
+    /// Time at which the stage began, in seconds since `origin_ns`.
     pub begin_s: f64,
-    /// Seconds since `origin_ns` at which it ended.
+    /// Time at which the stage ended, in seconds since `origin_ns`.
     pub end_s: f64,
-    /// Messages that were due in it after the warm-up, sent or not.
+    /// Messages that were due in the stage after the warm-up, sent or not.
     pub due: Option<u64>,
-    /// Its messages that reached each stage of their way, with their times.
+    /// Messages of the stage that reached each stage of their way, with their times.
     pub stages: Vec<StageRow>,
-    /// Fate of each (message, recipient) that was due in it, with the fates of the warm-up; fates that are known only
-    /// for the whole run are `null`.
+    /// Fates of the units that were due in the stage, including the warm-up. Fates that are known only for the whole
+    /// run are `null`.
     pub ledger: LedgerRow,
 }
 
-/// The beginning of a run: its messages are in the ledger, and in no rate, latency or duration.
+/// The beginning of a run that the figures leave out. Its messages count in the ledger, but in no rate, latency or
+/// duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WarmUp {
-    /// Length of the warm-up.
+    /// Length of the warm-up in seconds, from the beginning of the load.
     pub length_s: f64,
-    /// Messages created in it.
+    /// Messages that were created in the warm-up.
     pub created: u64,
-    /// Number of these that were accepted, then or later.
+    /// Messages that were created in the warm-up and accepted, then or later.
     pub accepted: u64,
 }
 
@@ -547,84 +557,85 @@ pub struct WarmUp {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Recovery {
-    /// Time at which the next hop held back no more, in seconds since `origin_ns`.
+    /// Time at which the next hop stopped holding mail back, in seconds since `origin_ns`.
     pub back_s: f64,
-    /// Deliveries per second at the full rate: half of the mail was delivered in seconds at least as fast.
+    /// Full rate in deliveries per second: half of the mail was delivered in seconds with at least this rate.
     pub full_rate_per_s: f64,
-    /// From `back_s` to the first second with at least 90 % of the full rate; 0 if it is the second of `back_s`.
+    /// Seconds from `back_s` to the first second with at least 90 % of the full rate; 0 if that is the second of
+    /// `back_s`.
     pub after_s: f64,
 }
 
-/// The load that was offered.
+/// The load that was offered, as the user asked for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Workload {
     /// Messages requested; `null` if the run was limited by time alone.
     pub messages: Option<u64>,
-    /// Time requested, if the run was limited by time.
+    /// Requested length of the load in seconds, if the run was limited by time.
     pub duration_limit_s: Option<f64>,
-    /// Recipients of each message; the maximum, if they vary (`recipients_varied`).
+    /// Number of recipients of each message; the maximum if the number varies (`recipients_varied`).
     pub recipients: u32,
-    /// Parallel sessions.
+    /// Number of parallel sessions.
     pub sessions: u32,
-    /// Bytes of each message, headers included, before dot-stuffing (as SIZE counts them, RFC 1870); the mean, if they
-    /// vary (`sizes_varied`, `corpus`).
+    /// Size of each message in bytes, including headers, before dot-stuffing (as SIZE counts, RFC 1870); the mean if
+    /// sizes vary (`sizes_varied`, `corpus`).
     pub message_bytes: u64,
-    /// Messages per connection; `null` for no limit. The maximum, if they vary (`reuse_varied`).
+    /// Messages per connection, or the maximum if the number varies (`reuse_varied`); `null` without a limit.
     pub reuse: Option<u64>,
-    /// Sending of commands before replies.
+    /// Sending of commands before the replies to earlier ones.
     pub pipelining: Pipelining,
-    /// BDAT in place of DATA (RFC 3030).
+    /// True if messages were sent with BDAT instead of DATA (RFC 3030).
     pub chunking: bool,
-    /// none, starttls or implicit.
+    /// Use of TLS: none, starttls or implicit.
     pub tls: String,
-    /// Timing of messages.
+    /// Rule by which messages became due.
     pub arrival: Arrival,
-    /// Messages per second, at open loop; with `stages` their mean over the time that counts.
+    /// Requested messages per second in an open loop. With `stages`, this is the mean over the time after the warm-up.
     pub rate_per_s: Option<f64>,
-    /// smtp, lmtp or mades.
+    /// Protocol of the load: smtp, lmtp or mades.
     pub protocol: String,
-    /// Address that the load went to.
+    /// Address to which the load was sent.
     pub target: String,
-    /// Seed of all random values.
+    /// Seed of all random values, with which the same load can be repeated.
     pub seed: u64,
-    /// Bytes of a message, if they vary; `null` if all are equal.
+    /// Size of a message in bytes, if sizes vary; `null` if all messages have the same size.
     pub sizes_varied: Option<Varied>,
-    /// Recipients of a message, if they vary.
+    /// Number of recipients of a message, if it varies.
     pub recipients_varied: Option<Varied>,
-    /// Messages per connection, if they vary.
+    /// Number of messages per connection, if it varies.
     pub reuse_varied: Option<Varied>,
-    /// Pause of a session after a message, in milliseconds; `null` if there is none.
+    /// Pause of a session after each message, in milliseconds; `null` without a pause.
     pub think_ms: Option<Varied>,
-    /// The sender, or the pattern of senders.
+    /// The sender, or the pattern from which senders were generated.
     pub from: String,
-    /// The recipient, or the pattern of recipients.
+    /// The recipient, or the pattern from which recipients were generated.
     pub rcpt: String,
-    /// The messages that were sent, if they were not generated.
+    /// Existing messages that were sent; `null` if messages were generated.
     pub corpus: Option<CorpusRow>,
-    /// Number of different MIME messages that were generated; `null` if plain text was.
+    /// Number of different MIME messages that were generated; `null` if the messages were plain text.
     pub mime_messages: Option<u64>,
-    /// The rates that followed each other, at open loop; empty if there was only one.
+    /// Parts of the load with their own rates, in an open loop; empty if there was a single rate.
     pub stages: Vec<OfferedStage>,
-    /// The parameters of DSN (RFC 3461) in envelopes, as `NOTIFY=NEVER RET=HDRS`; `null` if there were none.
+    /// Parameters of DSN (RFC 3461) in envelopes, for example `NOTIFY=NEVER RET=HDRS`; `null` without any.
     pub dsn: Option<String>,
 }
 
-/// Roles of a party in the run.
+/// Role of a party in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Offers load.
+    /// The party sends the load.
     Source,
-    /// Receives mail and forwards it.
+    /// The party receives mail and forwards it. This may be the server under test.
     Relay,
-    /// Receives mail at the end.
+    /// The party receives mail at the end of its way.
     Sink,
 }
 
 impl Role {
-    /// Returns the name in reports and file names.
+    /// Returns the name for reports and file names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -634,43 +645,44 @@ impl Role {
     }
 }
 
-/// A process in the run.
+/// A process that took part in the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Party {
-    /// Role in the run.
+    /// Role of the party in the run, for example source or sink.
     pub role: Role,
-    /// Name in reports.
+    /// Name of the party in reports. Rows about the party refer to it by this name.
     pub name: String,
-    /// Command that started it; empty if it was running already.
+    /// Command that started the process; empty if the process was already running.
     pub command: Vec<String>,
-    /// Processor time in user mode; `null` if it could not be measured.
+    /// Processor time in user mode, in seconds; `null` if it could not be measured.
     pub user_s: Option<f64>,
-    /// Processor time in the kernel.
+    /// Processor time in the kernel, in seconds; `null` if it could not be measured.
     pub sys_s: Option<f64>,
-    /// Peak resident memory.
+    /// Peak resident memory in bytes.
     pub max_rss_bytes: Option<u64>,
-    /// Bytes it caused to be written to storage.
+    /// Bytes that the process caused to be written to storage.
     pub write_bytes: Option<u64>,
-    /// sync, write, memory or none.
+    /// How durable a message is when the party answers 250: sync, write, memory or none.
     pub durability: String,
-    /// Faults that were requested with its options; empty without faults.
+    /// Faults that the user requested with the party's options; empty without faults.
     pub faults: Vec<String>,
-    /// Threads that carry load.
+    /// Number of threads that carry load.
     pub workers: Option<u32>,
-    /// Sessions that ended by a defect of the party itself; `null` if they are not counted.
+    /// Sessions that ended because of a defect of the party itself; `null` if such sessions are not counted.
     pub failed_sessions: Option<u64>,
-    /// Number of faults that it made because they were ordered; `null` for parties that cannot take such orders.
+    /// Faults that the party made because the user ordered them; `null` for parties that cannot take such orders.
     pub ordered: Option<Ordered>,
-    /// Its own end in the middle of the run; `null` if it did not end.
+    /// How the process ended in the middle of the run; `null` if it did not end.
     pub died: Option<Death>,
-    /// Busy polling of its workers; `null` if it was off.
+    /// Busy polling of the process's workers; `null` if it was off.
     pub busy_poll: Option<BusyPollRow>,
-    /// Processors that it was placed on, such as 0,2-3; `null` if it was not placed.
+    /// Processors on which the process was placed, for example 0,2-3; `null` if it was not placed.
     pub cpus: Option<String>,
-    /// Delay with which the workers of a source ran after timers that they set to learn this; `null` if it was not measured.
+    /// Delay with which the workers of a source woke up from timers, which they set only to measure this; `null` if it
+    /// was not measured.
     pub wake_up_ms: Option<LatencyMs>,
-    /// Observations and actions of a sink besides taking mail of the run; `null` for other parties.
+    /// Other activity of a sink than receiving mail of the run; `null` for other parties.
     pub reception: Option<Reception>,
 }
 
@@ -698,8 +710,8 @@ impl Party {
         }
     }
 
-    /// Returns the processor time of the party's work, user and system. The time in which its
-    /// workers looked for events in vain is left out.
+    /// Returns the processor time of the party's work in seconds, user and system. Time in which its workers polled in
+    /// vain is left out, because busy polling would otherwise look like load.
     pub fn work_s(&self) -> Option<f64> {
         let used_s = self.user_s? + self.sys_s?;
         let looked_s = self.busy_poll.as_ref().map_or(0.0, |row| row.looked_s);
@@ -707,73 +719,73 @@ impl Party {
     }
 }
 
-/// Busy polling of the workers of a process.
+/// Busy polling: workers look for events for a while before they sleep, which costs processor time and saves wake-ups.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BusyPollRow {
-    /// Time for which a worker looks before it sleeps, such as 50us.
+    /// Time for which a worker polls before it sleeps, for example 50us.
     pub mode: String,
-    /// Time that its workers spent in looking for events. It is part of `user_s` and `sys_s`, and left out of the processor
-    /// time of a message and of the test whether the source or the sink was the limit.
+    /// Seconds that the workers spent in polling for events. This time is part of `user_s` and `sys_s`. It is left out
+    /// of the processor time per message, and of the test whether the source or the sink was the limit.
     pub looked_s: f64,
 }
 
-/// The end of a process that was not told to end.
+/// The unexpected end of a process, which nobody had told to end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Death {
-    /// Time, in seconds since the load began.
+    /// Time of the end, in seconds since the load began.
     pub at_s: f64,
-    /// Signal or exit status.
+    /// Signal or exit status with which the process ended.
     pub how: String,
-    /// The last line that it wrote to its standard error; empty if it wrote none.
+    /// Last line that the process wrote to its standard error; empty if it wrote none.
     pub said: String,
-    /// It lacked memory: an allocation failed, or the kernel killed it for that reason.
+    /// True if the process ran out of memory: an allocation failed, or the kernel killed the process for that reason.
     pub out_of_memory: bool,
 }
 
-/// Observations and actions of a sink besides taking mail of the run, since the run began.
+/// Other activity of a sink than receiving mail of the run, since the run began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reception {
-    /// Connections of clients, whoever they were.
+    /// Number of connections of clients, whether they belonged to the run or not.
     pub connections: u64,
-    /// Connections that have ended, by the last command of the client.
+    /// Connections that have ended, counted by the last command of the client.
     pub ended: Vec<EndedRow>,
-    /// Messages without a readable trace, which may be mail of the run whose header was removed.
+    /// Messages without a readable trace. They may be mail of the run whose header a server removed.
     pub untraced: u64,
-    /// `From` of the first of these messages; `null` if it had none.
+    /// `From` of the first message without a trace; `null` if it had none.
     pub untraced_from: Option<String>,
-    /// `Subject` of the first of these messages; `null` if it had none.
+    /// `Subject` of the first message without a trace; `null` if it had none.
     pub untraced_subject: Option<String>,
-    /// Rules that rejected, delayed, dropped or changed mail, or cut connections.
+    /// Rules that acted: they rejected, delayed, dropped or changed mail, or cut connections.
     pub rules: Vec<RuleRow>,
-    /// How the sink watched mailboxes; `null` if it listened.
+    /// How the sink watched mailboxes; `null` if it listened for connections instead.
     pub mailboxes: Option<Watched>,
 }
 
-/// How a sink watched mailboxes.
+/// How a sink watched mailboxes, and how much of the mail it may have missed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watched {
-    /// Number of mailboxes.
+    /// Number of watched mailboxes.
     pub count: u64,
-    /// Mailboxes whose server tells of messages by itself (IDLE).
+    /// Number of mailboxes whose server reports new messages by itself (IDLE).
     pub idle: u64,
-    /// Longest interval at which the other mailboxes were asked for messages, in milliseconds; `null` if
-    /// there are none. Announced and delivered are exact only to this interval.
+    /// Longest interval at which the sink asked the other mailboxes for messages, in milliseconds; `null` if there are
+    /// no others. The times of announced and delivered are exact only to this interval.
     pub poll_ms: Option<f64>,
-    /// Whether messages were fetched whole, and their bodies checked.
+    /// True if messages were fetched whole and their bodies checked.
     pub whole: bool,
-    /// Sessions that broke and were made again.
+    /// Number of sessions that broke and were opened again.
     pub broken: u64,
-    /// Messages of the run that were deleted because the user asked for it.
+    /// Messages of the run that were deleted from the mailboxes because the user asked for it.
     pub deleted: u64,
-    /// Mailboxes that were not open at the end, because their session broke and none could be made again yet.
-    /// Missing mail may be in them.
+    /// Mailboxes that were not open at the end, because their session broke and could not be opened again yet. Missing
+    /// mail may be in these mailboxes.
     pub closed: u64,
-    /// Times that a mailbox was numbered anew (UIDVALIDITY), so that messages which came while no session was
-    /// open were not seen.
+    /// Number of times that a mailbox was renumbered (UIDVALIDITY). Messages that came while no session was open were
+    /// then not seen.
     pub renumbered: u64,
 }
 
@@ -784,13 +796,13 @@ impl Watched {
     }
 }
 
-/// Connections that ended after the same command.
+/// Number of connections that ended after the same command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EndedRow {
-    /// Phase of the last command.
+    /// Phase of the client's last command.
     pub phase: Phase,
-    /// Number of connections.
+    /// Number of connections that ended after this command.
     pub count: u64,
 }
 
@@ -798,32 +810,32 @@ pub struct EndedRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RuleRow {
-    /// The rule as it was given.
+    /// The rule as the user typed it.
     pub rule: String,
-    /// Number of commands, messages or recipients on which it acted.
+    /// Number of commands, messages or recipients on which the rule acted.
     pub count: u64,
 }
 
-/// Number of faults that a sink made because its rules ordered them.
+/// Faults that a sink made because its rules ordered them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ordered {
-    /// Replies of 4xx and 5xx.
+    /// Number of replies of 4xx and 5xx.
     pub replies: u64,
-    /// Connections that it closed or reset.
+    /// Number of connections that the sink closed or reset.
     pub cuts: u64,
-    /// Units whose 250 it did not send.
+    /// Units for which the sink did not send the 250.
     pub unanswered: u64,
-    /// Units that it answered 250 and dropped.
+    /// Units that the sink answered with 250 and then dropped.
     pub lost: u64,
-    /// Units that it counted twice.
+    /// Units that the sink counted twice.
     pub duplicates: u64,
-    /// Messages that it changed.
+    /// Messages that the sink changed.
     pub corrupt: u64,
 }
 
 impl Ordered {
-    /// Returns the faults that were made after `before` was counted.
+    /// Returns the faults that were made after `before` was counted, for example since the beginning of a run.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             replies: self.replies.saturating_sub(before.replies),
@@ -836,99 +848,102 @@ impl Ordered {
     }
 }
 
-/// A latency distribution in milliseconds. A figure is `null` (infinite in memory) if it falls among messages that never
-/// came, or came after their time-out.
+/// A latency distribution in milliseconds. A figure is `null` (infinite in memory) if it falls among messages that
+/// never arrived, or arrived after their time-out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LatencyMs {
-    /// Smallest.
+    /// Smallest latency, in milliseconds.
     #[serde(deserialize_with = "or_infinite")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub min: f64,
-    /// Arithmetic mean.
+    /// Arithmetic mean of all latencies, in milliseconds.
     #[serde(deserialize_with = "or_infinite")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub mean: f64,
-    /// Median.
+    /// Median: half of the latencies are at most this long.
     #[serde(deserialize_with = "or_infinite")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p50: f64,
-    /// 90th percentile.
+    /// 90th percentile: 90 % of the latencies are at most this long.
     #[serde(deserialize_with = "or_infinite")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p90: f64,
-    /// 95th percentile.
+    /// 95th percentile: 95 % of the latencies are at most this long.
     #[serde(deserialize_with = "or_infinite")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p95: f64,
-    /// 99th percentile.
+    /// 99th percentile: 99 % of the latencies are at most this long.
     #[serde(deserialize_with = "or_infinite")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p99: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile: 999 of 1,000 latencies are at most this long.
     #[serde(deserialize_with = "or_infinite")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub p999: f64,
-    /// Largest.
+    /// Largest latency, in milliseconds.
     #[serde(deserialize_with = "or_infinite")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<f64>"))]
     pub max: f64,
 }
 
-/// Reads `null` as an infinite number, which JSON does not have.
+/// Reads `null` as an infinite number, because JSON has no infinite numbers.
 fn or_infinite<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
-/// A stage on the way of messages: the number of messages that reached it, their rate, and their latency since `since`.
+/// A stage of the messages' way: how many messages reached it, at which rate, and how long after `since`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageRow {
-    /// Name of the stage.
+    /// Name of the stage, for example `accepted`.
     pub name: Stage,
-    /// Party that observed it.
+    /// Party that observed the stage.
     pub party: String,
-    /// Messages that reached it, each arrival counted: `late` and, over SMTP, `duplicates` are part of it.
+    /// Messages that reached the stage. Each arrival counts, including those in `late` and, over SMTP, in `duplicates`.
     pub count: u64,
-    /// Messages that this party knows to have failed before this stage.
+    /// Messages that the party knows to have failed before the stage.
     pub failed: u64,
-    /// Messages that never reached it, although nobody reported a reason.
+    /// Messages that never reached the stage, although nobody reported a reason.
     pub missing: u64,
-    /// Messages that reached it after their time-out (`mades.timeout_s`); these have no latency.
+    /// Messages that reached the stage after their time-out (`mades.timeout_s`). They have no latency.
     pub late: u64,
-    /// Arrivals after a message's first.
+    /// Arrivals of a message after its first arrival.
     pub duplicates: u64,
-    /// Message bytes that reached it.
+    /// Bytes of the messages that reached the stage.
     pub bytes: u64,
-    /// Messages per second that reached it, from the first to the one after which 95 % had arrived, or if that is later to the
-    /// time at which the last message was due. `null` if fewer than 20 arrived: so few have no rate.
+    /// Messages per second that reached the stage. The time begins with the first arrival. It ends when 95 % have
+    /// arrived, or if that is later when the last message was due. `null` if fewer than 20 messages arrived, which are
+    /// too few for a rate.
     pub rate_per_s: Option<f64>,
-    /// From the first message created to the last that reached this stage.
+    /// Seconds from the first created message to the last message that reached the stage.
     pub duration_s: f64,
-    /// The stage that latency counts from; `null` if no latency is known (no traces).
+    /// Stage from which latencies count; `null` if no latency is known, for example without traces.
     pub since: Option<Stage>,
     /// Latency since `since` of all messages that were due; `null` if unknown.
     pub latency_ms: Option<LatencyMs>,
-    /// The time that figures which are `null` in `latency_ms` exceed, in milliseconds: that for which messages were waited,
-    /// or over MADES their time-out.
+    /// Lower bound in milliseconds of the figures that are `null` in `latency_ms`. It is the time for which the run
+    /// waited for messages or, over MADES, their time-out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub beyond_ms: Option<f64>,
-    /// The latencies of the messages that reached it in time, as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
+    /// Latencies of the messages that reached the stage in time, as an HdrHistogram of nanoseconds (V2, deflated,
+    /// base64), as in interval logs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
-    /// Service time of the stage, since a session began the message, or over MADES since it was created: without the time
-    /// that it waited for a session, or for a place. `null` where it is the latency itself (closed loop) or is unknown.
+    /// Service time of the stage: the latency without the time that a message waited for a session or a place. It
+    /// counts from when a session began the message or, over MADES, when the message was created. `null` if it equals
+    /// the latency (closed loop) or is unknown.
     pub service_ms: Option<LatencyMs>,
-    /// The service time as an HdrHistogram, as `histogram`.
+    /// Service times as an HdrHistogram, in the format of `histogram`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_histogram: Option<String>,
-    /// The times of the arrivals, from which `mailrun merge` computes the rate of several machines (deflated, base64).
+    /// Times of the arrivals (deflated, base64). `mailrun merge` computes the rate of several machines from them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<String>,
 }
 
 impl StageRow {
-    /// Makes a row without figures.
+    /// Makes a row without figures, in which every count is 0 and every time is unknown.
     pub fn new(name: Stage, party: &str) -> Self {
         Self {
             name,
@@ -957,9 +972,9 @@ impl StageRow {
     }
 }
 
-/// Returns the row of a stage. A run over MADES has names of its own for the stages that all protocols share: a message is
-/// accepted when the broker has settled it, delivered when it is in the inbox or, if it is a tracing message, when its event
-/// has come, and notified when it has reached the last stage.
+/// Returns the row of a stage, also for a run over MADES, which has its own names for the stages that all protocols
+/// share. There, a message is accepted when the broker has settled it. It is delivered when it is in the inbox or, for
+/// a tracing message, when its event has come. It is notified when it has reached the last stage.
 pub fn stage_named(rows: &[StageRow], name: Stage) -> Option<&StageRow> {
     let find = |name: Stage| rows.iter().find(|row| row.name == name);
     find(name).or_else(|| match name {
@@ -973,37 +988,37 @@ pub fn stage_named(rows: &[StageRow], name: Stage) -> Option<&StageRow> {
     })
 }
 
-/// A phase of the dialogue.
+/// A phase of the dialogue between source and server, and how long it took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseRow {
-    /// Name of the phase.
+    /// Name of the phase, for example `rcpt`.
     pub name: Phase,
-    /// Number of times.
+    /// Number of times that the phase occurred.
     pub count: u64,
-    /// Its durations.
+    /// Distribution of the phase's durations.
     pub latency_ms: LatencyMs,
-    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
+    /// Durations of the phase as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
 }
 
-/// A time in which messages waited and none reached a stage.
+/// A time in which messages waited but none reached a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StallRow {
-    /// The stage that no message reached: accepted, or over MADES delivered too.
+    /// Stage that no message reached: accepted or, only over MADES, delivered.
     pub stage: Stage,
-    /// Time at which the last message before it reached the stage, or messages began to wait again, or the load began, in
-    /// seconds since `origin_ns` of the record.
+    /// Begin of the stall in seconds since `origin_ns`. It is the last time before the stall at which a message reached
+    /// the stage, messages began to wait again, or the load began.
     pub from_s: f64,
-    /// Time at which the first message after it reached the stage, or the load ended.
+    /// End of the stall: the time at which a message reached the stage again, or the load ended.
     pub to_s: f64,
-    /// True if it lasted until the load ended.
+    /// True if the stall lasted until the load ended.
     pub to_the_end: bool,
-    /// Messages that the server rejected (4xx, 5xx) meanwhile.
+    /// Messages that the server rejected (4xx, 5xx) during the stall.
     pub rejected: u64,
-    /// Messages whose connection failed meanwhile.
+    /// Messages whose connection failed during the stall.
     pub failed: u64,
 }
 
@@ -1013,14 +1028,14 @@ impl Default for StallRow {
     }
 }
 
-/// Reasons why the load ended.
+/// Reason why the load ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// The requested load was offered completely.
     Complete,
-    /// SIGINT or SIGTERM.
+    /// The run received SIGINT or SIGTERM.
     Interrupted,
     /// The server was gone, or answered nothing, for as long as `--give-up` or `--reconnect-timeout` allows.
     GaveUp,
@@ -1028,176 +1043,179 @@ pub enum Ending {
     Aborted,
     /// A server that the bench had started ended unexpectedly.
     ServerEnded,
-    /// The sink ended, or did not answer any more.
+    /// The sink ended, or no longer answered.
     SinkEnded,
 }
 
-/// One second of the run.
+/// Counts and latencies of one second of the run. In a long run, a row covers several seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SeriesRow {
-    /// Seconds since `origin_ns`; the last may be a part second.
+    /// Begin of the second, in seconds since `origin_ns`. The last second may be incomplete.
     pub second: u64,
-    /// Messages due in it: begun by a session in a closed loop, scheduled in an open one.
+    /// Messages of this second: begun by a session in a closed loop, due in an open loop.
     pub created: u64,
-    /// Messages handed over in it.
+    /// Messages that were handed over in this second.
     pub sent: u64,
-    /// Messages accepted in it.
+    /// Messages that were accepted in this second.
     pub accepted: u64,
-    /// Messages delivered in it.
+    /// Messages that were delivered in this second.
     pub delivered: u64,
-    /// Messages accepted and not yet delivered at its end.
+    /// Messages that were accepted but not yet delivered at the end of this second.
     pub queued: u64,
-    /// Errors in it.
+    /// Number of errors that happened in this second.
     pub errors: u64,
-    /// Median latency to the last stage that this party observes; 0 if nothing arrived.
+    /// Median latency in this second to the last stage that the party observes; 0 if nothing arrived.
     pub p50_ms: f64,
-    /// 95th percentile of the same.
+    /// 95th percentile of the latency in this second; 0 if nothing arrived.
     pub p95_ms: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile of the latency in this second; 0 if nothing arrived.
     pub p99_ms: f64,
-    /// 99.9th percentile of the same.
+    /// 99.9th percentile of the latency in this second; 0 if nothing arrived.
     pub p999_ms: f64,
-    /// Largest of the same.
+    /// Largest latency in this second; 0 if nothing arrived.
     pub max_ms: f64,
-    /// Greatest age of the newest message delivered so far, since it was due; `null` before the first, and where this
-    /// party sees no deliveries.
+    /// Greatest age in this second of the newest message delivered so far, counted from when it was due; `null` before
+    /// the first delivery, and if the party sees no deliveries.
     pub oldest_ms: Option<f64>,
 }
 
-/// Processor time and memory of a party by second.
+/// Processor time and memory of a party, second by second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PartyUsage {
-    /// Name of the party.
+    /// Name of the party that was observed.
     pub party: String,
-    /// A row for each second in which it was observed.
+    /// A row for each second in which the party was observed.
     pub seconds: Vec<UsageRow>,
 }
 
-/// One second of a party.
+/// Processor time and memory of a party in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UsageRow {
-    /// Seconds since `origin_ns` of the record.
+    /// Begin of the second, in seconds since `origin_ns` of the record.
     pub second: u64,
-    /// Processor time per second, kernel included: 1 is one processor.
+    /// Average number of processors that the party used, kernel included.
     pub cores: f64,
-    /// Resident memory at its end.
+    /// Resident memory at the end of the second, in bytes.
     pub rss_bytes: u64,
 }
 
-/// Kinds of events.
+/// Kinds of events that explain why figures changed during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// The warm-up ended.
+    /// The warm-up ended. From here on, messages count in the figures.
     WarmUpEnded,
     /// The offered rate changed to the rate of the next stage.
     RateStage,
-    /// An ordered fault began.
+    /// A fault began that the user had ordered, for example by a rule of the sink.
     FaultOn,
-    /// An ordered fault ended.
+    /// A fault ended that the user had ordered.
     FaultOff,
-    /// The server stopped answering.
+    /// The server stopped answering, so connections or messages failed.
     ServerLost,
-    /// The server answered again.
+    /// The server answered again after it had stopped answering.
     ServerBack,
     /// The server delivered at its full rate again.
     FullRate,
-    /// A process of the run ended unexpectedly.
+    /// A process of the run ended unexpectedly, for example by a signal.
     Died,
-    /// The user asked for the end, or a threshold ended the run.
+    /// The user stopped the run, or a threshold ended it.
     Stopped,
 }
 
-/// A change during the run.
+/// A change during the run, for the time axis of reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventRow {
-    /// Time, in seconds since `origin_ns` of the record.
+    /// Time of the event, in seconds since `origin_ns` of the record.
     pub at_s: f64,
-    /// Kind of the event.
+    /// Kind of the event, for programs that read the record.
     pub kind: EventKind,
-    /// The event in words, without the time.
+    /// The event in words for the reader, without the time.
     pub text: String,
 }
 
-/// Maximum number of recipients that are named for a slow message.
+/// Maximum number of recipients that are listed for a slow message.
 pub const MAX_SLOW_RECIPIENTS: usize = 10;
 
-/// A message that took long: to arrive if a sink saw that, and to be accepted otherwise.
+/// A message that took longest to arrive or, if no sink was watched, to be accepted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlowMessage {
     /// Number of the message in the run, as in its trace.
     pub message: u64,
-    /// Time at which it was created (closed loop) or due (open loop), in seconds since `origin_ns`.
+    /// Time at which the message was created (closed loop) or due (open loop), in seconds since `origin_ns`.
     pub created_s: f64,
-    /// From then to the server's 250; `null` if the source does not remember the message, because others took longer to be
-    /// accepted.
+    /// Time from `created_s` to the server's 250; `null` if the source no longer remembers the message because others
+    /// took longer to be accepted.
     pub accepted_ms: Option<f64>,
-    /// From then to its last arrival at the sink; `null` if it did not arrive, or if no sink was watched.
+    /// Time from `created_s` to the last arrival at the sink; `null` if the message did not arrive, or if no sink was
+    /// watched.
     pub delivered_ms: Option<f64>,
-    /// Time that it waited for a session (open loop); 0 if the source does not remember it.
+    /// Time that the message waited for a session (open loop); 0 if the source no longer remembers the message.
     pub waited_ms: f64,
-    /// Duration of each phase of its dialogue, in their order; empty if the source does not remember it.
+    /// Duration of each phase of the message's dialogue, in their order; empty if the source no longer remembers the
+    /// message.
     pub phases: Vec<SlowPhase>,
-    /// Its recipients, at most 10.
+    /// Recipients of the message. At most 10 are listed.
     pub recipients: Vec<String>,
-    /// Number of all of them.
+    /// Number of all recipients of the message, including those that are not listed.
     pub recipient_count: u32,
-    /// Bytes of the message.
+    /// Size of the message in bytes.
     pub bytes: u64,
-    /// The server's reply to its end, with its queue id if it tells one; `null` if unknown.
+    /// The server's reply to the end of the message, usually with a queue id; `null` if unknown.
     pub reply: Option<String>,
 }
 
 impl SlowMessage {
-    /// Returns the time by which slow messages are sorted.
+    /// Returns the time by which slow messages are sorted: to the arrival or, if that is unknown, to the 250.
     pub fn latency_ms(&self) -> f64 {
         self.delivered_ms.or(self.accepted_ms).unwrap_or_default()
     }
 }
 
-/// A message that did not arrive.
+/// A message that did not arrive at all its recipients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MissingMessage {
     /// Number of the message in the run, as in its trace.
     pub message: u64,
-    /// Time at which it was created (closed loop) or due (open loop), in seconds since `origin_ns`; `null` if the sink has
-    /// not seen it.
+    /// Time at which the message was created (closed loop) or due (open loop), in seconds since `origin_ns`; `null` if
+    /// the message was accepted but not seen by the sink.
     pub created_s: Option<f64>,
-    /// What became of it.
+    /// Reason why the message did not arrive, as far as it is known.
     pub fate: MissingFate,
-    /// Time at which the server accepted it, in seconds since `origin_ns`; `null` if it did not, or if that is unknown.
+    /// Time at which the server accepted the message, in seconds since `origin_ns`; `null` if it did not accept it, or
+    /// if the time is unknown.
     pub answered_s: Option<f64>,
-    /// The server's last reply to it, with its queue id if it was accepted; `null` if there was none, or if it is not among
-    /// the last 8192 of a thread.
+    /// The server's last reply to the message, with the queue id if the message was accepted; `null` if there was none,
+    /// or if the reply is no longer among the last 8192 of a thread.
     pub reply: Option<String>,
-    /// Its recipients, at most 10.
+    /// Recipients of the message. At most 10 are listed.
     pub recipients: Vec<String>,
-    /// Number of its recipients that it did not reach.
+    /// Number of recipients whom the message did not reach.
     pub recipient_count: u32,
 }
 
-/// Reasons why a message did not arrive.
+/// Reasons why a message did not arrive, as far as source and sink together can tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MissingFate {
-    /// The server accepted it, and the sink has not seen it.
+    /// The server accepted the message, but the sink has not seen it.
     #[default]
     NotSeen,
-    /// The server accepted it, and reported in a notification that it gave up.
+    /// The server accepted the message, but reported in a notification that it had given up.
     Bounced,
-    /// The connection broke after the whole message was sent, and before the reply.
+    /// The connection broke after the whole message was sent and before the reply.
     InDoubt,
-    /// The server refused it with 4xx or 5xx.
+    /// The server rejected the message with 4xx or 5xx.
     Rejected,
-    /// The connection was refused, cut or timed out.
+    /// The connection was refused, was cut or timed out.
     Failed,
 }
 
@@ -1213,98 +1231,100 @@ impl MissingFate {
     }
 }
 
-/// A phase of a slow message.
+/// A phase in the dialogue of a slow message, which shows where the time went.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlowPhase {
-    /// Name of the phase.
+    /// Name of the phase, for example `reply`.
     pub name: Phase,
-    /// Its duration.
+    /// Duration of the phase in milliseconds.
     pub ms: f64,
 }
 
-/// Fates of the units of a recipient domain. `null` is unknown, as in the ledger.
+/// Fates of the units of a recipient domain, where `null` means unknown, as in the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DomainRow {
-    /// The domain in lower case; empty for all domains that have no row of their own.
+    /// The domain in lower case; empty in the row that all domains without a row of their own share.
     pub domain: String,
-    /// Units that a session began.
+    /// Units of messages that a session began.
     pub created: u64,
-    /// Units that the source received 250 for.
+    /// Units for which the source received a 250.
     pub accepted: u64,
-    /// Units that the server rejected with 4xx or 5xx.
+    /// Units that the server rejected with 4xx or 5xx, whether they arrived or not.
     pub rejected: u64,
-    /// Units whose connection was refused, cut or timed out.
+    /// Units whose connection was refused, was cut or timed out.
     pub failed: u64,
     /// Units whose connection broke after the last byte of the message was sent and before the reply came, whether they
     /// arrived or not.
     pub in_doubt: u64,
-    /// Distinct units that reached the sink.
+    /// Distinct units that reached the sink, whatever the source heard about them.
     pub delivered: Option<u64>,
-    /// Arrivals of a unit after its first.
+    /// Arrivals of a unit after its first arrival.
     pub duplicates: Option<u64>,
 }
 
-/// Fate of every (message, recipient). `null` is unknown: that end was not observed.
+/// Fates of all units, where a unit is a pair of message and recipient. A fate is `null` if its end of the run was not
+/// observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LedgerRow {
-    /// Units that a session began.
+    /// Units of messages that a session began.
     pub created: Option<u64>,
-    /// Units that the source received 250 for.
+    /// Units for which the source received a 250.
     pub accepted: Option<u64>,
-    /// Distinct units that reached the sink.
+    /// Distinct units that reached the sink, whatever the source heard about them.
     pub delivered: Option<u64>,
-    /// Units that did not arrive because a server gave up on them, which it reported in a notification that reached the
-    /// sink.
+    /// Units that did not arrive because a server gave up on them. The server reported this in a notification that
+    /// reached the sink.
     pub bounced: Option<u64>,
-    /// Units that the server rejected with 4xx or 5xx, and that did not arrive. In records without `failed` this
-    /// includes those that failed.
+    /// Units that the server rejected with 4xx or 5xx and that did not arrive. In records without `failed`, failed
+    /// units are included.
     pub rejected: Option<u64>,
-    /// Units whose connection was refused, cut or timed out, and that did not arrive.
+    /// Units whose connection was refused, was cut or timed out, and that did not arrive.
     pub failed: Option<u64>,
-    /// Units whose connection broke after the last byte of the message was sent and before the reply came, and that did not
-    /// arrive: the server may have them.
+    /// Units whose connection broke after the last byte of the message was sent and before the reply came, and that did
+    /// not arrive. The server may have them.
     pub in_doubt: Option<u64>,
-    /// Units that our relay gave up on, and whose notification did not reach the sink.
+    /// Units that mailrun's relay gave up on, without a notification that reached the sink.
     pub expired: Option<u64>,
-    /// Units that did not arrive because they are in the queue of our relay.
+    /// Units that did not arrive because they are in the queue of mailrun's relay.
     pub queued: Option<u64>,
-    /// Units accepted and lost; `null` while units are not delivered and the server's queue is unknown.
+    /// Units that were accepted and lost; `null` while some units are not delivered and the server's queue is unknown.
     pub lost: Option<u64>,
-    /// Units that a server whose queue is unknown accepted, and that did not arrive: lost, or still in its queue.
+    /// Units that a server with an unknown queue accepted and that did not arrive. They are lost, or still in its
+    /// queue.
     pub not_delivered: Option<u64>,
     /// Units without a known fate when the run ended.
     pub in_flight: Option<u64>,
-    /// Arrivals of a unit after its first.
+    /// Arrivals of a unit after its first arrival.
     pub duplicates: Option<u64>,
-    /// Delivered units that arrived under other addresses only.
+    /// Delivered units that arrived only under other addresses than their recipient's.
     pub rewritten: Option<u64>,
-    /// Arrivals under an address that was no recipient, beside the address of the recipient or of the copy that counts
-    /// for it.
+    /// Arrivals under an address that was no recipient. An arrival that counts as the delivery of a recipient is not
+    /// included.
     pub copied: Option<u64>,
-    /// Arrivals whose checksum was wrong.
+    /// Messages that arrived with a wrong checksum.
     pub corrupt: Option<u64>,
-    /// Arrivals that a relay converted to 7-bit for a server without 8BITMIME, and whose checksum matches the original.
+    /// Messages that a relay converted to 7-bit for a server without 8BITMIME, and whose checksum matches the original.
     pub converted: Option<u64>,
-    /// Arrivals that do not belong to this run: another run's trace, or none.
+    /// Messages that do not belong to this run, because they have another run's trace or none.
     pub foreign: Option<u64>,
-    /// Units in notifications that a server tries again.
+    /// Units that notifications reported as delayed, because a server tries them again.
     pub delay_notices: Option<u64>,
-    /// Bounced units that a further notification named again.
+    /// Reports about bounced units that an earlier notification had already named.
     pub repeated_notices: Option<u64>,
-    /// Arrivals without a usable creation time (another host's clock), so without a latency.
+    /// Messages without a latency, because they have no usable creation time, for example one from another host's
+    /// clock.
     pub untimed: Option<u64>,
-    /// Arrivals whose delivered time would be negative, because the clocks of two hosts differ: without a latency.
+    /// Messages without a latency, because their delivered time would be negative: the clocks of two hosts differ.
     pub negative: Option<u64>,
-    /// Units that a ledger had no room for: their fates are unknown.
+    /// Units with unknown fates, because they did not fit into a ledger.
     pub overflow: Option<u64>,
 }
 
 impl LedgerRow {
-    /// Returns the row of a run about which everything is known and in which nothing has happened.
-    /// Each count is zero.
+    /// Returns the row of a run in which nothing has happened and everything is known, so each count is zero.
     pub fn zero() -> Self {
         let zero = Some(0);
         Self {
@@ -1335,50 +1355,50 @@ impl LedgerRow {
     }
 }
 
-/// A reason for which units bounced, and their number.
+/// A reason for which units bounced, and the number of these units.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BounceRow {
-    /// Enhanced status code, such as `5.1.1`; empty without one.
+    /// Enhanced status code, for example `5.1.1`; empty if the notification had none.
     pub status: String,
-    /// Reply of the next hop or another reason, as the first notification of the kind gives it.
+    /// Reply of the next hop or another reason, as the first notification of this kind gives it.
     pub text: String,
-    /// Number of units.
+    /// Number of units that bounced for this reason.
     pub count: u64,
-    /// Recipient of the first.
+    /// Recipient of the first unit that bounced for this reason.
     pub sample: String,
 }
 
-/// An address under which mail arrived that the source had not named.
+/// An address under which mail arrived although the source had not named it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RewriteRow {
-    /// Recipient that the source had named, as the server gives it in ORCPT; `null` if the server added the recipient, as
-    /// Postfix's `always_bcc` does.
+    /// Recipient that the source had named, as the server gives it in ORCPT; `null` if the server added the recipient,
+    /// as with Postfix's `always_bcc`.
     pub original: Option<String>,
-    /// The address; empty in the last row, which counts all further pairs.
+    /// Address under which the mail arrived; empty in the last row, which counts all further pairs.
     pub address: String,
-    /// Number of arrivals.
+    /// Number of arrivals under the address.
     pub count: u64,
 }
 
-/// A kind of error, and its number.
+/// A kind of error, and how often it occurred.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorRow {
-    /// Phase of the dialogue.
+    /// Phase of the dialogue in which the error happened.
     pub phase: Phase,
     /// Reply code; 0 if there was no reply.
     pub code: u16,
     /// The first reply text, or a description of the event.
     pub text: String,
-    /// Number of errors.
+    /// Number of errors of this kind.
     pub count: u64,
-    /// Time of the first, in seconds since `origin_ns` of the record; `null` if unknown.
+    /// Time of the first error, in seconds since `origin_ns` of the record; `null` if unknown.
     pub first_s: Option<f64>,
-    /// Time of the last.
+    /// Time of the last error, in seconds since `origin_ns` of the record; `null` if unknown.
     pub last_s: Option<f64>,
-    /// Recipient of the first; `null` if none had been named.
+    /// Recipient that the first error concerned; `null` if none had been named.
     pub sample: Option<String>,
 }
 
@@ -1396,30 +1416,32 @@ impl Default for ErrorRow {
     }
 }
 
-/// A threshold, and its result.
+/// A threshold that the user set, and its result in this run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThresholdRow {
-    /// The expression as it was typed.
+    /// The threshold's expression as the user typed it.
     pub expression: String,
-    /// Its limit, in `unit`.
+    /// Limit of the threshold, in `unit`.
     pub limit: Option<f64>,
     /// The measured value, in `unit`; `null` if it is unknown.
     pub value: Option<f64>,
-    /// The value is unknown, but greater than this, in `unit`: it belongs to messages that never came, or came after
-    /// their time-out.
+    /// Lower bound of the value in `unit`, if the value itself is unknown because it belongs to messages that never
+    /// arrived or arrived after their time-out.
     pub beyond: Option<f64>,
-    /// Distance of the value from the limit on its good side, in `unit`; negative if the limit was missed.
+    /// Distance of the value from the limit, in `unit`; negative if the limit was missed.
     pub margin: Option<f64>,
-    /// Unit: ms, /s, % or empty for a number.
+    /// Unit of the limit and the value: ms, /s, % or empty for a plain number.
     pub unit: String,
-    /// True if it holds.
+    /// True if the threshold was met.
     pub passed: bool,
-    /// True if it certainly does not hold. If it is neither passed nor missed, nobody can tell.
+    /// True if the threshold was certainly missed. If it was neither met nor missed, it cannot be decided.
     pub missed: bool,
-    /// Why nobody can tell, or why it was missed without a value; empty if the value says all.
+    /// Reason why the threshold cannot be decided, or why it was missed without a value; empty if the value says
+    /// everything.
     pub why: String,
-    /// The windows of a threshold on freshness, which is judged for each of them; its value is the worst window's.
+    /// Windows of a threshold on freshness, which is judged in each of them. The threshold's value is the worst
+    /// window's.
     pub windows: Vec<FreshWindow>,
 }
 
@@ -1427,38 +1449,38 @@ pub struct ThresholdRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FreshWindow {
-    /// Its beginning, in seconds since `origin_ns`.
+    /// Begin of the window, in seconds since `origin_ns`.
     pub from_s: f64,
-    /// Its end.
+    /// End of the window, in seconds since `origin_ns`.
     pub to_s: f64,
-    /// Messages due in it.
+    /// Messages that were due in the window.
     pub created: u64,
-    /// Messages delivered in it.
+    /// Messages that were delivered in the window.
     pub delivered: u64,
-    /// Errors in it.
+    /// Errors in the window.
     pub errors: u64,
-    /// Largest latency of messages that were delivered in it.
+    /// Largest latency of the messages that were delivered in the window.
     pub max_ms: f64,
-    /// Greatest age of the newest message delivered so far.
+    /// Greatest age in the window of the newest message delivered so far.
     pub oldest_ms: f64,
-    /// Seconds in which that age was above the limit.
+    /// Seconds in which the age of the newest message was above the limit.
     pub stale_s: f64,
-    /// Share of its time in which it was not, in percent.
+    /// Share of the window's time in which the age was not above the limit, in percent.
     pub fresh_percent: f64,
 }
 
-/// Outcome of a run, in a word.
+/// Outcome of a run in a word, which also decides the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Everything that was required was seen.
+    /// Pass: everything that was required was observed.
     Pass,
-    /// Mail was lost, doubled, changed, rejected or given up beyond what was granted, or a threshold was missed.
+    /// Mail was lost, duplicated, changed, rejected or given up beyond what was allowed, or a threshold was missed.
     Fail,
-    /// The figures are not the server's: the generator, the sink or the host was the limit.
+    /// The figures do not describe the server, because the generator, the sink or the host was the limit.
     Invalid,
-    /// A required figure could not be seen.
+    /// Inconclusive: a required figure could not be observed, so a longer or better observed run is needed.
     Inconclusive,
 }
 
@@ -1473,45 +1495,45 @@ impl Outcome {
     }
 }
 
-/// Cause of a reason in the verdict. The order is by weight: the first decides.
+/// Cause of a reason in the verdict, from the weightiest to the lightest. The first cause decides the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Sessions of source or sink that ended by a defect of mailrun itself.
+    /// Sessions of source or sink ended because of a defect of mailrun itself.
     Defect,
-    /// The counts contradict each other, or are not complete.
+    /// The counts contradict each other, or are incomplete.
     Unaccounted,
     /// A process that the bench had started ended unexpectedly.
     Died,
-    /// Mail was accepted and lost.
+    /// The server accepted mail that then got lost.
     Lost,
-    /// Mail arrived more than once.
+    /// A message arrived more than once for the same recipient.
     Duplicates,
-    /// Mail arrived changed.
+    /// A message arrived with a changed body.
     Corrupt,
-    /// Messages never reached a stage, without a reason being reported (MADES), or more of them were not delivered than a
-    /// threshold allows.
+    /// Messages never reached a stage although no reason was reported (MADES), or more messages were not delivered than
+    /// a threshold allows.
     Missing,
-    /// A threshold on time was missed because of messages that never came, whatever delayed the others.
+    /// A threshold on time was missed because some messages never arrived, however fast the others were.
     NeverCame,
-    /// The server went away.
+    /// The server went away during the load and did not come back.
     ServerGone,
     /// Connections were refused, cut or timed out.
     Failed,
     /// Connections broke after a whole message was sent, and before its reply.
     InDoubt,
-    /// The server replied 4xx or 5xx.
+    /// The server rejected mail with 4xx or 5xx.
     Rejected,
     /// A server gave up on mail and reported it in notifications that reached the sink.
     Bounced,
-    /// Mail arrived under other addresses than its recipients', more than a threshold allows.
+    /// More mail arrived under other addresses than its recipients' than a threshold allows.
     Rewritten,
-    /// Mail arrived at addresses that were no recipients, more than a threshold allows.
+    /// More mail arrived at addresses that were no recipients than a threshold allows.
     Copied,
-    /// A relay gave up on mail and reported it.
+    /// mailrun's relay gave up on mail and reported it.
     Expired,
-    /// Not one message was accepted, or over MADES delivered.
+    /// No message was accepted or, over MADES, delivered.
     NothingAccepted,
     /// The server did not accept the requested rate.
     RateMissed,
@@ -1519,54 +1541,56 @@ pub enum Cause {
     RelayDefect,
     /// The generator did not offer the requested rate.
     RateNotOffered,
-    /// The generator fell behind its schedule.
+    /// The generator fell behind its schedule, which may have decided a threshold.
     Late,
-    /// A threshold judges times between clocks whose error is too large for it.
+    /// A threshold judges times that were measured between clocks whose difference is too large or unknown.
     Clocks,
     /// Source or sink used all of its processor time.
     Busy,
-    /// Descriptors or ports ran out.
+    /// A party ran out of descriptors or ports, which limited the load.
     Exhausted,
     /// The hypervisor gave the processors to others.
     Stolen,
-    /// Other programs of this host had the processors, which explains what was missed.
+    /// Other programs used the processors of this host, which explains what was missed.
     HostBusy,
-    /// All messages were created in the warm-up.
+    /// All messages were created during the warm-up, so there are no figures.
     NothingTimed,
-    /// A threshold was missed.
+    /// A threshold was missed that no other cause covers.
     ThresholdMissed,
-    /// The sink went away.
+    /// The sink went away, so later arrivals are unknown.
     SinkGone,
-    /// A threshold concerns something that was not seen.
+    /// A threshold concerns something that was not observed.
     ThresholdUnseen,
-    /// Mail did not arrive, and is lost or in a queue that cannot be read.
+    /// Mail did not arrive, and it is unknown whether it is lost or in the server's queue.
     NotDelivered,
-    /// Mail is in the relay's queue, or was in flight at the end.
+    /// Mail is in the relay's queue, or was still in flight at the end.
     Unfinished,
-    /// The user ended the run.
+    /// The user ended the run before its planned end.
     Interrupted,
-    /// The user ordered the fault.
+    /// The fault was ordered by the user, so it does not count against the run.
     Ordered,
-    /// The server accepted nothing for a while.
+    /// The server accepted nothing for a while, which by itself is no fault.
     Stalled,
-    /// A remark.
+    /// A remark, which does not affect the outcome.
     Remark,
 }
 
-/// Outcome of the run, and its validity.
+/// Outcome of the run, with the reasons for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
-    /// The outcome; `null` for a sink or a relay by itself.
+    /// Outcome of the run; `null` for the record of a single sink or relay.
     pub outcome: Option<Outcome>,
-    /// The reason, in a sentence.
+    /// Main reason for the outcome, in a sentence.
     pub why: String,
-    /// The fates sum to the created units, nothing is lost, doubled or corrupt, and delivery was observed.
+    /// True if every unit is accounted for: the fates sum to the created units, no unit is lost, duplicate or corrupt,
+    /// and deliveries were observed.
     pub closed: bool,
-    /// Neither the generator nor the sink was the limit of the claimed figures.
+    /// True if neither the generator nor the sink nor the host was the limit of the figures.
     pub valid: bool,
-    /// Reasons against the run, and further facts that a reader must know, in whole sentences, the weightiest first.
+    /// Reasons against the run, and further facts that a reader must know. They are whole sentences, the weightiest
+    /// first.
     pub reasons: Vec<String>,
-    /// Cause of each of them, in the same order.
+    /// Cause of each reason, in the order of `reasons`.
     pub causes: Vec<Cause>,
 }

@@ -1,16 +1,15 @@
-//! Recovery of a server after its next hop held mail back: when did it deliver at its full rate
-//! again?
+//! Recovery of a server after its next hop held mail back: the time until it delivered at its full rate again.
 use crate::record::{Recovery, SeriesRow};
 
-/// Share of the full rate at which a second counts as one at the full rate.
+/// A second counts as one at the full rate if it reaches at least this share of the full rate.
 const FULL_SHARE: f64 = 0.9;
 
-/// Finds the first second at the full rate after `back_s`, the time at which the next hop stopped
-/// holding mail back. Returns `None` if nothing was delivered since.
+/// Finds the first second at the full rate after `back_s`, the time at which the next hop stopped holding mail back.
+/// Returns `None` if nothing was delivered after that time.
 ///
-/// The full rate is the one of which half of the mail was delivered in seconds at least as fast. The
-/// greatest rate of a second would be a matter of luck, and the mean depends on how long the server
-/// waited before it tried again.
+/// The full rate is the highest rate for which half of the mail was delivered in seconds at least as fast. The greatest
+/// rate of a single second would be a matter of luck, and the mean depends on how long the server waited before it
+/// tried again.
 pub fn recovery(series: &[SeriesRow], back_s: f64) -> Option<Recovery> {
     let since = || series.iter().filter(|row| row.second as f64 + 1.0 > back_s);
     let mut rates: Vec<u64> = since().map(|row| row.delivered).collect();

@@ -1,11 +1,11 @@
-//! A server's reply in a fixed amount of memory, so that a reply per message can be kept without an
-//! allocation.
+//! A server's reply in a fixed amount of memory, so that a reply can be kept for each message
+//! without an allocation.
 
-/// Number of bytes of a reply that are kept. Servers write the queue id at the beginning of a
-/// reply.
+/// Number of bytes of a reply that are kept. They are enough to find a message in the server's log,
+/// because servers write the queue id at the beginning of a reply.
 pub const MAX_REPLY_BYTES: usize = 119;
 
-/// The beginning of a reply, as it arrived.
+/// The beginning of a reply, in the bytes in which it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyText {
     length: u8,

@@ -1,72 +1,75 @@
-//! Mail that arrived under another address than the one that the source named. Servers tell a sink
-//! about it with ORCPT and NOTIFY (RFC 3461).
+//! Mail that arrived under another address than the source had named. Servers tell a sink about it by ORCPT and NOTIFY
+//! (RFC 3461).
 //!
 //! ```text
 //! RCPT TO:<a@x> ORCPT=rfc822;to@y             to@y was rewritten to a@x; a further address is a copy
 //! RCPT TO:<audit@x> NOTIFY=NEVER              a copy, as of always_bcc, if the source did not ask for NEVER itself
 //! ```
 //!
-//! A unit that arrives both under its own address and under another one was not rewritten: the second
-//! is a copy. A further arrival under the same address is a duplicate.
+//! If a unit arrives both under its own address and under another one, it was not rewritten, and the second arrival is
+//! a copy. A further arrival under the same address is a duplicate.
 use crate::ledger::{Ledger, MarkResult};
 use crate::record::RewriteRow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Maximum number of pairs of addresses that are told apart.
+/// Maximum number of pairs of addresses that are counted separately.
 pub const MAX_REWRITES: usize = 1000;
-/// Maximum number of arrivals under other addresses that are remembered to recognise duplicates.
-/// They take 32 MB. A duplicate of a later arrival counts as a copy.
+/// Maximum number of arrivals under other addresses that are remembered to recognise duplicates. They take 32 MB.
+/// Beyond the limit, a duplicate counts as a copy.
 const MAX_SEEN: usize = 1 << 20;
 
-/// An address under which mail arrived, with the recipient that ORCPT names. All further pairs share
-/// the empty one.
+/// An address under which mail arrived, with the recipient that ORCPT names. Pairs beyond [`MAX_REWRITES`] share an
+/// empty one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rewrite {
-    /// `None` if the server added the recipient, as `always_bcc` does.
+    /// The recipient that the source had named. `None` if the server added the recipient, as with Postfix's
+    /// `always_bcc`.
     pub original: Option<String>,
     pub address: String,
 }
 
-/// An arrival under another address.
+/// An arrival under another address than the source had named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewrittenUnit {
     pub sequence: u64,
-    /// Number of the recipient that the source named, or of the address if the server added it.
+    /// Number of the recipient that the source had named, or number of the address if the server added it.
     pub recipient: u32,
-    /// Number of that recipient's domain at the worker.
+    /// The worker's number for the domain of `recipient`.
     pub domain: u16,
-    /// Number of the pair of addresses at the worker.
+    /// The worker's number for the pair of addresses.
     pub pair: u16,
-    /// Hash of the address.
+    /// Hash of the address under which the message arrived.
     pub address: u32,
-    /// Set if the server added the recipient.
+    /// True if the server added the recipient, so that the arrival is a copy.
     pub is_added: bool,
 }
 
-/// The meaning of an arrival under another address.
+/// How an arrival under another address is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RewriteResult {
-    /// It is the first arrival of this message for this recipient.
+    /// The message had not arrived for this recipient before.
     Rewritten,
     Copied,
     Duplicate,
     Full,
 }
 
-/// The arrivals of a run under other addresses. Only merged tallies have them.
+/// The arrivals of a run under other addresses. Only merged tallies have them, because each worker sees only part of
+/// the arrivals.
 #[derive(Clone, Debug, Default)]
 pub struct Rewrites {
-    /// Units that arrived under other addresses only.
+    /// Units that arrived only under other addresses.
     pub units: Ledger,
-    /// Arrivals under other addresses, without duplicates.
+    /// Number of arrivals under other addresses, without duplicates.
     arrivals: u64,
     seen: HashSet<(u64, u32, u32)>,
     pairs: BTreeMap<Arc<Rewrite>, u64>,
 }
 
 impl Rewrites {
-    /// Adds an arrival. `arrived` contains the units that have arrived under any address.
+    /// Adds an arrival, and returns how it counts. `arrived` contains the units that have arrived under any address. If
+    /// the arrival is the first of its unit, the unit is added to `arrived`.
     pub(crate) fn add(&mut self, unit: &RewrittenUnit, pair: &Arc<Rewrite>, arrived: &mut Ledger) -> RewriteResult {
         let RewrittenUnit { sequence, recipient, address, is_added, .. } = *unit;
         let is_new = self.seen.len() >= MAX_SEEN || self.seen.insert((sequence, recipient, address));
@@ -89,7 +92,7 @@ impl Rewrites {
         result
     }
 
-    /// Number of arrivals that were neither the first of their unit nor duplicates.
+    /// Returns the number of copies: arrivals that were neither the first of their unit nor duplicates.
     pub fn copied(&self) -> u64 {
         self.arrivals - self.units.count()
     }
@@ -105,7 +108,7 @@ impl Rewrites {
     }
 }
 
-/// Joins the pairs of two sinks, the most frequent first. The shared pair of all further ones is last.
+/// Joins the pairs of two sinks, the most frequent first. The row that all further pairs share comes last.
 pub(crate) fn join(mut rows: Vec<RewriteRow>, more: Vec<RewriteRow>) -> Vec<RewriteRow> {
     for row in more {
         match rows.iter_mut().find(|known| (&known.address, &known.original) == (&row.address, &row.original)) {

@@ -8,9 +8,9 @@ use crate::throughput::Throughput;
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the stages that a source observes, without the warm-up. Latencies count from `since`,
-    /// which is `Scheduled` in an open loop and `Created` in a closed loop. In an open loop, the
-    /// latency of the created stage is the slip. The times of the record count from `origin`.
+    /// Makes the rows of the stages that a source observes, without the warm-up. Latencies count from `since`, which is
+    /// `Scheduled` in an open loop and `Created` in a closed loop. In an open loop, the latency of the created stage is
+    /// the delay with which sessions began messages. The times of the record count from `origin`.
     pub fn stages(&self, party: &str, since: Stage, origin: Duration) -> Vec<StageRow> {
         let warm = &self.warm_up;
         let created = self.created - warm.created;
@@ -56,11 +56,11 @@ impl SourceTally {
 }
 
 impl SourceTally {
-    /// Makes rows for the phases that look like delayed ACKs. Only phases that end with data from
-    /// the server count.
+    /// Makes rows for the phases that look like delayed ACKs. Only phases that end with data from the server are
+    /// examined.
     pub fn delayed_acks(&self, party: &str) -> Vec<PauseRow> {
-        // Connecting sends no segment that could be held back, and a message counts as sent as soon
-        // as the kernel has it.
+        // Connecting sends no segment that could be held back, and a message counts as sent as soon as the kernel has
+        // it.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
         let row = |phase: Phase| {
             let place = phase as usize;
@@ -71,8 +71,8 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// Makes the row of the stage that a sink observes, without the warm-up. The times of the record
-    /// count from `origin`.
+    /// Makes the row of the stage that a sink observes, without the warm-up. The times of the record count from
+    /// `origin`.
     pub fn stage(&self, party: &str, since: Stage, origin: Duration) -> StageRow {
         let figures = StageFigures {
             count: self.messages - self.warm_up_messages,
@@ -82,15 +82,16 @@ impl RunTally {
             times: &self.delivered,
             service: &Latencies::default(),
         };
-        // The ledger counts recipients. With one recipient each, these are messages.
+        // The ledger counts recipients and not messages. Only if each message had one recipient is a duplicate
+        // recipient a duplicate message.
         let duplicates = if self.recipients == self.messages { self.duplicates } else { 0 };
         StageRow { duplicates, ..figures.row(Stage::Delivered, party, since, self.first_created, origin) }
     }
 }
 
 impl RunTally {
-    /// Makes the row of the stage in which the server of a mailbox told of messages. Returns `None` if
-    /// no server did.
+    /// Makes the row of the stage in which a mailbox's server reported the messages. Returns `None` if no server
+    /// reported any.
     pub fn told_stage(&self, party: &str, since: Stage, origin: Duration) -> Option<StageRow> {
         let figures = StageFigures {
             count: self.told_messages,
@@ -104,20 +105,20 @@ impl RunTally {
     }
 }
 
-/// Figures of a stage from which its row is made.
+/// Figures from which the row of a stage is made.
 pub struct StageFigures<'a> {
     pub count: u64,
     pub failed: u64,
     pub bytes: u64,
     pub arrivals: &'a Throughput,
-    /// Latencies, empty if none are known.
+    /// Latencies; empty if none are known.
     pub times: &'a Latencies,
-    /// Service times, empty if they are the latencies or are unknown.
+    /// Service times; empty if they equal the latencies or are unknown.
     pub service: &'a Latencies,
 }
 
 impl StageFigures<'_> {
-    /// Makes the row. `first_created` is when the first message was created, and the times of the
+    /// Makes the row of the stage. `first_created` is the time at which the first message was created. The times of the
     /// record count from `origin`.
     pub fn row(
         &self,

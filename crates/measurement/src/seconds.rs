@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Number of parts of a second for which the newest arrival is known separately.
+/// Number of parts into which a second is divided to know when the newest message arrived. It
+/// limits the error of freshness.
 pub(crate) const PARTS: usize = 10;
-/// Number of different times that [`EventTimes`] keeps before it halves its resolution.
+/// Maximum number of steps that [`EventTimes`] keeps. With more steps, it halves its resolution.
 const MAX_TIMES: usize = 36_000;
 
 /// Returns the beginning of the second that contains `at`. `zero` must be the beginning of any
-/// second.
+/// second of the run, because seconds of a run do not begin at whole seconds of the clock.
 pub fn second_of(at: Duration, zero: Duration) -> Duration {
     const NS_PER_S: u32 = 1_000_000_000;
     let part_ns = (at.subsec_nanos() + NS_PER_S - zero.subsec_nanos()) % NS_PER_S;
@@ -28,16 +29,16 @@ pub struct SecondTally {
     pub accepted: u64,
     pub delivered: u64,
     pub errors: u64,
-    /// Latencies of the messages that reached the last stage that the party observes.
+    /// Latencies of messages that reached the last stage that the party observes.
     pub latencies: Latencies,
-    /// Arrivals in each part of the second.
+    /// First arrival and newest message in each part of the second.
     pub(crate) arrivals: [Option<Arrivals>; PARTS],
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrivals {
     pub(crate) first: Duration,
-    /// When the newest of these messages was created or due.
+    /// Time at which the newest of the arrived messages was created or due.
     pub(crate) newest: Duration,
 }
 
@@ -53,7 +54,8 @@ impl SecondTally {
         Self { begin, ..Self::default() }
     }
 
-    /// Records that a message arrived at `at`. It was created or due at `created`.
+    /// Records that a message arrived at `at`, which must be in this second. The message was
+    /// created or due at `created`.
     #[inline]
     pub fn arrive(&mut self, at: Duration, created: Duration) {
         let part = at.saturating_sub(self.begin).subsec_millis() as usize * PARTS / 1_000;
@@ -71,24 +73,24 @@ impl SecondTally {
     }
 }
 
-/// Seconds of a worker since its last tick. In most cases, there are one or two.
+/// Seconds in which a worker counted something since its last tick. Usually there are one or two.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds {
-    /// Seconds in use, followed by empty seconds whose memory is kept.
+    /// Seconds in use, followed by cleared seconds that are kept for their memory.
     tallies: Vec<SecondTally>,
     used: usize,
 }
 
 impl Seconds {
-    /// Returns the second that contains `at`. `zero` must be the beginning of any second of the
-    /// run.
+    /// Returns the counts of the second that contains `at`. `zero` must be the beginning of any
+    /// second of the run.
     #[inline]
     pub fn at(&mut self, at: Duration, zero: Duration) -> &mut SecondTally {
         let index = self.index(at, zero);
         &mut self.tallies[index]
     }
 
-    /// Returns the index of the second that contains `at`. The index is valid until the seconds are
+    /// Returns the index of the second that contains `at`, which is valid until the seconds are
     /// cleared.
     #[inline]
     pub(crate) fn index(&mut self, at: Duration, zero: Duration) -> usize {
@@ -118,7 +120,7 @@ impl Seconds {
         self.tallies[..self.used].iter()
     }
 
-    /// Removes all seconds, but keeps the memory of two.
+    /// Removes all seconds, but keeps the memory of two, because most ticks need no more.
     pub fn clear(&mut self) {
         self.tallies.truncate(2);
         self.tallies.iter_mut().for_each(SecondTally::clear);
@@ -126,13 +128,14 @@ impl Seconds {
     }
 }
 
-/// Messages by the second of the run in which they were due. They become due in order, so there are
-/// few entries.
+/// Messages by the second of the run in which they were due. Messages become due in order, so
+/// comparing with the last second is nearly always enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueSeconds(Vec<(Duration, u64)>);
 
 impl DueSeconds {
-    /// Counts a message. `zero` must be the beginning of any second of the run.
+    /// Counts a message that was due at `due`. `zero` must be the beginning of any second of the
+    /// run.
     #[inline]
     pub fn add(&mut self, due: Duration, zero: Duration) {
         match self.0.last_mut() {
@@ -141,13 +144,13 @@ impl DueSeconds {
         }
     }
 
-    /// Removes and returns all seconds. The memory is kept.
+    /// Removes and returns all seconds, and keeps the memory.
     pub fn drain(&mut self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.0.drain(..)
     }
 
-    /// Returns the beginnings of seconds with the number of their messages. A second may occur more
-    /// than once.
+    /// Returns the beginning of each second and the number of messages that were due in it. If
+    /// messages were not counted in order, a second may occur more than once.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.0.iter().copied()
     }
@@ -157,8 +160,8 @@ impl DueSeconds {
     }
 }
 
-/// Times of events that belong to no particular run, such as errors of a sink. The resolution is
-/// 1/128 s. It is halved whenever there would be more than `MAX_TIMES` steps.
+/// Times of events that belong to no particular run, such as a sink's errors. The resolution is
+/// 1/128 s at first. It is halved whenever there would be more than `MAX_TIMES` steps.
 #[derive(Clone, Debug, Default)]
 pub struct EventTimes {
     /// Number of times that the resolution was halved to save memory.
@@ -177,7 +180,7 @@ impl EventTimes {
         other.counts.iter().for_each(|(step, count)| self.add_steps(*step, *count));
     }
 
-    /// Returns the beginnings of steps with the number of their events.
+    /// Returns the beginning of each step with events, and the number of its events.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.counts.iter().map(|(step, count)| (Duration::from_nanos(step.saturating_mul(Self::STEP_NS)), *count))
     }

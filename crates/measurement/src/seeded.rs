@@ -1,8 +1,8 @@
-//! Random numbers as a function of a seed, a purpose and a number. A seed therefore gives the same
-//! results in whatever order the numbers are used.
+//! Random numbers that are a function of a seed, a purpose and a number. The same seed therefore
+//! gives the same results, in whatever order the numbers are drawn.
 
 /// Random values for one purpose and one number. The generator is SplitMix64, with a different
-/// start for each.
+/// start for each pair.
 #[derive(Clone, Copy, Debug)]
 pub struct SeededRng(u64);
 
@@ -10,8 +10,8 @@ pub struct SeededRng(u64);
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededRng {
-    /// Creates the random values for a number, such as the number of a message. Other purposes get
-    /// independent values.
+    /// Creates the random values for `number`, for example the number of a message. Values for
+    /// another purpose are independent of these.
     #[inline]
     pub fn new(seed: u64, purpose: impl Into<u64>, number: u64) -> Self {
         Self(mix(mix(seed.wrapping_add(purpose.into().wrapping_mul(GOLDEN_GAMMA))) ^ number))
@@ -25,13 +25,14 @@ impl SeededRng {
         draw
     }
 
-    /// Returns the next random number from 0 to below `count`.
+    /// Returns the next random number, at least 0 and below `count`.
     #[inline]
     pub fn below(&mut self, count: u64) -> u64 {
         scale(self.next_u64(), count)
     }
 
-    /// Returns the next random number above 0 and up to 1.
+    /// Returns the next random number, above 0 and at most 1. It is never 0, so that its logarithm
+    /// is finite.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         ((self.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
@@ -51,18 +52,18 @@ pub fn splitmix64(state: u64) -> u64 {
     mix(state.wrapping_add(GOLDEN_GAMMA))
 }
 
-/// Maps 64 uniform bits to a number from 0 to below `count`.
+/// Maps 64 uniform bits to a number that is at least 0 and below `count`.
 #[inline]
 pub fn scale(draw: u64, count: u64) -> u64 {
     ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
 
-/// Derives a number from a text, for items that have no number.
+/// Derives a number from a text, for random values of items that have no number.
 pub fn hash_text(text: &[u8]) -> u64 {
     text.iter().fold(GOLDEN_GAMMA, |number, octet| mix(number ^ u64::from(*octet)))
 }
 
-/// Mixes the bits, so that every bit of the result depends on every bit of the number.
+/// Mixes the bits of a number, so that every bit of the result depends on every bit of the number.
 #[inline]
 fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! A row for each second of a run, counted from its zero, which is the moment at which the load
+//! A row for each second of a run. Seconds count from the run's zero, the moment at which the load
 //! began.
 //!
 //! Workers count events by their own timestamps ([`crate::seconds`]). An event that is handed over
@@ -9,18 +9,19 @@ use crate::seconds::{Arrivals, PARTS, SECOND, SecondTally};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of rows before the resolution is halved. They cover 10 hours in seconds, and take
-/// 5 MB.
+/// Maximum number of rows before the resolution is halved. They cover 10 hours at a row per second,
+/// and take 5 MB.
 const MAX_ROWS: usize = 36_000;
-/// The latencies of this many seconds are kept open, because a worker may still hand over some of
-/// them.
+/// Number of seconds whose latencies are kept open, because a worker may still hand over some of
+/// their latencies.
 const MAX_OPEN: usize = 4;
 
 /// Rows of a run so far.
 ///
-/// After `MAX_ROWS` rows, each two rows become one, and from then on a row covers twice the time.
-/// `second` is the start of a row. Quantiles cannot be added, so such a row keeps the worse
-/// quantile. The same happens if a second gets more latencies after `MAX_OPEN` later seconds.
+/// When there would be more than `MAX_ROWS` rows, each two rows are joined, and from then on a row
+/// covers twice the time. `second` is the beginning of a row. Quantiles cannot be added, so a
+/// joined row keeps the worse quantile. The same happens if a second gets more latencies after
+/// `MAX_OPEN` later seconds.
 #[derive(Clone, Debug)]
 pub struct Series {
     zero: Duration,
@@ -29,12 +30,12 @@ pub struct Series {
     width_s: u64,
     rows: BTreeMap<u64, SeriesRow>,
     open: BTreeMap<u64, OpenSecond>,
-    /// When the newest message of the closed seconds was created or due.
+    /// Time at which the newest message of the closed seconds was created or due.
     newest: Option<Duration>,
     first_open: u64,
 }
 
-/// A second that is still open: latencies may be added to it.
+/// A second to which latencies may still be added.
 #[derive(Clone, Debug, Default)]
 struct OpenSecond {
     latencies: Latencies,
@@ -47,8 +48,8 @@ impl Series {
         Self { zero, from: zero, width_s: 1, rows: BTreeMap::new(), open: BTreeMap::new(), newest: None, first_open: 0 }
     }
 
-    /// Leaves out rows that end before `then` and count no message, which are rows of a warm-up.
-    /// Other rows keep the number of their second.
+    /// Leaves out rows that end before `then` and count no message. They belong to the warm-up,
+    /// whose messages are not counted. The other rows keep the number of their second.
     #[must_use]
     pub fn omit_before(self, then: Duration) -> Self {
         Self { from: then.max(self.zero), ..self }
@@ -58,9 +59,9 @@ impl Series {
         self.zero
     }
 
-    /// Adds the events of a second.
+    /// Adds the events of a second, which another worker may have counted in part.
     ///
-    /// `queued` stays 0, because it can be computed only from the counts of both ends, as
+    /// `queued` stays 0, because it can only be computed from the counts of both ends, as
     /// [`crate::merge`] does.
     pub fn add(&mut self, tally: &SecondTally) {
         let second = self.second_of(tally.begin);
@@ -86,8 +87,8 @@ impl Series {
         }
     }
 
-    /// Adds messages that were created, or in an open loop were due, in the second that begins at
-    /// `begin`.
+    /// Adds messages that were created (closed loop) or due (open loop) in the second that begins
+    /// at `begin`.
     pub fn add_created(&mut self, begin: Duration, messages: u64) {
         let second = self.second_of(begin);
         self.row(second).created += messages;
@@ -98,15 +99,15 @@ impl Series {
         self.row(second).errors += errors;
     }
 
-    /// Adds a row for the last second that has ended, even if nothing happened in it.
+    /// Adds a row for the last complete second before `now`, so that idle seconds have rows, too.
     pub fn reach(&mut self, now: Duration) {
         if let Some(second) = now.saturating_sub(self.zero).as_secs().checked_sub(1) {
             self.row(second);
         }
     }
 
-    /// Returns all rows up to the last second in which something happened. `now` is the current
-    /// time.
+    /// Returns all rows up to the last second in which something happened. `now` limits the age of
+    /// messages in a second that has not ended.
     pub fn rows(&self, now: Duration) -> Vec<SeriesRow> {
         let mut all = self.clone();
         while !all.open.is_empty() {
@@ -114,14 +115,16 @@ impl Series {
         }
         all.fill_gaps();
         let first = (self.from - self.zero).as_secs();
-        // A message that was created in the last second of the warm-up may belong to the run.
+        // A message that was due in the last second of the warm-up may count, so the row of that
+        // second is kept if it counts any.
         let belongs = |row: &SeriesRow| {
             row.second + all.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
         };
         all.rows.into_values().filter(belongs).collect()
     }
 
-    /// Returns the number of the second that begins at this time.
+    /// Returns the number of the second that begins at this time. Rounding absorbs an error of up
+    /// to half a second.
     fn second_of(&self, begin: Duration) -> u64 {
         (begin + SECOND / 2).saturating_sub(self.zero).as_secs()
     }
@@ -134,8 +137,8 @@ impl Series {
         self.rows.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() })
     }
 
-    /// Completes the row of the first open second. `now` is the end of the observation, if the
-    /// observation has ended.
+    /// Completes the row of the first open second. `now` is the end of the observation, or `None`
+    /// while the run goes on.
     fn close_first(&mut self, now: Option<Duration>) {
         let Some((second, open)) = self.open.pop_first() else { return };
         let zero = self.zero;
@@ -171,7 +174,8 @@ impl Series {
         join(self.row(second), &closed);
     }
 
-    /// Adds rows for seconds in which nothing happened, unless there would be too many.
+    /// Adds rows for seconds in which nothing happened. A gap that would need too many rows is left
+    /// open.
     fn fill_gaps(&mut self) {
         let ends = self.rows.keys().next().zip(self.rows.keys().next_back());
         let Some((first, last)) = ends.map(|(first, last)| (*first, *last)) else { return };
@@ -190,7 +194,8 @@ impl Series {
     }
 }
 
-/// Returns the number of seconds that each row covers. In a short series it is one.
+/// Returns the number of seconds that each row covers. Only long series have rows of more than one
+/// second.
 pub(crate) fn width(rows: &[SeriesRow]) -> u64 {
     if rows.len() < MAX_ROWS / 4 { 1 } else { step(rows) }
 }
@@ -201,7 +206,8 @@ pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     steps.filter(|step| *step > 0).min().unwrap_or(1)
 }
 
-/// Adds the row of a later time of the same party.
+/// Adds another row of the same party to a row. Counts are added, and of each latency the greater
+/// one is kept.
 pub(crate) fn join(row: &mut SeriesRow, next: &SeriesRow) {
     row.created = row.created.saturating_add(next.created);
     row.sent = row.sent.saturating_add(next.sent);
@@ -216,7 +222,6 @@ pub(crate) fn join(row: &mut SeriesRow, next: &SeriesRow) {
     row.oldest_ms = greater(row.oldest_ms, next.oldest_ms);
 }
 
-/// Returns the greater of two numbers. Either may be unknown.
 fn greater(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     one.into_iter().chain(other).max_by(f64::total_cmp)
 }

@@ -1,5 +1,5 @@
-//! The slowest messages of a run, in a heap of limited size. For most messages, this costs one
-//! comparison.
+//! The slowest messages of a run, in a heap of limited size. Most messages are not among them,
+//! which costs one comparison.
 use crate::record::SlowPhase;
 use crate::reply_text::ReplyText;
 use crate::stage::Phase;
@@ -7,22 +7,22 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Maximum number of messages that are kept.
+/// Maximum number of slow messages that a run or a worker keeps.
 pub const MAX_SLOWEST: usize = 50;
 
 /// The slowest of many messages, with facts about each.
 ///
-/// When a worker thread hands over what it has counted, it forgets its messages but not how long the
-/// least slow of them took (the floor). A message that took no longer cannot be among the slowest,
-/// because [`MAX_SLOWEST`] others took longer.
+/// When a worker thread hands over its counts, it forgets these messages but remembers the floor,
+/// which is the time that the least slow of them took. A message that took no longer than the floor
+/// cannot be among the slowest, because [`MAX_SLOWEST`] others took longer.
 #[derive(Clone, Debug)]
 pub struct Slowest<T> {
-    /// A message that took this long or less cannot be among the slowest.
+    /// A message that took this long or less cannot be among the slowest, so it is not added.
     floor: Duration,
     heap: BinaryHeap<Reverse<TimedEntry<T>>>,
 }
 
-/// An entry. Entries are ordered by their time only.
+/// A message with its time, by which entries are ordered. `what` needs no order.
 #[derive(Clone, Debug)]
 struct TimedEntry<T> {
     took: Duration,
@@ -56,14 +56,14 @@ impl<T> Default for Slowest<T> {
 }
 
 impl<T: Clone> Slowest<T> {
-    /// True if a message that took this long would be among the slowest.
+    /// True if a message that took this long may be among the slowest.
     #[inline]
     pub fn admits(&self, latency: Duration) -> bool {
         latency > self.floor
     }
 
-    /// Adds an entry that is [admitted](Self::admits). If there are too many entries, the fastest
-    /// is removed.
+    /// Adds an entry that is [admitted](Self::admits). If there are more than [`MAX_SLOWEST`]
+    /// entries, the fastest is removed.
     #[cold]
     #[inline(never)]
     pub fn insert(&mut self, took: Duration, what: T) {
@@ -104,13 +104,13 @@ impl<T: Clone> Slowest<T> {
 /// Durations of the phases of a message's dialogue, in microseconds and without an allocation.
 ///
 /// The phases do not overlap. The time between two replies belongs to the phase of the later reply,
-/// even if commands were sent in a group.
+/// even if the commands were sent in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessagePhases([u32; Phase::ALL.len()]);
 
 impl MessagePhases {
-    /// Adds a time to a phase. The sum of a phase is at most 71 minutes, the largest number that
-    /// fits.
+    /// Adds a time to a phase. The sum of a phase is at most 71 minutes, because more does not fit
+    /// into 32 bits.
     #[inline]
     pub fn add(&mut self, phase: Phase, elapsed: Duration) {
         let microseconds = elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());
@@ -118,16 +118,15 @@ impl MessagePhases {
         *total = total.saturating_add(u32::try_from(microseconds).unwrap_or(u32::MAX));
     }
 
-    /// Makes the rows of the run record. They are the phases that took time, in the order of a
-    /// dialogue.
+    /// Makes the rows of the run record, in the order of a dialogue. Phases that took no time are
+    /// left out.
     pub fn rows(&self) -> Vec<SlowPhase> {
         let timed = Phase::ALL.into_iter().zip(self.0).filter(|(_, microseconds)| *microseconds > 0);
         timed.map(|(name, microseconds)| SlowPhase { name, ms: f64::from(microseconds) / 1e3 }).collect()
     }
 }
 
-/// An accepted message that took long, as the source knows it. Its time counts from `since` to the
-/// server's 250.
+/// A slow message as the source knows it, with the time from `since` to the server's 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowTransaction {
     pub message: u64,
@@ -139,8 +138,7 @@ pub struct SlowTransaction {
     pub reply: Option<ReplyText>,
 }
 
-/// A message that took long to arrive, as the sink knows it. Its time counts from `created` to its
-/// arrival.
+/// A slow message as the sink knows it, with the time from `created` to the arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowDelivery {
     pub message: u64,

@@ -6,49 +6,49 @@
 //! ```
 use serde::{Deserialize, Serialize};
 
-/// A point on a message's way. Each is a fact with a time.
+/// A point on a message's way that the message reaches at a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// The time at which the pacer scheduled it (open loop only).
+    /// The pacer scheduled the message for this time (open loop only).
     Scheduled,
-    /// A session began it.
+    /// A session began the message.
     Created,
-    /// The message's last byte was handed to the kernel.
+    /// The last byte of the message was handed to the kernel.
     Sent,
-    /// The peer took responsibility: 250 to the final dot (RFC 5321 §6.1).
+    /// The peer took responsibility for the message with a 250 to the final dot (RFC 5321 §6.1).
     Accepted,
-    /// A relay stored it on disk.
+    /// A relay stored the message on disk.
     Stored,
-    /// The server of a mailbox told of the message.
+    /// The server of a mailbox announced the message.
     Announced,
     /// The message reached the sink.
     Delivered,
-    /// A notification reached the sender.
+    /// A notification about the message reached the sender.
     Notified,
-    /// A relay deferred it.
+    /// A relay could not deliver the message and deferred it.
     Deferred,
-    /// The peer rejected it, or the source gave up on it.
+    /// The peer rejected the message, or the source gave up on it.
     Rejected,
-    /// A relay gave up on it.
+    /// A relay gave up on the message.
     Expired,
     /// Over MADES: the broker confirmed the transfer (AMQP 1.0 §3.4.2).
     Settled,
     /// Over MADES: the endpoint answered with a message id or an error.
     Replied,
-    /// Over MADES: it arrived from the receiver's inbox.
+    /// Over MADES: the message arrived from the receiver's inbox.
     Inbox,
-    /// Over MADES: the event DELIVERED came, so it is at the receiver's endpoint.
+    /// Over MADES: the event DELIVERED came, so the message is at the receiver's endpoint.
     #[serde(rename = "DELIVERED")]
     DeliveredEvent,
-    /// Over MADES: the event RECEIVED came, so it is at the receiver's application.
+    /// Over MADES: the event RECEIVED came, so the message is at the receiver's application.
     #[serde(rename = "RECEIVED")]
     ReceivedEvent,
-    /// Over MADES: the event of a tracing message came, so it has reached the receiver's endpoint.
+    /// Over MADES: the event of a tracing message came, so the message has reached the receiver's endpoint.
     #[serde(rename = "TRACING")]
     TracingEvent,
-    /// Over MADES: an acknowledgement document that accepts it arrived from the sender's inbox.
+    /// Over MADES: an acknowledgement document that accepts the message arrived from the sender's inbox.
     Acknowledged,
 }
 
@@ -77,37 +77,37 @@ impl Stage {
     }
 }
 
-/// A phase of the dialogue, as the source times it.
+/// A phase of the SMTP dialogue, as the source times it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// From `connect()` until established.
+    /// From the call of `connect()` until the connection was established.
     Connect,
-    /// From established to the 220.
+    /// From the established connection to the greeting (220).
     Banner,
-    /// From EHLO or HELO sent to its reply.
+    /// From sending EHLO or HELO to the reply.
     Ehlo,
-    /// TLS handshake.
+    /// From the start of the TLS handshake to its end.
     Tls,
-    /// AUTH dialogue.
+    /// The AUTH dialogue, with all its challenges.
     Auth,
-    /// From MAIL sent to its reply.
+    /// From sending MAIL to the reply.
     Mail,
-    /// From RCPT sent to its reply.
+    /// From sending RCPT to the reply.
     Rcpt,
-    /// From DATA sent to the 354.
+    /// From sending DATA to the 354.
     Data,
-    /// From the 354 until the last byte of the message was handed over.
+    /// From the 354 until the last byte of the message was handed to the kernel.
     Body,
-    /// From the last byte handed over to the reply to the final dot.
+    /// From handing over the last byte to the reply to the final dot.
     Reply,
-    /// From QUIT sent to its reply.
+    /// From sending QUIT to the reply.
     Quit,
 }
 
 impl Phase {
-    /// All phases, in the order of a dialogue.
+    /// All phases, in the order in which they occur in a dialogue.
     pub const ALL: [Self; 11] = [
         Self::Connect,
         Self::Banner,
@@ -122,7 +122,7 @@ impl Phase {
         Self::Quit,
     ];
 
-    /// Name in reports and run records.
+    /// Returns the name in reports and run records.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",

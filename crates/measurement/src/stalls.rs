@@ -1,17 +1,17 @@
-//! Detects stalls, which are times in which messages waited and none reached a stage: a server
-//! accepted none, or an endpoint delivered none.
+//! Detects stalls, which are times in which messages waited but none reached a stage. For example,
+//! a server accepted none, or an endpoint delivered none.
 //!
-//! The collector adds a tick at a time. A tick contains the times of the first and the last message
-//! since the tick before, so the ends of a stall are as exact as the messages around it. Time
+//! The collector adds one tick after the other. A tick contains the times of the first and the last
+//! message since the previous tick, so a stall is known as exactly as the messages around it. Time
 //! counts only while messages wait, because a source that has nothing to send is not stalled.
 use crate::record::StallRow;
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// Shorter times are normal pauses of a working server.
+/// Minimum length of a stall. Shorter pauses are normal for a working server.
 const MIN_STALL: Duration = Duration::from_secs(1);
 /// Maximum number of stalls that are kept. If a server stalls more often, the first stalls describe
-/// it well enough.
+/// the problem well enough.
 const MAX_STALLS: usize = 100;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Tick {
     pub last: Option<Duration>,
     /// Time at which the first message since the last tick began to wait for the stage.
     pub first_open: Option<Duration>,
-    /// Number of messages that wait for the stage.
+    /// Number of messages that are waiting for the stage.
     pub open: u64,
     pub rejected: u64,
     pub failed: u64,
@@ -33,20 +33,22 @@ pub struct Tick {
 pub struct StallDetector {
     stage: Stage,
     zero: Duration,
-    /// When the last message reached the stage, or when a message began to wait.
+    /// Time at which the last message reached the stage or, after an idle time, at which a message
+    /// began to wait.
     since: Duration,
-    /// Number of rejected messages and, below, of failed messages at that time.
+    /// Number of messages that had been rejected at `since`. The next field is the number of failed
+    /// messages.
     rejected: u64,
     failed: u64,
-    /// Set if no message waited at the latest tick.
+    /// True if no message was waiting at the latest tick.
     is_idle: bool,
     latest: Tick,
     rows: Vec<StallRow>,
 }
 
 impl StallDetector {
-    /// Starts to look for times in which no message reaches the stage. `began` is the start of the
-    /// load, and reported times count from `zero`.
+    /// Starts to look for stalls of a stage, in a load that begins at `began`. Reported times count
+    /// from `zero`.
     pub fn new(stage: Stage, zero: Duration, began: Duration) -> Self {
         let latest = Tick { now: began, ..Tick::default() };
         Self { stage, zero, since: began, rejected: 0, failed: 0, is_idle: false, latest, rows: Vec::new() }
@@ -60,7 +62,7 @@ impl StallDetector {
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
             // Workers report at different times, so the last message of a tick may be older than
-            // the last message of the tick before.
+            // the last message of the previous tick.
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
@@ -69,26 +71,26 @@ impl StallDetector {
         self.latest = tick;
     }
 
-    /// Returns the present time without a message that reached the stage although messages waited,
-    /// and the failures in this time.
+    /// Returns the time since a message last reached the stage in the form of a stall, with the
+    /// failures since then. If it is short, it is no stall yet.
     pub fn current(&self) -> StallRow {
         self.row(self.latest.now, true)
     }
 
-    /// Returns all stalls. The present time is included if it is long enough.
+    /// Returns all stalls, including one that still goes on if it is long enough.
     pub fn rows(&self) -> Vec<StallRow> {
         let present = Some(self.current()).filter(is_long);
         self.rows.iter().copied().chain(present).collect()
     }
 
-    /// True if a message waited or failed since the last tick.
+    /// True if a message is waiting, or was rejected or failed since the last tick.
     fn is_waiting(&self, tick: &Tick) -> bool {
         let ended = |tick: &Tick| tick.rejected + tick.failed;
         tick.open > 0 || ended(tick) > ended(&self.latest)
     }
 
-    /// True if messages failed and none succeeded. A session that pauses after a failure does not
-    /// prove that the server is back.
+    /// True if messages failed and none has succeeded since. A session that pauses after a failure
+    /// is not waiting, but that does not prove that the server is back.
     fn is_failing(&self) -> bool {
         self.latest.rejected + self.latest.failed > self.rejected + self.failed
     }
@@ -101,7 +103,7 @@ impl StallDetector {
 
     fn end(&mut self, at: Duration) {
         let row = self.row(at, false);
-        // Another worker may report the message that ended the latest stall only now.
+        // A message that another worker reports only now may have ended the latest stall earlier.
         let at_s = self.second(at);
         if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
             last.to_s = at_s;

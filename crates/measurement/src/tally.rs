@@ -1,9 +1,8 @@
-//! Counts of a worker between two ticks. The collector merges them, and the worker starts again
-//! from zero.
+//! Counts of a worker between two ticks. At each tick the collector merges the counts of all workers, and each worker
+//! starts again from zero.
 //!
-//! Almost every number is a sum, so merging means adding, and a message needs no lock or channel.
-//! The exceptions are ledgers, because a unit that two workers saw is a duplicate, and first and
-//! last times.
+//! Almost every number is a sum, so merging means adding, and a message needs no lock or channel. The exceptions are
+//! first and last times, and ledgers: a unit that two workers saw is a duplicate, which only merging shows.
 use crate::bounces::Bounces;
 use crate::delayed_acks::{DelayedAcks, TimesApart};
 use crate::domains::{DomainArrivals, DomainTally, DomainUnit};
@@ -23,10 +22,11 @@ use mailrun_mime::Notice;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of runs whose counts a sink keeps.
+/// Maximum number of runs whose counts a sink keeps. Anybody can send messages of a new run, so the number must be
+/// limited.
 pub const MAX_RUNS: usize = 8;
 
-/// Durations of each phase, indexed by `Phase as usize`, to two digits.
+/// Durations of each phase with two significant digits, indexed by `Phase as usize`.
 #[derive(Clone, Debug)]
 pub struct PhaseTimes(pub [Latencies; Phase::ALL.len()]);
 
@@ -36,44 +36,42 @@ impl Default for PhaseTimes {
     }
 }
 
-/// Kinds of times that a source measures. In an open loop, most of them count from when the message
-/// was scheduled. In a closed loop, they count from when it was created.
+/// Kinds of times that a source measures. Most of them count from when the message was due: its scheduled time in an
+/// open loop, its creation in a closed loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyKind {
     Phase(Phase),
-    /// From creation (closed loop) or schedule (open loop) until the message was sent.
+    /// From when the message was due until it was sent.
     Sent,
-    /// From creation (closed loop) or schedule (open loop) until the message was accepted.
+    /// From when the message was due until it was accepted.
     Accepted,
-    /// In an open loop: from when a session began the message until it was sent.
+    /// Open loop only: from when a session began the message until it was sent.
     SentService,
-    /// In an open loop: from when a session began the message until it was accepted.
+    /// Open loop only: from when a session began the message until it was accepted.
     AcceptedService,
-    /// From creation (closed loop) or schedule (open loop) until the message was rejected or
-    /// failed.
+    /// From when the message was due until it was rejected or failed.
     Ended,
-    /// In an open loop: how long after its scheduled time the message began.
+    /// Open loop only: from the scheduled time of the message until a session began it.
     Slip,
-    /// In an open loop: delay that the source itself caused, because a session was waiting when the
+    /// Open loop only: the part of the slip that the source itself caused, because a session was waiting when the
     /// message became due.
     Lag,
 }
 
-/// A time that has not been added to its histogram yet.
+/// A time that was counted but not added to its histogram yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTime {
     what: LatencyKind,
-    /// Index of the second whose latencies also get this time, if any.
+    /// Index of the second whose latencies also get this time, or `u32::MAX` if none do.
     second: u32,
     took_ns: u64,
 }
 
-/// Times are collected before they are added to their histograms. Touching a dozen histograms per
+/// Number of times that are collected before they are added to their histograms. Touching a dozen histograms for each
 /// message would push a server's own data out of the processor's caches.
 const MAX_PENDING_TIMES: usize = 512;
 
-/// Messages that were created during the warm-up. They are part of the other counts, but not of
-/// times.
+/// Messages that were created during the warm-up. They are included in the other counts, but not in times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmUpCounts {
     pub created: u64,
@@ -119,8 +117,8 @@ impl ExhaustedCounts {
         self.ports += other.ports;
     }
 
-    /// Makes the rows of the run record. `extent` returns how much of a resource was available, and
-    /// how much would have been enough.
+    /// Makes a row for each resource that ran out. `extent` returns the available amount of a resource, and the amount
+    /// that would have been enough.
     pub fn rows(&self, party: &str, extent: impl Fn(Resource) -> (Option<u64>, Option<u64>)) -> Vec<ExhaustedRow> {
         let counts = [
             (Resource::Descriptors, self.descriptors),
@@ -147,14 +145,15 @@ pub struct SourceTally {
     pub recipients_accepted: u64,
     pub recipients_rejected: u64,
     pub recipients_failed: u64,
-    /// Units whose connection broke after the last byte of the message was sent and before the
-    /// reply. Their messages are among the failed ones.
+    /// Units whose connection broke after the last byte of the message was sent and before the reply. Their messages
+    /// are included in `failed`.
     pub recipients_in_doubt: u64,
-    /// Counts of the stages of the load, in which the ledger and all that is not by stage is empty.
+    /// Counts of each stage of the load. In these, the ledger and everything else that is not counted by stage is
+    /// empty.
     pub load_stages: Vec<Self>,
     pub bytes_sent: u64,
     pub bytes_accepted: u64,
-    /// The part of these counts that belongs to the warm-up.
+    /// The part of these counts that belongs to messages of the warm-up.
     pub warm_up: WarmUpCounts,
     pub sent_latency: Latencies,
     pub accepted_latency: Latencies,
@@ -162,37 +161,38 @@ pub struct SourceTally {
     pub accepted_service: Latencies,
     pub ended_latency: Latencies,
     pub phases: PhaseTimes,
-    /// For each phase, the times that distinguish delayed ACKs from pauses of the whole server.
+    /// For each phase, the number of times that look like delayed ACKs and do not overlap. It distinguishes delayed
+    /// ACKs from pauses of the whole server.
     pub pauses: [TimesApart; Phase::ALL.len()],
     pub slip: Latencies,
     pub lag: Latencies,
-    /// How late the worker woke up from a timer that it set only to measure this.
+    /// Delays with which the worker woke up from timers that it set only to measure them.
     pub wake_ups: Latencies,
     pub handshakes: Handshakes,
     pub exhausted: ExhaustedCounts,
-    /// Times that have not been added to their histograms yet.
+    /// Times that were counted but not added to their histograms yet.
     pub(crate) pending_times: Vec<PendingTime>,
     pub errors: Errors,
     pub slowest: Slowest<SlowTransaction>,
     pub missing: MissingTransactions,
-    /// Fates by domain. Empty if there is only one domain.
+    /// Fates by the number of the recipient's domain. Empty if there is only one domain.
     pub domains: DomainTally,
-    /// Messages since the last tick by the second in which they were due, without the warm-up.
-    /// `merge` leaves out these and `seconds`, because the collector adds them to its series.
+    /// Messages since the last tick by the second in which they were due, without the warm-up. `merge` leaves out this
+    /// field and `seconds`, because the collector adds both to its series.
     pub due_seconds: DueSeconds,
     /// Other events since the last tick by their second. Messages of the warm-up are left out.
     pub seconds: Seconds,
-    /// Time at which the first message since the last tick was created or due, including the
+    /// Time at which the first message since the last tick was created (closed loop) or due (open loop), including the
     /// warm-up.
     pub first_due: Option<Duration>,
-    /// Units that the peer accepted responsibility for.
+    /// Units for which the peer took responsibility with a 250.
     pub accepted_units: Ledger,
     /// Number of accepted units that did not fit into the ledger.
     pub overflow: u64,
-    /// Time at which the first message was created. This time and the next three fields exclude the
-    /// warm-up.
+    /// Time at which the first message after the warm-up was created.
     pub first_created: Option<Duration>,
-    /// Times at which messages reached each stage.
+    /// Times at which messages after the warm-up were created. The next two fields are the times at which they were
+    /// sent and accepted.
     pub created_times: Throughput,
     pub sent_times: Throughput,
     pub accepted_times: Throughput,
@@ -205,19 +205,20 @@ pub struct SourceTally {
 }
 
 impl SourceTally {
-    /// Counts a time. It is added to its histogram later, at the latest by
-    /// [`SourceTally::flush_times`].
+    /// Counts a time, which is added to its histogram later, at the latest by [`SourceTally::flush_times`]. This saves
+    /// the processor's caches.
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
         self.push_time(PendingTime { what, second: u32::MAX, took_ns: ns(took) });
     }
 
-    /// Counts the time of a phase that ended with a reply.
+    /// Counts the duration of a phase that ended with a reply, both for latencies and for the detection of delayed
+    /// ACKs.
     pub fn reply_time(&mut self, phase: Phase, began: Duration, ended: Duration) {
         self.pauses[phase as usize].record(began, ended);
         self.time(LatencyKind::Phase(phase), ended.saturating_sub(began));
     }
 
-    /// Counts an accepted message and its time, both in total and in its second. `zero` must be the
+    /// Counts an accepted message and its time, in total and in the second that contains `at`. `zero` must be the
     /// beginning of any second of the run.
     pub fn accept(&mut self, took: Duration, at: Duration, zero: Duration) {
         let second = self.seconds.index(at, zero);
@@ -232,7 +233,7 @@ impl SourceTally {
         self.errors.add(error, sample);
     }
 
-    /// Returns the counts of a stage of the load, counted from 1. Stage 0 has none of its own.
+    /// Returns the counts of the stage of the load with this number, from 1, or `None` for 0, which means no stage.
     #[inline]
     pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
         if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
@@ -257,7 +258,7 @@ impl SourceTally {
         }
     }
 
-    /// Adds all collected times to their histograms.
+    /// Adds all collected times to their histograms, and accepted times also to the latencies of their seconds.
     pub fn flush_times(&mut self) {
         let mut gathered = std::mem::take(&mut self.pending_times);
         for PendingTime { what, second, took_ns } in gathered.drain(..) {
@@ -282,8 +283,8 @@ impl SourceTally {
         }
     }
 
-    /// Adds the counts of another worker, or of this worker since its last tick. Times that the
-    /// other has collected are added to histograms here.
+    /// Adds the counts of another worker, or of this worker since its last tick. Times that `other` has collected are
+    /// added to the histograms of `self`.
     pub fn merge(&mut self, other: &Self) {
         for PendingTime { what, took_ns, .. } in &other.pending_times {
             self.latencies(*what).record_ns(*took_ns);
@@ -390,41 +391,39 @@ impl SourceTally {
 
 #[derive(Clone, Debug, Default)]
 pub struct SinkTally {
-    /// Faults that the sink made because they were ordered.
+    /// Faults that the sink made because its user ordered them.
     pub ordered: Ordered,
     pub connections: u64,
     pub messages: u64,
     pub recipients: u64,
     pub bytes: u64,
-    /// Messages without a readable trace.
+    /// Messages without a readable trace, which may be mail of a run whose header was removed.
     pub untraced: u64,
-    /// The first of these messages.
+    /// From and Subject of the first message without a trace, if it had any.
     pub untraced_sample: Option<HeaderSample>,
-    /// Connections that have ended, by the client's last command.
+    /// Connections that have ended, indexed by the phase of the client's last command.
     pub ended: [u64; Phase::ALL.len()],
     pub first_arrival: Option<Duration>,
     pub last_arrival: Option<Duration>,
     pub handshakes: Handshakes,
     pub exhausted: ExhaustedCounts,
-    /// Durations of messages without a trace, from the 354 to their end.
+    /// Durations of messages without a trace, from the 354 to the end of the message.
     pub bodies: DelayedAcks,
     pub runs: RunTallies,
-    /// Names of the domains that the worker has seen, in the order of their numbers. Empty in
-    /// merged tallies.
+    /// Names of the domains that the worker has seen, indexed by the worker's numbers. Empty in merged tallies, where
+    /// each worker's numbers would mean something else.
     pub domain_names: Vec<Arc<str>>,
-    /// Pairs of addresses that the worker has seen, in the order of their numbers. Empty in merged
-    /// tallies.
+    /// Pairs of addresses that the worker has seen, indexed by the worker's numbers. Empty in merged tallies.
     pub rewrites: Vec<Arc<Rewrite>>,
     pub errors: Errors,
     pub error_times: EventTimes,
-    /// Messages without a trace since the last tick, by the second of their arrival. As for runs,
-    /// `merge` leaves them out.
+    /// Messages without a trace since the last tick, by the second of their arrival. `merge` leaves this field out, as
+    /// it does for runs.
     pub seconds: Seconds,
 }
 
 impl SinkTally {
-    /// Returns an empty tally that always keeps the counts of `own_run`, however many other runs
-    /// arrive.
+    /// Returns an empty tally that keeps the counts of `own_run`, however many other runs arrive.
     pub fn keeping(own_run: Option<RunId>) -> Self {
         Self { runs: RunTallies { own_run, ..RunTallies::default() }, ..Self::default() }
     }
@@ -434,7 +433,7 @@ impl SinkTally {
         self.errors.add(error, sample);
     }
 
-    /// Counts a message, also under its run if it has a trace.
+    /// Counts a message in total and, if it has a trace, under its run.
     pub fn count_message(&mut self, run: Option<RunId>) {
         if let Some(run) = run.map(|run| self.runs.open(run)) {
             if run.messages == 0 && run.bounces.notices == 0 {
@@ -445,7 +444,7 @@ impl SinkTally {
         self.messages += 1;
     }
 
-    /// Counts a notification about a message of a run.
+    /// Counts a notification about a message, in total and under the run of that message.
     pub fn count_notice(&mut self, message: &MessageName, notice: &Notice) {
         let run = self.runs.open(message.run);
         if run.messages == 0 && run.bounces.notices == 0 {
@@ -498,21 +497,21 @@ impl Ordered {
     }
 }
 
-/// The runs that a sink has seen, at most [`MAX_RUNS`] of them. A new run replaces the run that has
-/// been inactive for the longest time.
+/// The runs that a sink has seen, at most [`MAX_RUNS`]. A further run replaces the run that has been inactive for the
+/// longest time.
 #[derive(Clone, Debug, Default)]
 pub struct RunTallies {
     rows: Vec<(RunId, RunTally)>,
-    /// The run for which the sink was started, if it is known. It is never replaced.
+    /// The run for which the sink was started, which is never replaced. `None` if the sink serves any run.
     own_run: Option<RunId>,
-    /// Number of messages of replaced runs. Their other counts are lost.
+    /// Number of messages of replaced runs, whose other counts are lost.
     pub evicted_messages: u64,
-    /// Number of runs that were replaced.
+    /// Number of runs that were replaced by newer ones.
     pub evicted: u64,
 }
 
 impl RunTallies {
-    /// Returns the run's counts, which start at zero if the run is new.
+    /// Returns the counts of a run. If the run is new, they start at zero, and another run may be replaced.
     pub fn open(&mut self, run: RunId) -> &mut RunTally {
         let row = match self.rows.iter().position(|(known, _)| *known == run) {
             Some(row) => row,
@@ -521,8 +520,8 @@ impl RunTallies {
         &mut self.rows[row].1
     }
 
-    /// Begins to count a run before anything of it arrives. From now on, `messages_before` tells
-    /// messages of others apart, and errors belong to the run, too.
+    /// Begins to count a run before anything of it arrives. `messages_before` is the number of messages that the sink
+    /// has received so far, which do not belong to the run. From now on, errors belong to the run, too.
     pub fn announce(&mut self, run: RunId, now: Duration, messages_before: u64) {
         if self.find(run).is_none() {
             let tally = self.open(run);
@@ -530,7 +529,7 @@ impl RunTallies {
         }
     }
 
-    /// Returns the run's counts, if the run was announced or anything of it has arrived.
+    /// Returns the counts of a run, or `None` if it was not announced and nothing of it has arrived.
     pub fn find(&self, run: RunId) -> Option<&RunTally> {
         self.iter().find(|(known, _)| *known == run).map(|(_, tally)| tally)
     }
@@ -540,8 +539,8 @@ impl RunTallies {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds the counts of another worker. `messages_before` is the number of messages of all kinds
-    /// that were merged so far.
+    /// Adds the counts that another worker has of all runs. `messages_before` is the number of messages of all kinds
+    /// that were merged before.
     fn merge(&mut self, other: &SinkTally, messages_before: u64) {
         let worker = WorkerNames { domains: &other.domain_names, rewrites: &other.rewrites };
         let other = &other.runs;
@@ -581,7 +580,7 @@ impl RunTallies {
     }
 }
 
-/// Names behind a worker's numbers of domains and of pairs of addresses.
+/// Names for the numbers that a worker has given to domains and to pairs of addresses.
 #[derive(Clone, Copy, Default)]
 struct WorkerNames<'a> {
     domains: &'a [Arc<str>],
@@ -590,76 +589,74 @@ struct WorkerNames<'a> {
 
 #[derive(Clone, Debug, Default)]
 pub struct RunTally {
-    /// Messages that arrived in any state.
+    /// Messages of the run that arrived, unchanged or not.
     pub messages: u64,
     pub recipients: u64,
     pub bytes: u64,
-    /// Number of these messages that were created during the warm-up. They are not part of times.
+    /// Messages in `messages` that were created during the warm-up. They are not included in times.
     pub warm_up_messages: u64,
     pub warm_up_bytes: u64,
-    /// When a bench announced the run. Set only in merged tallies.
+    /// Time at which a bench announced the run, in merged tallies only.
     pub announced: Option<Duration>,
-    /// Messages of any kind that the sink had received before the run was announced or its first
-    /// message arrived. In a worker's tally, only those that the worker received in the same tick.
+    /// Messages of any kind that the sink had received before the run was announced or its first message arrived. In a
+    /// worker's tally, only messages of the same tick count.
     pub messages_before: u64,
     /// Errors of all mail since the run was announced, or since the tick in which its first message
     /// arrived. Set only in merged tallies.
     pub errors: Errors,
-    /// TLS handshakes of all mail since the same tick. Set only in merged tallies.
+    /// TLS handshakes of all mail since the run was announced, or since the tick in which its first message arrived.
+    /// Set only in merged tallies.
     pub handshakes: Handshakes,
     pub duplicates: u64,
     pub corrupt: u64,
-    /// Messages that a relay converted to 7-bit, and whose checksum matches the original.
+    /// Messages that a relay converted to 7-bit and whose checksum matches the original.
     pub converted: u64,
-    /// Messages whose creation time is on another host's CLOCK_MONOTONIC. Their latency is unknown.
+    /// Messages whose creation time is on another host's CLOCK_MONOTONIC, so their latency is unknown.
     pub untimed: u64,
-    /// Messages whose creation time is in the future because the clocks of two hosts differ. They
-    /// have no latency.
+    /// Messages without a latency, because their creation time is in the future: the clocks of two hosts differ.
     pub negative: u64,
     pub overflow: u64,
     pub units: Ledger,
-    /// Messages, bytes and times of the stages of the load. The rest of these counts is empty.
+    /// Counts of each stage of the load. Only messages, bytes and times are counted by stage.
     pub load_stages: Vec<Self>,
-    /// Reports of notifications about messages of this run. The notifications themselves are not
-    /// among its messages.
+    /// Reports of notifications about messages of this run. The notifications themselves do not count in `messages`.
     pub bounces: Bounces,
-    /// Latencies from creation to delivery.
+    /// Latencies from creation (closed loop) or schedule (open loop) to delivery.
     pub delivered: Latencies,
-    /// Latencies from creation until the server of a mailbox told of a message. Empty unless the sink
-    /// watches mailboxes.
+    /// Latencies until the server of a mailbox announced a message. Empty unless the sink watches mailboxes.
     pub told: Latencies,
-    /// Number of messages that the server told of, without the warm-up.
+    /// Number of messages that the server of a mailbox announced, without the warm-up.
     pub told_messages: u64,
-    /// Times at which the server told of messages that were created after the warm-up.
+    /// Times at which the server of a mailbox announced messages, without the warm-up.
     pub told_times: Throughput,
     pub slowest: Slowest<SlowDelivery>,
-    /// Units since the last tick for domains other than the worker's first. They are not part of
-    /// any other count yet, because only merging shows whether a unit has arrived before.
+    /// Units since the last tick for other domains than the worker's first. They are not part of any other count yet,
+    /// because only merging shows whether a unit has arrived before.
     pub domain_units: Vec<DomainUnit>,
-    /// Arrivals by domain. Set only in merged tallies.
+    /// Arrivals by domain, in merged tallies only, because workers number domains differently.
     pub domains: DomainArrivals,
-    /// Arrivals since the last tick under other addresses than those that the source named. They are
-    /// not part of any other count of units yet.
+    /// Arrivals since the last tick under other addresses than the source had named. They are not part of any other
+    /// count of units yet, because only merging shows what they mean.
     pub rewritten_units: Vec<RewrittenUnit>,
-    /// Arrivals under other addresses. Set only in merged tallies.
+    /// Arrivals under other addresses than the source had named, in merged tallies only.
     pub rewrites: Rewrites,
-    /// Durations of the messages, from the 354 to their end.
+    /// Durations of the run's messages, from the 354 to the end of the message.
     pub bodies: DelayedAcks,
-    /// When the earliest message was created, on the sink's clock. `None` until a message has a
-    /// usable time.
+    /// Time on the sink's clock at which the earliest message was created. `None` until a message with a usable time
+    /// arrives.
     pub first_created: Option<Duration>,
-    /// Arrivals since the last tick by second, without the warm-up. `merge` leaves them out,
-    /// because the collector adds them to the run's series.
+    /// Arrivals since the last tick by second, without the warm-up. `merge` leaves this field out, because the
+    /// collector adds it to the run's series.
     pub seconds: Seconds,
     pub last_delivered: Option<Duration>,
-    /// Times at which messages arrived that were created after the warm-up.
+    /// Times at which messages arrived, without the warm-up.
     pub delivered_times: Throughput,
-    /// Set if a time was measured between hosts, using Unix time.
+    /// True if a time was measured between hosts, by Unix time.
     pub realtime: bool,
 }
 
 impl RunTally {
-    /// Returns the counts of a stage of the load, counted from 1. Stage 0 has none of its own.
+    /// Returns the counts of the stage of the load with this number, from 1, or `None` for 0, which means no stage.
     #[inline]
     pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
         if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
@@ -672,16 +669,17 @@ impl RunTally {
         self.load_stages.get_mut(number - 1)
     }
 
-    /// True if anything arrived: a message, further recipients of an earlier message, as in LMTP, or
-    /// a notification.
+    /// True if anything of the run arrived: a message, further recipients of an earlier message as in LMTP, or a
+    /// notification.
     fn is_active(&self) -> bool {
         self.messages > 0 || self.recipients > 0 || self.bounces.notices > 0
     }
 
-    /// Adds the counts of another worker, or of this worker since its last tick. A unit that both
-    /// saw is a duplicate. The other worker's ledger contains the units of its first domain.
+    /// Adds the counts of another worker, or of this worker since its last tick. A unit that both saw is a duplicate.
+    /// The units in `other`'s ledger belong to that worker's first domain.
     fn merge(&mut self, other: &Self, names: WorkerNames<'_>) {
-        // A unit that first arrived under another address and now under its own is no duplicate.
+        // A unit that arrived under another address before and now under its own is no duplicate: the earlier arrival
+        // was a copy.
         let copied = self.rewrites.units.remove(&other.units);
         let merged = self.units.merge(&other.units);
         let again = merged.again - copied;

@@ -1,5 +1,5 @@
-//! Thresholds: a user's requirements on a run. They are parsed from a line, and evaluated on the
-//! run's record or while the run goes on.
+//! Thresholds: a user's requirements on a run. Each is parsed from a line, and evaluated on the record of a run or on
+//! the figures of a run in progress.
 //!
 //! ```text
 //! accepted.p99 < 50ms             STAGE or PHASE . p0 … p100 | min | mean | max | stddev     a time; p999 is p99.9
@@ -12,7 +12,7 @@
 //! stage peak: accepted.p99 < 1s    any of these, except freshness and phases, of the messages that were due in a stage of
 //!                                  the load; a stage without a name has its number
 //! ```
-//! A message that never reached the stage is late for ever, also in percentiles and in the maximum
+//! A message that never reached the stage is infinitely late, also for percentiles and the maximum
 //! ([`crate::overdue`]).
 use crate::account::is_open_loop;
 use crate::foreign_load::BusyHost;
@@ -29,17 +29,16 @@ use mailrun_text::words::{counted, grouped, nearest};
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// Longest expression that is parsed.
+/// Maximum length of an expression in bytes.
 const MAX_BYTES: usize = 200;
-/// Shortest window of freshness. The record has a row per second.
+/// Minimum length of a window of freshness. The record has one row per second, so shorter windows cannot be judged.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
 
-/// Stages that every record has.
+/// Stages that the record of every run has.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
-/// Stage that only a run with mailboxes has.
+/// Stage that only a run with watched mailboxes has.
 const MAILBOX_STAGE: Stage = Stage::Announced;
-/// Stages that only MADES has, by their names in an expression. Some of these names are also in the
-/// report.
+/// Stages that only a run over MADES has, by their names in an expression. The report uses some of these names, too.
 const MADES_STAGES: [(&str, Stage); 11] = [
     ("settled", Stage::Settled),
     ("replied", Stage::Replied),
@@ -53,38 +52,37 @@ const MADES_STAGES: [(&str, Stage); 11] = [
     ("RECEIVED", Stage::ReceivedEvent),
     ("TRACING", Stage::TracingEvent),
 ];
-/// Figures of a stage or a phase.
+/// Names of the figures of a stage or a phase.
 const METRICS: [&str; 12] =
     ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "stddev", "rate", "count", "within"];
 
-/// Fates of a recipient that a threshold may concern.
+/// Fates of a unit on which a threshold may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Accepted and lost.
+    /// The server accepted the unit, and then the unit got lost.
     Lost,
-    /// Accepted by a server whose queue cannot be read. The mail is either lost or still in that
-    /// queue.
+    /// The unit was accepted by a server whose queue cannot be read. It is lost, or still in that queue.
     NotDelivered,
-    /// Arrived more than once.
+    /// The unit arrived more than once at the sink.
     Duplicates,
-    /// Arrived changed.
+    /// The message arrived with a changed body.
     Corrupt,
-    /// Rejected with 4xx or 5xx.
+    /// The server rejected the unit with 4xx or 5xx.
     Rejected,
-    /// The connection failed.
+    /// The connection was refused, was cut or timed out.
     Failed,
     /// The connection broke between the last byte of the message and the reply.
     InDoubt,
-    /// A notification reported that the server gave up.
+    /// A notification reported that the server gave up on the unit.
     Bounced,
-    /// Delivered under another address.
+    /// The unit was delivered under another address than its recipient's.
     Rewritten,
-    /// Arrived at an address that was no recipient.
+    /// The message arrived at an address that was no recipient.
     Copied,
 }
 
 impl Fate {
-    /// All fates, with the most serious one first.
+    /// All fates, the most serious first.
     pub const ALL: [Self; 10] = [
         Self::Lost,
         Self::NotDelivered,
@@ -128,7 +126,7 @@ impl Fate {
         }
     }
 
-    /// Returns the number of units with this fate, if it is known.
+    /// Returns the number of units with this fate, or `None` if it is unknown.
     pub fn count(self, ledger: &LedgerRow) -> Option<u64> {
         match self {
             Self::Lost => ledger.lost,
@@ -144,14 +142,14 @@ impl Fate {
         }
     }
 
-    /// True if this must not occur unless a threshold allows it. A server may be meant to rewrite
-    /// recipients and to make copies.
+    /// True if the fate must not occur unless a threshold allows it. Rewritten and copied are no faults, because a
+    /// server may be meant to do both.
     pub fn is_fault(self) -> bool {
         !matches!(self, Self::Rewritten | Self::Copied)
     }
 }
 
-/// The protocol of a run. It decides which stages and phases a threshold may name.
+/// The protocol of a run, which decides which stages and phases a threshold may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunProtocol {
     /// Allows the stages and phases of the SMTP dialogue.
@@ -160,7 +158,7 @@ pub enum RunProtocol {
     Mades,
 }
 
-/// The stage or phase that times and counts are about.
+/// A stage or a phase whose times and counts a threshold judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricSource {
     Stage(Stage),
@@ -178,7 +176,7 @@ impl MetricSource {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Metric {
-    /// A quantile as a share from 0 to 1.
+    /// A quantile, given as a share from 0 to 1.
     Quantile(f64),
     Min,
     Mean,
@@ -193,7 +191,7 @@ enum Metric {
 enum Subject {
     Figure(MetricSource, Metric),
     Fate(Fate),
-    /// Share of time, in percent.
+    /// Share of time in percent in which the run was fresh.
     Fresh(FreshnessLimit),
 }
 
@@ -242,7 +240,7 @@ impl LimitUnit {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
     expression: String,
-    /// Name of the stage of the load that it concerns. `None` for the whole run.
+    /// Name of the stage of the load that the threshold concerns, or `None` for the whole run.
     load_stage: Option<String>,
     subject: Subject,
     comparison: Comparator,
@@ -250,29 +248,29 @@ pub struct Threshold {
     unit: LimitUnit,
 }
 
-/// Source of the figures: a finished [`Record`], or the [`RunningFigures`] of a run in progress.
-/// `None` means that nobody can see the figure.
+/// Source of the figures: a finished [`Record`], or the [`RunningFigures`] of a run in progress. A method returns
+/// `None` if nobody can see the figure.
 pub trait MetricValues {
     fn times(&self, source: MetricSource) -> Option<Latencies>;
-    /// Returns a summary of the times, if only a summary is kept.
+    /// Returns a summary of the times, for sources that keep no more than a summary.
     fn summary(&self, source: MetricSource) -> Option<LatencyMs>;
-    /// Returns how many messages reached the stage, or how often the phase occurred.
+    /// Returns the number of messages that reached the stage, or how often the phase occurred.
     fn count(&self, source: MetricSource) -> Option<u64>;
-    /// Returns messages per second. Phases have no rate.
+    /// Returns the messages per second that reached the stage. Phases have no rate.
     fn rate_per_s(&self, source: MetricSource) -> Option<f64>;
-    /// Returns the number of messages that were created or, if that is more, were due.
+    /// Returns the number of messages that were due. It is at least the number of created messages.
     fn due(&self) -> Option<u64>;
     fn created_units(&self) -> Option<u64>;
-    /// Returns the messages that were due and did not reach the stage in time. `None` for a phase,
-    /// and while they may still come.
+    /// Returns the messages that were due but did not reach the stage in time. Returns `None` for a phase, and during a
+    /// run, because the messages may still arrive.
     fn overdue(&self, source: MetricSource) -> Option<Overdue<'_>>;
-    /// Returns the number of recipients with this fate.
+    /// Returns the number of units with this fate.
     fn fate(&self, fate: Fate) -> Option<u64>;
-    /// Returns the freshness per window, which is known only after the run.
+    /// Returns the freshness of each window, which is known only after the run.
     fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>>;
 }
 
-/// Messages that were due and did not reach a stage in time.
+/// Messages that were due but did not reach a stage in time.
 pub struct Overdue<'a> {
     record: &'a Record,
     row: &'a StageRow,
@@ -283,7 +281,7 @@ impl Overdue<'_> {
         overdue::absent(self.record, self.row)
     }
 
-    /// Returns the number of these that may still have met a limit if the run had waited for longer.
+    /// Returns the number of overdue messages that might have met the limit if the run had waited for longer.
     fn undecided(&self, limit: Duration) -> u64 {
         overdue::undecided(self.record, self.row, limit)
     }
@@ -297,23 +295,23 @@ impl Overdue<'_> {
     }
 }
 
-/// The value of a threshold, as far as it is known.
+/// The value of a threshold, as far as it can be known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Value {
     Known(f64),
-    /// The share of messages in time, and what it may be if those come in time that still can.
+    /// The share of messages that arrived in time, and the share if all messages that may still arrive do so in time.
     Share {
         least: f64,
         most: f64,
     },
-    /// Greater than `bound`, because so many messages (`absent`) did not come in time. A limit is met
-    /// only if messages come that still can; `is_open` is set if that may be.
+    /// The value is greater than `bound`, because `absent` messages did not arrive in time. `is_open` is set if the
+    /// limit may still be met by messages that may still arrive.
     Beyond {
         bound: f64,
         absent: u64,
         is_open: bool,
     },
-    /// Too few messages for a rate, of which so many arrived.
+    /// Only this number of messages arrived, which is too few for a rate.
     Few(u64),
     Unknown,
 }
@@ -325,7 +323,8 @@ impl Value {
 }
 
 impl Threshold {
-    /// Parses an expression. An error names the fault and what was probably meant.
+    /// Parses an expression such as `accepted.p99 < 50ms`. An error explains the mistake and suggests what was probably
+    /// meant.
     pub fn parse(text: &str, protocol: RunProtocol) -> Result<Self, String> {
         let text = text.trim();
         if text.len() > MAX_BYTES {
@@ -347,13 +346,13 @@ impl Threshold {
         Ok(Self { expression: text.to_owned(), load_stage, subject, comparison, limit, unit })
     }
 
-    /// Returns the name of the stage of the load that the threshold concerns. `None` for the whole run.
+    /// Returns the name of the stage of the load that the threshold concerns, or `None` for the whole run.
     pub fn load_stage(&self) -> Option<&str> {
         self.load_stage.as_deref()
     }
 
-    /// Returns the record that has the figures of the threshold: the record of the run, or of a stage of its load.
-    /// `None` if there are no figures of that stage.
+    /// Returns the record with the figures for the threshold: of the run, or of a stage of its load. `None` if the run
+    /// has no figures of that stage.
     fn record_of<'r>(&self, run: &'r Record) -> Option<Cow<'r, Record>> {
         let Some(name) = &self.load_stage else { return Some(Cow::Borrowed(run)) };
         run.load_stages.iter().find(|row| row.name == *name).map(|row| Cow::Owned(row.as_run(run)))
@@ -368,7 +367,7 @@ impl Threshold {
         &self.expression
     }
 
-    /// True if the threshold concerns something that only the far end sees.
+    /// True if the threshold concerns a figure that only the far end sees, so that a sink is needed.
     pub fn is_of_delivery(&self) -> bool {
         match self.subject {
             Subject::Figure(MetricSource::Stage(stage), _) => overdue::is_of_far_end(stage),
@@ -387,7 +386,7 @@ impl Threshold {
         }
     }
 
-    /// Returns the time within which messages must reach a stage, for `within`.
+    /// Returns the time of `within`, in which messages must reach a stage. `None` for other thresholds.
     pub fn within(&self) -> Option<Duration> {
         match self.subject {
             Subject::Figure(MetricSource::Stage(_), Metric::Within(time)) => Some(time),
@@ -395,22 +394,21 @@ impl Threshold {
         }
     }
 
-    /// True if the threshold concerns times and not a number or a rate.
+    /// True if the threshold concerns times, and not a number or a rate.
     pub fn is_of_time(&self) -> bool {
         matches!(self.subject, Subject::Figure(_, metric) if !matches!(metric, Metric::Rate | Metric::Count))
     }
 
-    /// True if the value can only improve while the run continues. Such a threshold decides nothing
-    /// before the end.
+    /// True if the value can only improve while the run goes on. Such a threshold decides nothing before the end, so a
+    /// run cannot be aborted by it.
     pub fn needs_the_end(&self) -> bool {
         let is_minimum = matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper();
         is_minimum || matches!(self.subject, Subject::Fresh(_))
     }
 
-    /// Converts the threshold to a share of messages that may be lost, if possible. This works for
-    /// a percentile, a maximum or `within` of a stage, and for a percentage of a fate. For example,
-    /// `delivered.p99 < 1s` means that at most 1 % of the due messages may take longer than 1 s or
-    /// never arrive.
+    /// Converts the threshold to a share of messages that may be lost, if possible. This works for a percentile, a
+    /// maximum or `within` of a stage, and for a percentage of a fate. For example, `delivered.p99 < 1s` means that at
+    /// most 1 % of the due messages may take longer than 1 s or never arrive.
     pub fn loss_goal(&self) -> Option<LossGoal> {
         let limit = Duration::try_from_secs_f64(self.limit / 1e3).ok();
         let (subject, loss_ratio) = match self.subject {
@@ -432,18 +430,18 @@ impl Threshold {
             }
             Subject::Figure(..) | Subject::Fate(_) | Subject::Fresh(_) => return None,
         };
-        // In floating point, 1 - 0.99 is slightly more than 0.01.
+        // Round, because 1 - 0.99 is slightly more than 0.01 in floating point.
         let loss_ratio = (loss_ratio * 1e9).round() / 1e9;
         (0.0..1.0).contains(&loss_ratio).then(|| LossGoal { expression: self.expression.clone(), subject, loss_ratio })
     }
 
-    /// Evaluates the threshold on the figures of a whole run. A threshold of a stage of the load has no
-    /// value in them.
+    /// Evaluates the threshold on the figures of a whole run. A threshold on a stage of the load gets no value, because
+    /// such figures do not distinguish stages.
     pub fn evaluate(&self, figures: &impl MetricValues) -> ThresholdRow {
         if self.load_stage.is_some() { self.row() } else { self.evaluate_figures(figures) }
     }
 
-    /// Returns a row without a value.
+    /// Returns the threshold's row without a value.
     fn row(&self) -> ThresholdRow {
         ThresholdRow {
             expression: self.expression.clone(),
@@ -516,7 +514,7 @@ impl Threshold {
     }
 }
 
-/// A goal: the share of messages that may be lost or be too late.
+/// A requirement in the form of a share of messages that may be lost or late, as a capacity search needs it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossGoal {
     expression: String,
@@ -535,7 +533,7 @@ impl LossGoal {
         &self.expression
     }
 
-    /// Returns the largest share of messages that may be lost.
+    /// Returns the maximum share (0 to 1) of messages that may be lost.
     pub fn loss_ratio(&self) -> f64 {
         self.loss_ratio
     }
@@ -548,7 +546,7 @@ impl LossGoal {
         }
     }
 
-    /// Returns the stage at which the goal's time ends, or `None` if the goal is not about time.
+    /// Returns the stage that messages must reach in time, or `None` if the goal is not about time.
     pub fn stage(&self) -> Option<MetricSource> {
         match self.subject {
             LossSubject::Late(stage, _) => Some(stage),
@@ -556,7 +554,7 @@ impl LossGoal {
         }
     }
 
-    /// Returns the share of the `due` messages that was lost, or `None` if nobody could see it.
+    /// Returns the share of the `due` messages that was lost or late, or `None` if nobody could see it.
     pub fn lost_share(&self, figures: &impl MetricValues, due: u64) -> Option<f64> {
         match self.subject {
             LossSubject::Fate(fate) => Some(figures.fate(fate)? as f64 / figures.created_units()?.max(1) as f64),
@@ -570,7 +568,7 @@ impl LossGoal {
     }
 }
 
-/// Returns the value of a figure. `limit` is what it is compared with, in the figure's unit.
+/// Returns the value of a metric of a stage or phase. `limit` is the threshold's limit, in the unit of the metric.
 fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, limit: f64) -> Value {
     match metric {
         Metric::Count => Value::known(figures.count(place).map(|count| count as f64)),
@@ -588,14 +586,14 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
 
 fn share_within(figures: &impl MetricValues, place: MetricSource, time: Duration) -> Value {
     let Some(arrived) = figures.count(place) else { return Value::Unknown };
-    // If nothing arrived, nothing was in time. If messages have no times, the value is unknown.
+    // If nothing arrived, nothing was in time. If messages arrived without times, the value is unknown.
     let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
     let Some(in_time) = times.map(|times| times.count_within(time)).or((arrived == 0).then_some(0)) else {
         return Value::Unknown;
     };
     let whole = match place {
         MetricSource::Phase(_) => arrived,
-        // A server may split a message by its recipients, so more may arrive than were due.
+        // A server may split a message by its recipients, so more messages may arrive than were due.
         MetricSource::Stage(_) => figures.due().unwrap_or_default().max(arrived),
     };
     let undecided = figures.overdue(place).map_or(0, |overdue| overdue.undecided(time));
@@ -610,7 +608,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     let overdue = figures.overdue(place);
     let absent = overdue.as_ref().map_or(0, Overdue::count);
     let known = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place));
-    // Arrivals without a usable time say nothing, whatever did not arrive.
+    // If arrivals have no usable time, the value is unknown, however many messages did not arrive.
     let is_untimed = known.is_none() && figures.count(place) != Some(0);
     if is_untimed || (known.is_none() && absent == 0) {
         return Value::Unknown;
@@ -629,7 +627,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let Some(overdue) = overdue.filter(|_| value == Some(f64::INFINITY)) else { return Value::known(value) };
     let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or(Duration::MAX);
-    // If all messages came that still can, so many would never come.
+    // Number of messages that never arrive even if all messages that may still arrive do so.
     let never = absent - overdue.undecided(limit);
     let count = times.as_ref().map_or(0, Latencies::count);
     let share = match metric {
@@ -638,11 +636,12 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let allowed = (1.0 - share) * (count + absent) as f64;
     let bound = overdue.bound_ms(times.as_ref());
+    // The small term absorbs rounding errors, so that exactly the allowed number of messages may be missing.
     Value::Beyond { bound, absent, is_open: never as f64 <= allowed + 1e-9 }
 }
 
-/// Returns a quantile from a summary, which keeps only the usual quantiles. Records of earlier
-/// versions have only a summary.
+/// Returns a quantile from a summary, or `None` if it is not one of the usual quantiles. Records of earlier versions
+/// contain only summaries.
 fn quantile_of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
     let known =
         [(0.5, summary.p50), (0.9, summary.p90), (0.95, summary.p95), (0.99, summary.p99), (0.999, summary.p999)];
@@ -653,7 +652,7 @@ fn percent_of(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
 }
 
-/// Formats the value of a threshold, for example `61.2 ms` or `> 3,000 ms`. Empty if it has none.
+/// Formats the value of a threshold, for example `61.2 ms` or `> 3,000 ms`, or returns an empty text without a value.
 pub fn format_row(row: &ThresholdRow) -> String {
     match (row.value, row.beyond) {
         (Some(value), _) => format_value(value, &row.unit),
@@ -680,7 +679,7 @@ pub fn format_value(value: f64, unit: &str) -> String {
     }
 }
 
-/// Returns the fate that an expression of a record concerns, if any.
+/// Returns the fate that a threshold's expression concerns, or `None` if it concerns something else.
 pub fn fate_of(expression: &str) -> Option<Fate> {
     fate_named(expression.split(['<', '>']).next()?.trim())
 }
@@ -689,15 +688,15 @@ fn fate_named(name: &str) -> Option<Fate> {
     Fate::ALL.into_iter().find(|fate| fate.name() == name)
 }
 
-/// Parses the threshold of a record's row again.
+/// Parses the expression of a row again. A record does not say which protocol's names it uses, so both are tried.
 fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
 }
 
-/// Returns the time beside which an error between two hosts' clocks must be small if it is not to
-/// decide the threshold: the age for freshness, and `median_ms` for delivered times. `None` if the
-/// threshold compares no clocks.
+/// Returns the time in milliseconds that a difference of two hosts' clocks must not come near, if it is not to decide
+/// the threshold. This is the age for freshness, and `median_ms` for delivered times. `None` if the threshold does not
+/// compare clocks.
 pub(crate) fn clock_scale_ms(row: &ThresholdRow, median_ms: f64) -> Option<f64> {
     let threshold = read_again(row)?;
     match threshold.subject {
@@ -709,10 +708,9 @@ pub(crate) fn clock_scale_ms(row: &ThresholdRow, median_ms: f64) -> Option<f64> 
 
 /// True if the source's own delay may have decided a threshold on latency.
 ///
-/// A measured time is the sum of the server's time and the source's delay. No delay explains a
-/// message that never came. A missed threshold is
-/// certainly the server's fault if more messages exceed the limit plus some delay than were delayed
-/// by more than this delay. A threshold that holds is uncertain if adding the delay to the measured
+/// A measured time is the sum of the server's time and the source's delay. No delay explains a message that never
+/// arrived. A missed threshold is certainly the server's fault if, for some delay, more messages exceed the limit plus
+/// this delay than were delayed by more. A threshold that was met is uncertain if adding the delay to the measured
 /// times crosses the limit, because a late load may be easier for the server.
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
@@ -726,13 +724,13 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         return false;
     };
     let Some(times) = record.times(place).filter(|times| times.count() > 0) else { return false };
-    // Messages that never came were not delayed by the source.
+    // Include messages that were sent and never arrived, because the source did not delay them.
     let whole = times.count() + record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain());
     let above = |limit_ms: f64| {
         let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or_default();
         1.0 - times.count_within(limit) as f64 / whole as f64
     };
-    // For each delay, the share of messages that were delayed by more.
+    // For each delay, the share of messages that were delayed by more than that.
     let delayed = [(lag.p50, 0.5), (lag.p90, 0.1), (lag.p95, 0.05), (lag.p99, 0.01), (lag.p999, 0.001), (lag.max, 0.0)];
     let limit_ms = limit.as_secs_f64() * 1e3;
     let is_within = |share: f64| share <= allowed + 1e-9;
@@ -744,15 +742,15 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         }
 }
 
-/// True if the waits of a busy host for its processors explain a missed threshold on latency or on
-/// a rate. They explain no message that never came.
+/// True if a missed threshold on latency or on a rate would have been met without the time for which a busy host made
+/// its programs wait. Waits do not explain messages that never arrived.
 pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost<'_>) -> bool {
     let Some(threshold) = read_again(row).filter(|_| row.missed) else { return false };
     let Some(record) = threshold.record_of(record) else { return false };
     let Subject::Figure(place, metric) = threshold.subject else { return false };
     let holds = |value: f64| threshold.comparison.holds(value, threshold.limit);
-    // Without the other programs, messages would have arrived no faster than the source sent them, and
-    // would have taken no less time than the fastest of them.
+    // Without the other programs, messages would still have arrived no faster than the source sent them, and taken at
+    // least as long as the fastest message.
     let offered_per_s = record.workload.rate_per_s.filter(|_| is_open_loop(&record)).unwrap_or(f64::INFINITY);
     let times = record.times(place).filter(|times| times.count() > 0);
     let fastest_ms = times.as_ref().and_then(Latencies::summary).map_or(0.0, |times| times.min);
@@ -781,8 +779,8 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     }
 }
 
-/// True if a missed threshold on time would also have been missed if each message that came had
-/// come at once. Then no delay of the source or of the host explains it.
+/// True if a missed threshold on time would also have been missed if each message that arrived had arrived at once. No
+/// delay of the source or of the host explains such a miss.
 pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
     let threshold = read_again(row).filter(|_| row.missed);
     let Some(record) = threshold.as_ref().and_then(|threshold| threshold.record_of(record)) else { return false };
@@ -795,8 +793,8 @@ pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
     })
 }
 
-/// Evaluates the thresholds of a run that has ended. `missed` is the threshold that ended it, which
-/// keeps its value from that time.
+/// Evaluates the thresholds of a run that has ended. `missed` is the threshold that aborted the run. It keeps the value
+/// that it had then.
 pub fn evaluate_all<'t>(
     record: &Record,
     thresholds: impl IntoIterator<Item = &'t Threshold>,
@@ -806,7 +804,7 @@ pub fn evaluate_all<'t>(
     rows.map(|row| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row)).collect()
 }
 
-/// Explains why a threshold of a record has no value.
+/// Explains why a threshold has no value in a record, as part of a sentence.
 pub fn unseen_reason(record: &Record, row: &ThresholdRow) -> &'static str {
     let threshold = read_again(row);
     if threshold.as_ref().is_some_and(|threshold| threshold.record_of(record).is_none()) {
@@ -886,8 +884,8 @@ impl MetricValues for Record {
 }
 
 impl MadesShape {
-    /// Returns the record of a run in which only this shape was sent, for its thresholds. `run` is
-    /// the record of the whole run.
+    /// Returns the record of a run in which only messages of this shape were sent, so that thresholds can be evaluated
+    /// on the shape. `run` is the record of the whole run.
     pub fn as_run(&self, run: &Record) -> Record {
         Record {
             stages: self.stages.clone(),
@@ -900,23 +898,24 @@ impl MadesShape {
     }
 }
 
-/// Figures of a run in progress, as far as a party knows them.
+/// Figures of a run in progress, as far as the party that asks knows them.
 pub struct RunningFigures<'a> {
-    /// The stages that messages have reached so far, and the phases, if they are timed.
+    /// Returns the figures of a stage or a phase so far, or `None` if the party does not know them.
     pub stages: &'a dyn Fn(MetricSource) -> Option<RunningStage>,
-    /// Messages whose fate is known, so that none counts as late that is under way.
+    /// Number of messages with a known fate. Only they count as due, so that no message counts as late while it is
+    /// under way.
     pub finished: u64,
     pub created_units: u64,
-    /// The fates so far. It is called only for a threshold on a fate, because it may be expensive.
+    /// Returns the fates so far. It is called only for a threshold on a fate, because it may be expensive.
     pub ledger: &'a dyn Fn() -> LedgerRow,
 }
 
-/// A stage of a run in progress.
+/// Figures of a stage or phase in a run that still goes on.
 #[derive(Clone, Debug, Default)]
 pub struct RunningStage {
     pub count: u64,
     pub rate_per_s: Option<f64>,
-    /// Times so far. `None` if only their summary is known.
+    /// Times so far, or `None` if only their summary is known.
     pub times: Option<Latencies>,
     pub summary: Option<LatencyMs>,
 }
@@ -959,7 +958,7 @@ impl MetricValues for RunningFigures<'_> {
     }
 }
 
-/// Splits off the comparison at the start of a text. The text must start with a comparison.
+/// Splits off the comparison at the beginning of a text. The text must begin with `<` or `>`.
 fn split_comparator(text: &str) -> (Comparator, &str) {
     let all = [
         ("<=", Comparator::LessOrEqual),
@@ -971,7 +970,8 @@ fn split_comparator(text: &str) -> (Comparator, &str) {
     parts.unwrap_or((Comparator::Less, text))
 }
 
-/// Splits off the stage of the load at the beginning of an expression: `stage peak: accepted.p99 < 1s`.
+/// Splits off the stage of the load at the beginning of an expression, for example `peak` of
+/// `stage peak: accepted.p99 < 1s`.
 fn split_load_stage(text: &str) -> Result<(Option<String>, &str), String> {
     let Some(rest) = text.strip_prefix("stage").filter(|rest| rest.starts_with([' ', ':'])) else {
         return Ok((None, text));
@@ -982,7 +982,7 @@ fn split_load_stage(text: &str) -> Result<(Option<String>, &str), String> {
     }
 }
 
-/// Refuses subjects that are not known by the stage of the load.
+/// Rejects thresholds on figures that are not known by stage of the load.
 fn check_by_load_stage(subject: Subject, protocol: RunProtocol) -> Result<(), String> {
     let only = "of a stage of the load only created, sent, accepted and delivered are known, and rejected, failed, in_doubt, \
                 bounced, lost and not_delivered";
@@ -1021,7 +1021,7 @@ fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
     }
 }
 
-/// Parses the rest of `fresh(30s) per 15min`. Without `per`, the whole run is one window.
+/// Parses freshness, for example `30s) per 15min` after `fresh(`. Without `per`, the whole run is one window.
 fn parse_freshness(text: &str) -> Result<FreshnessLimit, String> {
     let form = || "use something like fresh(30s) per 15min >= 98%".to_owned();
     let (age, rest) = text.strip_prefix('(').and_then(|rest| rest.split_once(')')).ok_or_else(form)?;
@@ -1091,8 +1091,8 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
     }
 }
 
-/// Parses a quantile: `p50` is 0.5, and `p99.9` is 0.999. Without a point, three and more digits
-/// must all be nines. `p999` therefore means `p99.9`, and `p101` is invalid.
+/// Parses a quantile: `p50` is 0.5, and `p99.9` is 0.999. Without a point, three or more digits must all be nines. So
+/// `p999` means `p99.9`, and `p101` is invalid.
 fn parse_quantile(text: &str) -> Option<f64> {
     let digits = text.strip_prefix('p')?;
     let nines = digits.strip_prefix("99").filter(|rest| !rest.is_empty() && rest.bytes().all(|digit| digit == b'9'));
@@ -1125,7 +1125,7 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String>
     }
 }
 
-/// Parses a time. It must have a unit, because half of the readers would take a bare number for
+/// Parses a time with its unit. The unit is required, because half of the readers would take a bare number for
 /// milliseconds.
 fn parse_time(text: &str) -> Result<Duration, String> {
     let text = text.trim();
@@ -1147,8 +1147,8 @@ fn without_comparison(text: &str) -> String {
     }
 }
 
-/// Returns the advice for a subject as k6 has it, which is a figure without a stage or of HTTP: `p(95)`, `rate`,
-/// `http_req_duration: p(95)`.
+/// Returns advice if a subject looks like k6's, which is a figure without a stage or a metric of HTTP, for example
+/// `p(95)`, `rate` or `http_req_duration: p(95)`.
 fn of_k6(subject: &str) -> Option<String> {
     if subject.starts_with("http_req") {
         let example = if subject.starts_with("http_req_failed") { "failed <= 1%" } else { "accepted.p95 < 500ms" };
@@ -1164,12 +1164,12 @@ fn of_k6(subject: &str) -> Option<String> {
     Some(format!("{subject:?} is a figure; name its stage or phase and the unit: {example}"))
 }
 
-/// Returns our name of a percentile as k6 has it: `p(95)` is `p95`.
+/// Translates a percentile from k6's form to ours: `p(95)` becomes `p95`.
 fn k6_percentile(text: &str) -> Option<String> {
     text.strip_prefix("p(").and_then(|rest| rest.strip_suffix(')')).map(|percent| format!("p{percent}"))
 }
 
-/// Makes the error about an unknown name. It suggests a similar name, if there is one.
+/// Makes the error for an unknown name, and suggests the most similar known name, if one is similar enough.
 fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     match nearest(name, known.iter().copied()) {
         Some(nearest) => format!("unknown {what} {name:?}; did you mean {nearest:?}?"),

@@ -6,11 +6,11 @@
 //!  ├────────────── rate ───────────────────────────┤         a server that falls behind: its own rate
 //!  ├────────────── rate ────────────────┤                    a server that keeps up: the rate of the load
 //! ```
-//! The rate is the number of messages that arrived after the first, divided by the time that this
-//! took. The time ends when 95 % have arrived, because a few messages that are tried again after a
-//! minute say nothing about the speed of a server. It does not end before the last message was due,
-//! because a load that becomes slower at its end would otherwise be read as its fast beginning.
-//! `docs/decisions/0027-one-rate.md` compares this with other definitions.
+//! The rate is the number of messages that arrived after the first, divided by the time that this took. The time ends
+//! when 95 % have arrived, because a few messages that are retried after a minute say nothing about the speed of a
+//! server. It does not end before the last message was due, because a load that becomes slower at its end would
+//! otherwise get the rate of its fast beginning. `docs/decisions/0027-one-rate.md` compares this with other
+//! definitions.
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
@@ -19,36 +19,37 @@ use flate2::write::ZlibEncoder;
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
-/// Fewer arrivals have no rate: the end of the time would depend on one or two messages.
+/// Minimum number of arrivals for a rate. With fewer, the end of the time would depend on one or two messages.
 pub const MIN_ARRIVALS: u64 = 20;
-/// Share of the arrivals after which the time ends.
+/// Share of the arrivals after which the time of the rate ends.
 const SHARE: f64 = 0.95;
-/// Length of a step at first, as a power of two in nanoseconds (1 ms). Steps double when there are
-/// too many of them.
+/// Length of the first steps, as a power of two in nanoseconds (1 ms). When there are too many steps, their length
+/// doubles.
 const FIRST_SHIFT: u32 = 20;
-/// Longest step that is read, and the latest time, as powers of two in nanoseconds.
+/// Longest step that is decoded, as a power of two in nanoseconds. The next constant is the latest time.
 const MAX_SHIFT: u32 = 48;
 const MAX_NS: u64 = 1 << 60;
-/// Maximum number of steps in memory, where they cost little. When there are more, two become one, so
-/// a long run has at least half as many, and its rate is exact to a 2,000th of the time.
+/// Maximum number of steps in memory, where a step costs little. When there are more, two become one. A long run
+/// therefore has at least half as many, and its rate is exact to a 2,000th of the time.
 const MAX_STEPS: usize = 4096;
-/// Maximum number of steps in a text, which would otherwise be the greater part of a record. A
-/// record has its rate beside them, computed from the steps in memory. The text is only for `mailrun
-/// merge`, which computes the rate of several machines to a 250th of the time.
+/// Maximum number of steps in a text. With more, steps would be the greater part of a record. The record's own rate is
+/// computed from the steps in memory. The text is only for `mailrun merge`, which computes the rate of several machines
+/// to a 250th of the time.
 const MAX_WRITTEN_STEPS: usize = 512;
-/// Longest text that is read. Texts that we write have at most a tenth of this length.
+/// Length of the longest text that is decoded. Our own texts have at most a tenth of this length.
 const MAX_ENCODED_BYTES: usize = 1 << 17;
 const MAX_INFLATED_BYTES: u64 = 1 << 17;
 
-/// Counts messages by the time at which they reached a stage, in memory of fixed size. Times are
-/// nanoseconds since the zero of the clock, because each message is compared with three of them.
+/// Counts messages by the time at which they reached a stage, in memory of fixed size. Times are kept as nanoseconds
+/// since the zero of the clock, because each message is compared with three of them, which costs less than with a
+/// `Duration`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Throughput {
     steps: Steps,
-    /// Greater than any time if nothing arrived.
+    /// Time of the first arrival, or a value that is greater than any time if nothing has arrived.
     first_ns: u64,
     last_ns: u64,
-    /// Time at which the last of the messages was due or, in a closed loop, created.
+    /// Time at which the last of the messages was due (open loop) or created (closed loop).
     last_due_ns: u64,
 }
 
@@ -58,13 +59,13 @@ impl Default for Throughput {
     }
 }
 
-/// Number of events in each step of time that has any, in the order of time. A step begins at a
-/// multiple of its length, so that the steps of two workers can be added.
+/// Number of events in each step of time that has events, in the order of time. A step begins at a multiple of its
+/// length, so that the steps of two workers can be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Steps {
     /// Length of a step as a power of two in nanoseconds.
     shift: u32,
-    /// Numbers of steps, counted from the zero of the clock, with the number of their events.
+    /// Pairs of a step's number, counted from the zero of the clock, and the number of its events.
     counts: Vec<(u64, u64)>,
 }
 
@@ -90,8 +91,8 @@ impl Steps {
         self.limit(MAX_STEPS);
     }
 
-    /// Adds the steps of another worker, or of this worker since its last tick. Only steps since the
-    /// first of them are visited, so a long run makes this no slower.
+    /// Adds the steps of another worker, or of this worker since its last tick. Only steps from the first added one on
+    /// are visited, so merging does not become slower during a long run.
     fn merge(&mut self, other: &Self) {
         let Some((first, _)) = other.counts.first() else { return };
         while self.shift < other.shift {
@@ -121,7 +122,7 @@ impl Steps {
         }
     }
 
-    /// Adds a step that is not before the last one.
+    /// Adds events to a step, which must not be before the last step.
     fn push(&mut self, (step, count): (u64, u64)) {
         match self.counts.last_mut() {
             Some((last, known)) if *last == step => *known = known.saturating_add(count),
@@ -129,7 +130,7 @@ impl Steps {
         }
     }
 
-    /// Doubles the length of the steps.
+    /// Doubles the length of the steps, which halves their number.
     fn double(&mut self) {
         self.shift += 1;
         let halves = std::mem::take(&mut self.counts);
@@ -145,23 +146,24 @@ impl Steps {
         self.counts.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// Returns the same counts at other times.
+    /// Returns the same counts with each time replaced by the result of `to`, which must keep the order of times.
     fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
-        // The beginning of a step may fall into the end of another one, its middle does not.
+        // The beginning of a step may be moved into the end of another step. The middle of a step is always moved into
+        // the right one.
         let middle = (1_u64 << self.shift) / 2;
         let mut moved = Self { shift: self.shift, counts: Vec::new() };
         self.iter().for_each(|(at_ns, count)| moved.push((to(at_ns + middle) >> self.shift, count)));
         moved
     }
 
-    /// Removes all events, and keeps the memory and the length of a step.
+    /// Removes all events, but keeps the memory and the length of a step.
     fn clear(&mut self) {
         self.counts.clear();
     }
 }
 
 impl Throughput {
-    /// Counts a message that reached the stage.
+    /// Counts a message that reached the stage at `at` and was due at `due`.
     #[inline]
     pub fn record(&mut self, at: Duration, due: Duration) {
         let at_ns = ns(at);
@@ -191,7 +193,7 @@ impl Throughput {
         (!self.is_empty()).then(|| Duration::from_nanos(self.last_ns))
     }
 
-    /// Returns the messages per second that reached the stage, or `None` if they were too few.
+    /// Returns the messages per second that reached the stage, or `None` if fewer than [`MIN_ARRIVALS`] did.
     pub fn per_s(&self) -> Option<f64> {
         let total = self.steps.total();
         if total < MIN_ARRIVALS {
@@ -207,14 +209,15 @@ impl Throughput {
             arrived = arrived.saturating_add(count);
             end_ns = begin_ns.saturating_add(1 << self.steps.shift);
         }
-        // All messages of the last step count, so the time ends with it, unless no message came so late.
+        // All messages of the last counted step count, so the time includes the whole step. If it is the last step of
+        // all, the time ends with the last message.
         let end_ns = if arrived < total { end_ns } else { self.last_ns };
         let elapsed_s = end_ns.saturating_sub(self.first_ns) as f64 / 1e9;
         (elapsed_s > 0.0).then(|| (arrived - 1) as f64 / elapsed_s)
     }
 
-    /// Encodes the times as a text, counted from `origin`: variable-length numbers, deflated, Base64.
-    /// Returns `None` if nothing arrived.
+    /// Encodes the times, counted from `origin`, as text: variable-length numbers, deflated, Base64. Returns `None` if
+    /// nothing arrived.
     pub fn encoded(&self, origin: Duration) -> Option<String> {
         if self.is_empty() {
             return None;
@@ -235,8 +238,8 @@ impl Throughput {
         Some(STANDARD.encode(encoder.finish().ok()?))
     }
 
-    /// Decodes the output of [`Self::encoded`]; `origin` is the time on the caller's clock that the
-    /// times count from. Returns `None` for anything else.
+    /// Decodes a text that [`Self::encoded`] has made, or returns `None` for any other text. `origin` is the time on
+    /// the caller's clock from which the times of the text count.
     pub fn decode(text: &str, origin: Duration) -> Option<Self> {
         let text = Some(text).filter(|text| text.len() <= MAX_ENCODED_BYTES)?;
         let deflated = STANDARD.decode(text).ok()?;
@@ -249,7 +252,7 @@ impl Throughput {
         let mut steps = Steps { shift, counts: Vec::new() };
         let mut step = 0_u64;
         while let (Some(distance), Some(count), true) = (number(), number(), steps.counts.len() < MAX_STEPS) {
-            // A time of centuries is none, and must not overflow when it is moved.
+            // Reject times of decades, which would overflow when they are moved.
             step = step.checked_add(distance).filter(|step| *step <= MAX_NS >> shift)?;
             steps.push((step, count));
         }
@@ -262,13 +265,13 @@ impl Throughput {
     }
 }
 
-/// Times of a clock fit for 584 years.
+/// Returns a time in nanoseconds. 64 bits hold 584 years, so a time of a clock always fits.
 pub(crate) fn ns(at: Duration) -> u64 {
     at.as_secs().wrapping_mul(1_000_000_000).wrapping_add(at.subsec_nanos().into())
 }
 
-/// Writes a number in groups of seven bits, the lowest first. All but the last have the highest bit
-/// set.
+/// Writes a number in groups of seven bits, the lowest group first. The highest bit is set in each byte except the
+/// last.
 fn write_number(to: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80);

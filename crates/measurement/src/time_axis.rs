@@ -1,10 +1,10 @@
-//! Places the times of one record on the clock of another record. This is exact for times of the
-//! same boot. For other times, it uses Unix time.
+//! Places the times of one record on the clock of another record. Times of the same boot are placed
+//! exactly. Other times are placed by Unix time, as exactly as the clocks of the hosts agree.
 use crate::record::Record;
 
 const NS_PER_S: i128 = 1_000_000_000;
 
-/// Returns the seconds from the origin of `one` to the origin of `other`, rounded.
+/// Returns the distance from the origin of `one` to the origin of `other`, rounded to seconds.
 pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     let between = i128::from(other.origin_ns) - i128::from(one.origin_ns);
     let between = match (&one.clock, &other.clock) {
@@ -16,8 +16,8 @@ pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     (between + NS_PER_S / 2).div_euclid(NS_PER_S)
 }
 
-/// Moves the origin of a record from another host to the clock of `to`, by whole seconds. The
-/// origin of a record from the same host remains unchanged.
+/// Moves the origin of a record from another host to the clock of `to`, by whole seconds so that
+/// its seconds stay whole. The origin of a record from the same boot does not change.
 pub(crate) fn align(record: &mut Record, to: &Record) {
     let (Some(ours), Some(theirs)) = (&to.clock, &record.clock) else { return };
     if ours.boot != theirs.boot {

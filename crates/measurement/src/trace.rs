@@ -6,14 +6,14 @@
 //! 0             14             47               64                 81           90           98
 //! ```
 //!
-//! The first byte of the sequence field says how the recipients of the message are numbered
-//! ([`RecipientNumbering`]). The next seven bits say where the seconds of the run begin
-//! ([`ZeroPhase`]). The sequence number in the other 49 bits consists of the mark of the warm-up, six
-//! bits for the stage of the load, and 42 bits for the number of the message. The width is fixed, so that the line can be patched in place and need not be
-//! formatted for each message. The checksum (CRC-32C) covers the bytes after the first empty line
-//! without dot-stuffing, so relays may add their own header fields before or after the line. If a
-//! relay states that it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that
-//! of the original parts (`mailrun_mime::Restorer`).
+//! The first byte of the sequence field says how the recipients of the message are numbered ([`RecipientNumbering`]).
+//! The next seven bits say where the seconds of the run begin ([`ZeroPhase`]). The sequence number in the other 49 bits
+//! consists of the mark of the warm-up, six bits for the stage of the load, and 42 bits for the number of the message.
+//!
+//! The width is fixed, so that the line can be patched in place and need not be formatted for each message. The
+//! checksum (CRC-32C) covers the bytes after the first empty line without dot-stuffing, so relays may add their own
+//! header fields before or after the line. If a relay states that it has encoded 8-bit parts for a server without
+//! 8BITMIME, the checksum is compared with that of the original parts (`mailrun_mime::Restorer`).
 use crc_fast::{CrcAlgorithm, Digest};
 use mailrun_mime::{Encoding, MARKER, Restorer};
 use memchr::memmem::Finder;
@@ -23,46 +23,45 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Number of recipients of a message that a trace can distinguish. Larger numbers in tagged
-/// addresses count as 0.
+/// Number of recipients of a message that numbered addresses can distinguish. A larger number in an address counts as
+/// 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
-/// First sequence number of messages that are created during the warm-up. They are part of the
-/// account but not of figures. The mark is part of the sequence number, so that every far end can
-/// read it.
+/// First sequence number of messages that are created during the warm-up. These messages are part of the account but
+/// not of the figures. The mark is part of the sequence number, so that every far end can see it.
 pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 
 /// Message numbers are below this. The bits above them name the stage of the load.
 pub const MESSAGE_NUMBERS: u64 = 1 << MESSAGE_NUMBER_BITS;
 const MESSAGE_NUMBER_BITS: u32 = 42;
-/// Number of stages of a load that have figures of their own. Messages of later stages, and of a load
-/// without stages, belong to stage 0.
+/// Number of stages of a load that have their own figures. Messages of later stages, and messages of a load without
+/// stages, belong to stage 0.
 pub const MAX_LOAD_STAGES: usize = 63;
 
-/// Returns the sequence number of a message. Stages of the load are counted from 1.
+/// Returns the sequence number of a message from its parts. Stages of the load count from 1, and 0 means no stage.
 pub fn sequence_of(number: u64, load_stage: u8, is_warm_up: bool) -> u64 {
     let mark = if is_warm_up { WARM_UP_SEQUENCE } else { 0 };
     number | u64::from(load_stage) << MESSAGE_NUMBER_BITS | mark
 }
 
-/// Returns the number of the message with this sequence number.
+/// Returns the number of the message that has this sequence number.
 pub fn message_number(sequence: u64) -> u64 {
     sequence % MESSAGE_NUMBERS
 }
 
-/// Returns the stage of the load in which the message with this sequence number was due, or 0.
+/// Returns the stage of the load in which the message with this sequence number was due, or 0 without a stage.
 pub fn load_stage_of(sequence: u64) -> u8 {
     (sequence >> MESSAGE_NUMBER_BITS) as u8 & MAX_LOAD_STAGES as u8
 }
 
-/// The end of a header line and the empty line after it.
+/// Searches for the end of a header line and the empty line after it.
 static EMPTY_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\n\r\n"));
 const EMPTY_LINE_BYTES: usize = 3;
 
-/// Header field that states the encoding of the whole body.
+/// Name of the header field that states the encoding of the whole body.
 const ENCODING: &[u8] = b"Content-Transfer-Encoding:";
 
-/// Name of the header field, with its colon.
+/// Name of the trace's header field, with its colon.
 pub const NAME: &[u8] = b"X-Mailrun:";
 const VERSION: &[u8] = b" v1 ";
 const RUN_OFFSET: usize = NAME.len() + VERSION.len();
@@ -72,26 +71,24 @@ const CLOCK_OFFSET: usize = CREATED_OFFSET + 16 + 1;
 const CHECKSUM_OFFSET: usize = CLOCK_OFFSET + 8 + 1;
 const LINE_BYTES: usize = CHECKSUM_OFFSET + 8;
 
-/// Number of bits of the sequence field that hold the sequence number, including the mark of the
-/// warm-up.
+/// Number of bits of the sequence field that hold the sequence number. They include the mark of the warm-up.
 const SEQUENCE_BITS: u32 = 49;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub run: RunId,
-    /// Number of the message in the run, from 0 and below 2^49.
+    /// Number of the message with its stage of the load and the mark of the warm-up, below 2^49.
     pub sequence: u64,
-    /// Where the seconds of the run begin, on `clock`.
+    /// Where the seconds of the run begin on `clock`.
     pub zero: ZeroPhase,
-    /// How the ledger numbers the recipients.
+    /// Rule by which the ledger numbers the recipients of the message.
     pub numbering: RecipientNumbering,
-    /// Time at which a session began the message or, in an open loop, the scheduled time. It is on
-    /// `clock`.
+    /// Time on `clock` at which a session began the message (closed loop) or for which it was scheduled (open loop).
     pub created: Duration,
-    /// Clock on which `created` was measured.
+    /// Clock from which the time `created` was read.
     pub clock: ClockId,
-    /// CRC-32C of the body after the header block.
+    /// CRC-32C of the body, which begins after the header block.
     pub checksum: u32,
 }
 
@@ -99,8 +96,8 @@ impl Trace {
     /// Length of the header line in bytes, including CRLF.
     pub const HEADER_BYTES: usize = LINE_BYTES + 2;
 
-    /// Writes the whole line, including CRLF, into exactly [`Self::HEADER_BYTES`] bytes. Panics on
-    /// another length.
+    /// Writes the whole line with its CRLF into `header`. Panics unless `header` has exactly [`Self::HEADER_BYTES`]
+    /// bytes.
     pub fn write(&self, header: &mut [u8]) {
         assert_eq!(header.len(), Self::HEADER_BYTES, "a trace header is {} bytes", Self::HEADER_BYTES);
         header.fill(b' ');
@@ -114,20 +111,21 @@ impl Trace {
         Self::patch(header, self.zero, self.sequence, self.created);
     }
 
-    /// Overwrites the sequence number and the time in a line that [`Self::write`] has made. They
-    /// are the only fields that differ from message to message.
+    /// Overwrites the sequence number and the time in a line that [`Self::write`] has made. Only these fields differ
+    /// from message to message, so patching them is all the work that a message needs.
     pub fn patch(header: &mut [u8], zero: ZeroPhase, sequence: u64, created: Duration) {
         let marked = u64::from(zero.0) << SEQUENCE_BITS | sequence & SEQUENCE_MASK;
         write_hex(&mut header[SEQUENCE_OFFSET + 2..], &marked.to_be_bytes()[1..]);
         write_hex(&mut header[CREATED_OFFSET..], &nanoseconds(created).to_be_bytes());
     }
 
-    /// Overwrites the checksum in such a line. It is needed if bodies are prefixes of one another.
+    /// Overwrites the checksum in a line that [`Self::write`] has made. This is needed if sizes vary, because the
+    /// bodies are then prefixes of one text.
     pub fn patch_checksum(header: &mut [u8], checksum: u32) {
         write_hex(&mut header[CHECKSUM_OFFSET..], &checksum.to_be_bytes());
     }
 
-    /// Returns what identifies the message and its recipients.
+    /// Returns the part of the trace that identifies the message and numbers its recipients.
     pub fn name(&self) -> MessageName {
         MessageName { run: self.run, sequence: self.sequence, numbering: self.numbering }
     }
@@ -136,8 +134,8 @@ impl Trace {
         self.sequence >= WARM_UP_SEQUENCE
     }
 
-    /// Parses a header line with or without its CRLF. Only the case of the name and of the digits
-    /// may vary.
+    /// Parses a header line with or without its CRLF. The name and the digits may be in upper or lower case. Returns
+    /// `None` if anything else differs from a line that [`Self::write`] makes.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let line: &[u8; LINE_BYTES] = strip_line_end(line).try_into().ok()?;
         let spaced = [SEQUENCE_OFFSET, CREATED_OFFSET, CLOCK_OFFSET, CHECKSUM_OFFSET]
@@ -159,8 +157,8 @@ impl Trace {
     }
 }
 
-/// The part of a trace that identifies a message. A source can send it as ENVID (RFC 3461 §4.4), so
-/// that notifications which do not return the trace name the message all the same:
+/// The part of a trace that identifies a message. A source can send it as ENVID (RFC 3461 §4.4). A notification that
+/// does not return the trace then still names the message:
 ///
 /// ```text
 /// mailrun.<run-id hex32>.<numbering hex2><sequence hex14>
@@ -176,7 +174,7 @@ impl MessageName {
     const PREFIX: &[u8] = b"mailrun.";
     const BYTES: usize = Self::PREFIX.len() + 32 + 1 + 16;
 
-    /// Returns the text of ENVID. It needs no escapes.
+    /// Returns the text for ENVID, which needs no escapes because it consists of letters, digits and dots.
     pub fn envelope_id(&self) -> [u8; Self::BYTES] {
         let mut text = [b'.'; Self::BYTES];
         let (prefix, fields) = text.split_at_mut(Self::PREFIX.len());
@@ -187,7 +185,7 @@ impl MessageName {
         text
     }
 
-    /// Parses the text of ENVID. Returns `None` for any other text.
+    /// Parses the text of ENVID, and returns `None` for any text that mailrun has not made.
     pub fn from_envelope_id(text: &[u8]) -> Option<Self> {
         let text: &[u8; Self::BYTES] = text.try_into().ok()?;
         let fields = text.strip_prefix(Self::PREFIX).filter(|fields| fields[32] == b'.')?;
@@ -200,10 +198,10 @@ impl MessageName {
     }
 }
 
-/// Offset of a run's seconds within a second of the trace's clock, in steps of 1/128 s.
+/// Offset at which a run's seconds begin within a second of the trace's clock, in steps of 1/128 s.
 ///
-/// A load begins at such a step. A sink can therefore count the same seconds as the source, even if
-/// it was started by somebody else.
+/// A load begins at such a step. A sink can therefore count the same seconds as the source, even if somebody else
+/// started the sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroPhase(u8);
 
@@ -212,17 +210,17 @@ impl ZeroPhase {
     const MASK: u8 = 127;
     pub const STEP: Duration = Duration::from_nanos(1_000_000_000 / Self::STEPS as u64);
 
-    /// Returns the step at or before this time.
+    /// Returns the offset of the step at or before this time.
     pub fn of(time: Duration) -> Self {
         Self((time.subsec_nanos() / Self::STEP.subsec_nanos()) as u8)
     }
 
-    /// Returns a time at which a second of the run begins.
+    /// Returns a time at which a second of the run begins, on the trace's clock.
     pub fn time(self) -> Duration {
         Self::STEP * u32::from(self.0)
     }
 
-    /// Returns the first step at or after this time.
+    /// Returns the first step at or after this time, at which a load may begin.
     pub fn next_step(time: Duration) -> Duration {
         let step = Self::STEP.subsec_nanos();
         let excess = time.subsec_nanos() % step;
@@ -230,7 +228,7 @@ impl ZeroPhase {
     }
 }
 
-/// Name of a run: 128 random bits, which are written as 32 hexadecimal digits.
+/// Identity of a run: 128 random bits, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(pub [u8; 16]);
 
@@ -290,7 +288,7 @@ impl ClockId {
         self.0 & Self::REALTIME != 0
     }
 
-    /// True if both clocks belong to the same boot of the same host.
+    /// True if both clocks belong to the same boot of the same host, so that their times can be compared.
     pub fn same_host(self, other: Self) -> bool {
         self.0 & !Self::REALTIME == other.0 & !Self::REALTIME
     }
@@ -301,8 +299,7 @@ pub fn checksum(body: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(body)
 }
 
-/// CRC-32C of a body that arrives in blocks. It takes only 4 bytes, so every session can have its
-/// own.
+/// CRC-32C of a body that arrives in blocks. It takes only 4 bytes, so that every session can have its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum(u32);
 
@@ -326,22 +323,21 @@ impl Checksum {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceResult {
-    /// There is no `X-Mailrun` header, so the mail is not ours.
+    /// There is no `X-Mailrun` header, so mailrun did not send the message.
     Absent,
     /// There is a trace, and its checksum matches the body.
     Intact(Trace),
-    /// There is a trace, and its checksum matches the body as it was before a relay converted it to
-    /// 7-bit (RFC 6152 §3).
+    /// There is a trace, and its checksum matches the body that the message had before a relay converted it to 7-bit
+    /// (RFC 6152 §3).
     Converted(Trace),
-    /// There is a trace whose checksum does not match, or an `X-Mailrun` header that cannot be read
-    /// (`None`).
+    /// There is a trace, but its checksum does not match. `None` if the `X-Mailrun` header cannot be read.
     Corrupt(Option<Trace>),
 }
 
 /// Finds and verifies the trace of a message that arrives in blocks of any size.
 ///
-/// The reader holds at most one unfinished header line, whatever the message's size. The line is
-/// cut after the length of a trace, because a longer line cannot be a trace.
+/// The reader keeps at most one unfinished header line, whatever the size of the message. It cuts this line after the
+/// length of a trace, because a longer line cannot be a trace.
 ///
 /// ```text
 /// header ──empty line──► body ──finish──► header (of the next message)
@@ -352,19 +348,19 @@ pub struct TraceReader {
     line: UnfinishedLine,
     seen: TraceHeader,
     checksum: Checksum,
-    /// Decodes the body if a relay says that it has encoded the body.
+    /// Decoder of the body. Present only if the header says that a relay may have encoded the body.
     original: Option<Box<RestoredBody>>,
-    /// Set once a line of the header has been read.
+    /// True once a line of the header has been read.
     has_line: bool,
-    /// Set if the trace came first. In that case, no relay has added a header, so none has
-    /// converted the message.
+    /// True if the trace is the first line of the header. No relay has then added a line, so none has converted the
+    /// message.
     is_from_source: bool,
-    /// Set if the caller wants to know whose message it is, should it have no trace.
+    /// True if the caller asks for a description of messages without a trace.
     describes: bool,
     sample: Option<Box<HeaderSample>>,
 }
 
-/// From and Subject of a message without a trace, by which a person recognises it.
+/// From and Subject of a message without a trace, which help a person to recognise the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderSample {
     pub from: Option<String>,
@@ -384,7 +380,8 @@ impl HeaderSample {
     }
 }
 
-/// Decodes a body as it arrives, and computes the checksum of the decoded body.
+/// Decodes a body as it arrives, and computes the checksum of the decoded body. The message may have arrived encoded
+/// although the source sent 8-bit text.
 #[derive(Clone, Debug, Default)]
 struct RestoredBody {
     restorer: Restorer,
@@ -392,13 +389,13 @@ struct RestoredBody {
 }
 
 impl RestoredBody {
-    /// Starts to decode after a header line that records a conversion, or after one that states an
-    /// encoding of the whole body. A relay or the sender may have written the latter.
+    /// Starts to decode after a header line that records a conversion, or after a line that states the encoding of the
+    /// whole body. Either a relay or the sender may have written the latter.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
         }
-        // A line that reaches the limit may have been cut.
+        // A line that fills the buffer may have been cut, so its value is unreliable.
         let is_whole = line.len() < UnfinishedLine::LIMIT;
         let value = line.get(..ENCODING.len()).filter(|name| is_whole && name.eq_ignore_ascii_case(ENCODING));
         let value = value.map(|_| line[ENCODING.len()..].trim_ascii())?;
@@ -437,14 +434,14 @@ enum TraceHeader {
 }
 
 impl TraceReader {
-    /// Says before a message whether [`Self::take_sample`] will be asked for it.
+    /// Sets, before a message, whether the caller will ask for its description ([`Self::take_sample`]).
     pub fn describe(&mut self, describes: bool) {
         self.describes = describes;
         self.sample = None;
     }
 
-    /// Returns From and Subject of the message that has just ended, if it had no trace and was to be
-    /// described.
+    /// Returns From and Subject of the message that has just ended. Returns `None` if it had a trace, or if
+    /// [`Self::describe`] was not set.
     pub fn take_sample(&mut self) -> Option<HeaderSample> {
         self.sample.take().map(|sample| *sample)
     }
@@ -463,7 +460,8 @@ impl TraceReader {
         }
     }
 
-    /// Ends the message and returns its trace. The reader is then ready for the next message.
+    /// Ends the message, and returns its trace with the result of the check. The reader is then ready for the next
+    /// message.
     pub fn finish(&mut self) -> TraceResult {
         if self.part == MessagePart::Header && !self.line.kept().is_empty() {
             let line = std::mem::take(&mut self.line);
@@ -484,12 +482,12 @@ impl TraceReader {
         }
     }
 
-    /// Reads header lines up to the empty line. Returns the bytes after it.
+    /// Reads header lines up to the empty line, and returns the bytes after that line, which belong to the body.
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
         if !self.has_line && self.line.kept().is_empty() && is_named(block) {
-            // This is our own message directly from its source: the trace comes first, and only the
-            // end of the header matters.
+            // The trace comes first, so this message comes directly from its source. Search only for the end of the
+            // header, which is faster than reading each line.
             if let Some(end) = EMPTY_LINE.find(block) {
                 self.read_line(&block[..memchr(b'\n', block).map_or(end, |at| at + 1)]);
                 self.part = MessagePart::Body;
@@ -504,6 +502,7 @@ impl TraceReader {
                 self.part = MessagePart::Body;
                 return rest;
             }
+            // The decoder begins at this line, so it has not seen the rest of this block.
             if let Some(original) = self.original.as_mut().filter(|_| !was_original) {
                 original.receive(rest);
             }
@@ -512,8 +511,8 @@ impl TraceReader {
         &[]
     }
 
-    /// Reads a line that is now complete, together with its beginning from earlier blocks. Returns
-    /// true if the line is empty.
+    /// Completes the line whose beginning came in earlier blocks, and reads it. Returns true if the line is empty, so
+    /// that the header ends.
     fn end_line(&mut self, end: &[u8]) -> bool {
         if self.line.kept().is_empty() {
             return self.read_line(end);
@@ -523,7 +522,8 @@ impl TraceReader {
         self.read_line(line.kept())
     }
 
-    /// Reads a line of the header. Returns true if the line is empty. Only the first trace counts.
+    /// Reads a line of the header, in which only the first trace counts. Returns true if the line is empty, so that the
+    /// header ends.
     fn read_line(&mut self, line: &[u8]) -> bool {
         if matches!(self.seen, TraceHeader::Absent) && is_named(line) {
             self.seen = Trace::parse(line).map_or(TraceHeader::Unreadable, TraceHeader::Trace);
@@ -538,8 +538,8 @@ impl TraceReader {
         line == b"\r\n"
     }
 
-    /// Keeps a line by which a person recognises the message. A relay puts its own lines before the
-    /// trace and the sender's lines follow it, so mail of a run hardly ever comes here.
+    /// Keeps From and Subject, by which a person recognises the message. This hardly ever runs for mail of a run,
+    /// because the trace comes before the sender's other lines, and only a relay puts lines before the trace.
     fn describe_line(&mut self, line: &[u8]) {
         if let Some((is_from, value)) = HeaderSample::field(line) {
             let sample = self.sample.get_or_insert_default();
@@ -549,7 +549,8 @@ impl TraceReader {
     }
 }
 
-/// Start of an incomplete line, up to one byte more than a trace has.
+/// Beginning of an incomplete header line. It holds one byte more than a trace has, which shows that a line is too
+/// long.
 #[derive(Clone, Copy, Debug)]
 struct UnfinishedLine {
     octets: [u8; Self::LIMIT],
@@ -577,40 +578,38 @@ impl Default for UnfinishedLine {
     }
 }
 
-/// Everything that a recipient's number can depend on. The trace of the message says which part
-/// counts.
+/// Everything that a recipient's number may depend on. The rule in the message's trace decides which part is used, and
+/// the trace may be known only after the recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecipientId {
-    /// Number formed by the digits that end the local part.
+    /// Number that the digits at the end of the local part form, or 0.
     tag: u16,
     hash: u32,
 }
 
 impl RecipientId {
-    /// Longest address that SMTP allows (RFC 5321 §4.5.3.1). The rest of a longer address is
-    /// ignored.
+    /// Length of the longest address that SMTP allows (RFC 5321 §4.5.3.1). The rest of a longer address is ignored.
     const MAX_ADDRESS: usize = 320;
 
-    /// Reads an address without brackets. The case of its letters does not matter, because servers
-    /// change it.
+    /// Reads an address, which must have no brackets. Upper and lower case are not distinguished, because servers
+    /// change the case.
     pub fn new(address: &[u8]) -> Self {
         let mut lower = [0; Self::MAX_ADDRESS];
         let length = address.len().min(Self::MAX_ADDRESS);
         let lower = &mut lower[..length];
         lower.copy_from_slice(&address[..length]);
         lower.make_ascii_lowercase();
-        // CRC is linear, so similar addresses would share bits. The multiplication mixes the bits.
+        // CRC is linear, so the checksums of similar addresses share bits. The multiplication mixes them.
         Self { tag: tag(address) as u16, hash: checksum(lower).wrapping_mul(0x9e37_79b9) }
     }
 
-    /// Returns the hash of the whole address.
     pub fn hash(self) -> u32 {
         self.hash
     }
 }
 
-/// The rule by which recipients are numbered. The order of the envelope cannot be used, because a
-/// relay may split a transaction.
+/// The rule by which recipients are numbered. Their order in the envelope cannot be used, because a relay may split a
+/// transaction.
 ///
 /// - [`Self::TAG`], 0: the decimal digits that end the local part. The number is 0 without digits,
 ///   with more than four digits, and if it would not be below [`MAX_RECIPIENTS`].
@@ -618,24 +617,24 @@ impl RecipientId {
 ///   2^32). The source chooses n so that the recipients of a message have different numbers. A
 ///   message with one recipient needs no bit.
 ///
-/// The highest bit says that the source asks for NOTIFY=NEVER (RFC 3461 §4.1). Without it, a server
-/// that delivers with NOTIFY=NEVER has added the recipient itself.
+/// The highest bit says that the source asks for NOTIFY=NEVER (RFC 3461 §4.1). If the bit is not set, a recipient with
+/// NOTIFY=NEVER was added by a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecipientNumbering(u8);
 
 impl RecipientNumbering {
-    /// Numbers recipients by the digits that end the local part.
+    /// Numbers recipients by the digits at the end of the local part.
     pub const TAG: Self = Self(0);
-    /// For messages with a single recipient, whatever its address.
+    /// Gives the number 0 to the single recipient of a message, whatever its address.
     pub const SINGLE: Self = Self(1);
     const ASKS_NEVER: u8 = 0x80;
 
-    /// Numbers recipients by this many bits of the address, at most 32.
+    /// Numbers recipients by this many bits of the hash of their addresses, at most 32.
     pub fn address_bits(bits: u32) -> Self {
         Self(1 + bits.min(32) as u8)
     }
 
-    /// Returns the same rule, of a source that asks for NOTIFY=NEVER.
+    /// Returns the same rule for a source that asks for NOTIFY=NEVER.
     pub fn asking_never(self) -> Self {
         Self(self.0 | Self::ASKS_NEVER)
     }
@@ -673,7 +672,7 @@ fn strip_line_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Returns a clock's time in nanoseconds. 64 bits hold 584 years.
+/// Returns a time in nanoseconds. 64 bits hold 584 years.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -695,16 +694,16 @@ fn write_hex(field: &mut [u8], value: &[u8]) {
     }
 }
 
-/// Parses 16 hexadecimal digits. Returns `None` if any byte is not a hexadecimal digit.
+/// Parses 16 hexadecimal digits, or returns `None` if any byte is not one.
 fn read_hex16(digits: &[u8; 16]) -> Option<u64> {
     let high = read_hex8(digits.first_chunk()?)?;
     let low = read_hex8(digits.last_chunk()?)?;
     Some(u64::from(high) << 32 | u64::from(low))
 }
 
-/// Parses eight hexadecimal digits at once, each in a byte of a word, because a trace has eighty of
-/// them. All fields share one copy of the code: ten copies would cost more in the instruction cache
-/// than the calls cost.
+/// Parses eight hexadecimal digits at once, each in a byte of a word, because a trace has eighty digits. Not inlined:
+/// all fields share one copy of the code, because ten copies would cost more in the instruction cache than the calls
+/// cost.
 #[inline(never)]
 fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     const ONES: u64 = u64::MAX / 255;
@@ -712,7 +711,7 @@ fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     let is_letter = (octets >> 6) & ONES;
     let values = (octets & (0x0f * ONES)) + 9 * is_letter;
     let at_least_ten = ((values + 6 * ONES) >> 4) & ONES;
-    // Encoding the values again must give the input, ignoring case.
+    // Encoding the values again must give the input, apart from case. Otherwise, a byte was not a hexadecimal digit.
     let written = values.wrapping_add(0x30 * ONES + 0x27 * at_least_ten);
     if values & (0xf0 * ONES) != 0 || written != octets | (is_letter << 5) {
         return None;

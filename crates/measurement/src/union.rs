@@ -1,12 +1,12 @@
-//! Joins the records of several parties of one kind, such as all parts of a load, into one record.
-//! The records are added one after the other.
+//! Joins the records of several parties of one kind into one record, for example all parts of a load. The records are
+//! added one after the other.
 //!
 //! ```text
 //! counts      added                          times (stages, phases, lag)   their histograms added, bucket for bucket
 //! seconds     added on one axis of time      quantiles of a second         the largest: they cannot be added
 //! ```
-//! The axis is the monotonic clock of the first record's host. Records of the same boot can be
-//! placed on it exactly. Records of other hosts are placed by their Unix time.
+//! The axis is the monotonic clock of the first record's host. Records of the same boot are placed on it exactly, and
+//! records of other hosts by their Unix time.
 use crate::bounces;
 use crate::latencies::Latencies;
 use crate::merge::{join_errors, join_events, sort_slowest};
@@ -26,14 +26,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// A clock must be wrong if the times of a record differ from the first record's by more than this.
+/// Maximum distance between the times of two records in seconds, a week. If the distance is greater, a clock must be
+/// wrong.
 const MAX_SHIFT_S: i128 = 7 * 86_400;
-/// Last second that a record may have. A hostile record may name any second.
+/// Last second that a record may have, after a year. Later seconds are ignored, because a hostile record may name any
+/// second.
 const MAX_SECOND: u64 = 366 * 86_400;
 const MAX_EVENTS: usize = 1_000;
-/// Maximum number of rows of a kind, both in one record and in the sum.
+/// Maximum number of rows of a kind, both in one record and in the sum of all records.
 const MAX_ROWS: usize = 1_000;
-/// Shortest stall of all parties together.
+/// Minimum length in seconds of a stall that all parties have in common.
 const MIN_STALL_S: f64 = 1.0;
 
 #[derive(Clone, Debug, Default)]
@@ -45,11 +47,11 @@ pub struct RecordUnion {
     offered: Option<TimeSpan>,
     duration: Option<TimeSpan>,
     seconds: BTreeMap<i64, SeriesRow>,
-    /// Number of seconds that the widest rows cover.
+    /// Number of seconds that the widest rows of any record cover.
     row_s: u64,
     usage: BTreeMap<i64, UsageRow>,
     events: Vec<EventRow>,
-    /// The stages of the load by their numbers, each with the sum of its messages.
+    /// Stages of the load by number, each with the sum of the records about it.
     load_stages: BTreeMap<u32, (LoadStageRow, Self)>,
 }
 
@@ -62,7 +64,7 @@ struct UnionStage {
     span: TimeSpan,
 }
 
-/// Time from the earliest beginning to the latest end, in seconds on the axis.
+/// Time from the earliest begin to the latest end of something, in seconds on the axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TimeSpan {
     begin_s: f64,
@@ -86,8 +88,8 @@ impl TimeSpan {
 /// Latencies, service times and arrivals of a stage.
 type StageTimes = (Option<Latencies>, Option<Latencies>, Throughput);
 
-/// Histograms of a record. They are decoded before anything is added, so that a record with an
-/// unreadable histogram is not added in part.
+/// Histograms of a record, decoded before anything is added. A record with an unreadable histogram is thus rejected as
+/// a whole and not added in part.
 struct Histograms {
     stages: Vec<StageTimes>,
     phases: Vec<Latencies>,
@@ -95,8 +97,8 @@ struct Histograms {
 }
 
 impl Histograms {
-    /// Decodes the histograms. The axis of arrivals begins `MAX_SHIFT_S` before the first record's
-    /// origin, so that no time is negative. `shift` is the record's distance from that origin.
+    /// Decodes the histograms. `shift` is the distance from the first record's origin to this record's in seconds. The
+    /// axis of arrivals begins `MAX_SHIFT_S` before the first record's origin, so that no time on it is negative.
     fn read(record: &Record, shift: i128) -> Result<Self, String> {
         let read = |text: Option<&String>, of: &str| {
             let unreadable = || format!("the histogram of {of} cannot be read");
@@ -124,12 +126,12 @@ impl Histograms {
 }
 
 impl RecordUnion {
-    /// Adds a record. Its only party gets this name.
+    /// Adds a record of a single party. The party is renamed to `name`.
     ///
     /// # Errors
     ///
-    /// If a histogram cannot be read, or if the record's clock differs too much from the clock of
-    /// the first record.
+    /// Fails if a histogram cannot be read, or if the record's clock differs too much from the first record's clock.
+    /// The sum is then unchanged.
     pub fn add(&mut self, mut record: Record, name: &str) -> Result<(), String> {
         let shift = self.shift(&record)?;
         let histograms = Histograms::read(&record, shift)?;
@@ -154,8 +156,8 @@ impl RecordUnion {
         Ok(())
     }
 
-    /// Returns the stages of the load joined with a record's stages, which are removed from the
-    /// record.
+    /// Returns the sum of the load's stages with the stages of a record added, which are removed from the record.
+    /// `self` does not change, because adding may fail.
     fn joined_load_stages(
         &self,
         record: &mut Record,
@@ -173,7 +175,8 @@ impl RecordUnion {
         Ok(joined)
     }
 
-    /// Returns the number of seconds from the axis's origin to the record's.
+    /// Returns the distance from the axis's origin to the record's origin in seconds. Fails if it is more than a week,
+    /// which only a wrong clock explains.
     fn shift(&self, record: &Record) -> Result<i128, String> {
         let Some(first) = &self.first else { return Ok(0) };
         let shift = seconds_between(first, record);
@@ -232,7 +235,8 @@ impl RecordUnion {
         }
     }
 
-    /// Adds events. Planned events are the same in all records, so they are added only once.
+    /// Adds the events of a record. Planned events, such as the end of the warm-up, are the same in all records and are
+    /// added only once.
     fn add_events(&mut self, events: Vec<EventRow>) {
         let is_new = |event: &EventRow| {
             let is_of_plan = matches!(event.kind, EventKind::WarmUpEnded | EventKind::RateStage);
@@ -243,8 +247,8 @@ impl RecordUnion {
         self.events = join_events(std::mem::take(&mut self.events), more);
     }
 
-    /// Returns the sum of all records, or `None` if there were none. `usage_name` is the name of
-    /// the party to which the processor time is attributed.
+    /// Returns the sum of all records, or `None` if there were none. The processor time is attributed to the party
+    /// `usage_name`.
     pub fn finish(mut self, usage_name: &str) -> Option<Record> {
         let mut record = self.first.take()?;
         let offered_s = self.offered.map(TimeSpan::length_s);
@@ -259,7 +263,7 @@ impl RecordUnion {
         };
         record.load_stages = std::mem::take(&mut self.load_stages).into_values().filter_map(sum_of).collect();
         record.stalls.retain(|stall| stall.to_s - stall.from_s >= MIN_STALL_S);
-        // No time may be before the axis's origin.
+        // Seconds of a record are not negative, so move the origin back to the earliest second of any record.
         let earliest = self.seconds.keys().chain(self.usage.keys()).min().copied().unwrap_or_default().min(0);
         let lead = u64::try_from(-earliest).unwrap_or_default().min(record.origin_ns / NS_PER_S);
         record.origin_ns -= lead * NS_PER_S;
@@ -270,8 +274,8 @@ impl RecordUnion {
         }
         move_times(&mut record, lead as f64);
         let second = |second: i64| u64::try_from(second + lead as i64).unwrap_or_default();
-        // Rows of long runs cover several seconds, and those of one party may begin between those of
-        // another.
+        // Rows of long runs cover several seconds, and a row of one party may begin in the middle of another party's
+        // row.
         let row_s = self.row_s.max(1);
         let mut rows: BTreeMap<u64, SeriesRow> = BTreeMap::new();
         for (at, row) in self.seconds {
@@ -291,7 +295,7 @@ impl RecordUnion {
 }
 
 impl UnionStage {
-    /// Makes the row. The times of the record count from `origin`.
+    /// Makes the row of the stage from the sums. The times of the record count from `origin`.
     fn finish(self, origin: Duration) -> StageRow {
         let summary = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::summary);
         let encoded = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::encoded);
@@ -331,14 +335,14 @@ fn merge_times(known: &mut Latencies, more: Option<&Latencies>) {
     }
 }
 
-/// Gives the record's party this name in all rows that concern it.
+/// Sets the name of the record's party in all rows about it.
 fn name_party(record: &mut Record, name: &str) {
     record.parties.iter_mut().for_each(|party| name.clone_into(&mut party.name));
     record.exhausted.iter_mut().for_each(|row| name.clone_into(&mut row.party));
     record.pauses.iter_mut().for_each(|row| name.clone_into(&mut row.party));
 }
 
-/// Cuts lists that are too long. Only hostile records have such lists.
+/// Shortens lists that are too long, as only hostile records have them.
 fn limit_rows(record: &mut Record) {
     record.errors.truncate(MAX_ROWS);
     record.domains.truncate(MAX_ROWS);
@@ -350,7 +354,7 @@ fn limit_rows(record: &mut Record) {
     record.missing.truncate(MAX_MISSING);
 }
 
-/// Moves all times of a record except the times of its seconds.
+/// Moves all times of a record by `by_s`, except the times of its seconds.
 fn move_times(record: &mut Record, by_s: f64) {
     let moved = |at_s: &mut f64| *at_s = if at_s.is_finite() { *at_s + by_s } else { 0.0 };
     record.events.iter_mut().for_each(|event| moved(&mut event.at_s));
@@ -363,9 +367,9 @@ fn move_times(record: &mut Record, by_s: f64) {
     record.stalls.iter_mut().flat_map(|stall| [&mut stall.from_s, &mut stall.to_s]).for_each(moved);
 }
 
-/// Adds the row of another party.
+/// Adds a row to the row of another party for the same second.
 fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
-    // The newest message of all parties is at least as young as the newest message of each party.
+    // The newest message of all parties is at least as young as each party's newest message.
     let oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
     series::join(known, row);
     known.oldest_ms = oldest_ms;
@@ -373,7 +377,7 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
 
 fn add_rows(sum: &mut Record, more: Record) {
     sum.due = sum.due.zip(more.due).map(|(one, other)| one.saturating_add(other));
-    // Until then, each of them has observed what happened.
+    // The sum was observed only as long as each of the parties observed.
     sum.observed_until_s = sum.observed_until_s.into_iter().chain(more.observed_until_s).reduce(f64::min);
     sum.parties.extend(more.parties);
     let is_same_tls = |one: &TlsRow, other: &TlsRow| (&one.version, &one.cipher) == (&other.version, &other.cipher);
@@ -409,7 +413,7 @@ fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// Adds each row to the row of the same thing, if there is one.
+/// Adds each row to the known row of the same thing, or appends it if there is none.
 fn join_rows<T>(rows: &mut Vec<T>, more: Vec<T>, is_same: fn(&T, &T) -> bool, add: fn(&mut T, &T)) {
     for row in more {
         match rows.iter_mut().find(|known| is_same(known, &row)) {
@@ -419,7 +423,7 @@ fn join_rows<T>(rows: &mut Vec<T>, more: Vec<T>, is_same: fn(&T, &T) -> bool, ad
     }
 }
 
-/// Adds a domain. If there are too many domains, adds it to the shared row of all others.
+/// Adds a domain to its row or, if there are too many domains, to the row that all further domains share.
 fn add_domain(rows: &mut Vec<DomainRow>, mut row: DomainRow) {
     if rows.len() >= MAX_ROWS && !rows.iter().any(|known| known.domain == row.domain) {
         row.domain.clear();
@@ -445,12 +449,12 @@ fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<Slo
     messages
 }
 
-/// Returns the times in which no party reached the stage. If a single party reached it, the server
-/// was not stalled.
+/// Returns the times in which no party's messages reached the stage. If those of a single party did, the server was not
+/// stalled.
 fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     let common = |one: &StallRow, other: &StallRow| {
         let from_s = one.from_s.max(other.from_s);
-        // After the end of one load, the other load continues alone.
+        // After the end of one load, the other load goes on alone.
         let to_s = match (one.to_the_end, other.to_the_end) {
             (true, true) => one.to_s.max(other.to_s),
             _ => one.to_s.min(other.to_s),
@@ -467,8 +471,8 @@ fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     ours.iter().flat_map(|one| theirs.iter().filter_map(move |other| common(one, other))).take(MAX_EVENTS).collect()
 }
 
-/// Returns the ending that says more. A part that was interrupted or gave up did not send its whole
-/// load.
+/// Returns the ending that says more. A part that was interrupted or gave up did not send its whole load, so its ending
+/// counts.
 fn worse_ending(one: Option<Ending>, other: Option<Ending>) -> Option<Ending> {
     match (one, other) {
         (None | Some(Ending::Complete), Some(other)) => Some(other),
@@ -508,8 +512,8 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.overflow, more.overflow);
 }
 
-/// Takes the larger shares of busy and of stolen processor time. Other figures concern only one
-/// host and are left out.
+/// Takes the larger shares of busy and of stolen processor time. Other figures concern only one host, so they are left
+/// out.
 fn disturbance(one: Option<Surroundings>, other: Option<Surroundings>) -> Option<Surroundings> {
     let largest = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
     let one = one.unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Limits and disturbances of a run apart from its own pace, with their remedies: descriptors,
+//! Limits and disturbances of a run other than its own pace, with their remedies: descriptors,
 //! ports, listen queues, stolen and foreign processor time, and delayed ACKs.
 //!
 //! Each rule returns a sentence or nothing. Two kinds make the run invalid because the figures are
-//! unreliable. If a source or a sink lacked a resource, this lack was the limit. If the hypervisor
+//! unreliable. If a source or a sink lacked a resource, it was the limit itself. If the hypervisor
 //! gave a quarter of the processor time to others, rates and latencies depend on the hypervisor.
 //! Anything else may or may not have disturbed the run, and is only reported.
 use crate::foreign_load;
@@ -11,17 +11,18 @@ use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surro
 use mailrun_text::numbers::latency;
 use mailrun_text::words::{counted, grouped};
 
-/// Stolen processor time is reported from this share on.
+/// Minimum share of stolen processor time that is reported.
 const STEAL_WARNING_SHARE: f64 = 0.05;
-/// From this share of stolen time on, the figures no longer describe this host.
+/// Minimum share of stolen processor time from which the figures no longer describe this host.
 const STEAL_LIMIT: f64 = 0.25;
-/// Processor time of other processes is reported from this share on.
+/// Minimum share of processor time of other processes that is reported.
 const OTHERS_WARNING_SHARE: f64 = 0.10;
-/// In an open loop, a message is reported if the source delayed it for longer. Such a delay affects
-/// no percentile that makes a run invalid, but may be the largest latency.
+/// A delay of the source is reported if it is longer than this, in an open loop. A single such
+/// delay affects none of the percentiles that make a run invalid, but it may be the largest
+/// latency.
 const MAX_LAG_MS: f64 = 100.0;
 
-/// Finds reasons why the figures cannot be trusted.
+/// Returns the reasons why the figures cannot be trusted, which make the run invalid.
 pub fn limits(record: &Record) -> Vec<Reason> {
     let steal =
         record.surroundings.as_ref().and_then(|surroundings| steal_text(surroundings, STEAL_LIMIT..f64::INFINITY));
@@ -29,7 +30,7 @@ pub fn limits(record: &Record) -> Vec<Reason> {
     exhausted.chain(steal.map(|text| Reason::new(Cause::Stolen, text))).collect()
 }
 
-/// Lists possible disturbances of the run.
+/// Lists possible disturbances of the run, which do not affect its outcome.
 pub fn warnings(record: &Record) -> Vec<String> {
     let mut warnings: Vec<String> = lag_warning(record).into_iter().collect();
     if record.thresholds.iter().any(|row| row.missed) {
@@ -49,7 +50,8 @@ pub fn warnings(record: &Record) -> Vec<String> {
     warnings
 }
 
-/// Says by how much the interval between two questions for new mail blurs the times of mailboxes.
+/// Reports how inexact the times of mailboxes are because the sink asks for new mail only at
+/// intervals.
 fn poll_warning(record: &Record) -> Option<String> {
     let watched = record.parties.iter().filter_map(|party| party.reception.as_ref()?.mailboxes.as_ref());
     let ms = watched.filter_map(|watched| watched.poll_ms).reduce(f64::max)?;

@@ -25,15 +25,15 @@ struct Base64Group {
     is_last: bool,
 }
 
-/// Incomplete sequence at the end of a block of quoted-printable.
+/// Incomplete sequence at the end of a block of quoted-printable. The next block may complete it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotedState {
     Nothing,
-    /// After `=`.
+    /// The block ended after `=`.
     Equals,
-    /// After `=` and one hexadecimal digit.
+    /// The block ended after `=` and one hexadecimal digit.
     Digit(u8),
-    /// `=` and CR, which begin a soft line break.
+    /// The block ended after `=` and CR, with which a soft line break begins.
     Break,
 }
 
@@ -60,7 +60,8 @@ impl Decoder {
         self.is_valid
     }
 
-    /// Decodes the next block, and appends the result to `out`.
+    /// Decodes the next block, and appends the result to `out`. An incomplete sequence at the end waits for the next
+    /// block.
     pub fn decode(&mut self, block: &[u8], out: &mut Vec<u8>) {
         match &mut self.state {
             State::Quoted(state) => *state = unquote(*state, block, &mut self.is_valid, out),

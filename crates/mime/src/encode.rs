@@ -35,7 +35,7 @@ impl Encoding {
         if escaped <= content.len() / 3 && has_plain_ends() { Self::QuotedPrintable } else { Self::Base64 }
     }
 
-    /// Returns the word for Content-Transfer-Encoding.
+    /// Returns the word for the field Content-Transfer-Encoding, such as `base64`.
     pub fn word(self) -> &'static str {
         match self {
             Self::QuotedPrintable => "quoted-printable",

@@ -17,7 +17,6 @@ use plain::Section;
 use recipient::mailbox;
 pub use recipient::{NoticeAction, NoticeRecipient};
 
-/// Maximum number of recipients that are read.
 const MAX_RECIPIENTS: usize = 1024;
 /// Maximum length of a line (RFC 5322 §2.1.1), without its end. The rest of a longer line is ignored.
 const MAX_LINE_BYTES: usize = 998;
@@ -26,14 +25,14 @@ const MAX_FIELD_BYTES: usize = 4 << 10;
 /// Maximum depth of nested multiparts.
 const MAX_DEPTH: usize = 8;
 
-/// A notification.
+/// A notification about mail that a server could not deliver, or has not delivered yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
     /// ENVID of the message that the notification is about. Empty if the sender sent none.
     pub envelope_id: String,
     /// The field that the reader searched for, if the returned message has it. Its lines are joined.
     pub returned_field: Option<Vec<u8>>,
-    /// At least one recipient.
+    /// The recipients that the notification names. There is at least one.
     pub recipients: Vec<NoticeRecipient>,
 }
 
@@ -51,7 +50,7 @@ pub struct NoticeReader {
     encoding: Option<Encoding>,
     /// Group of fields about one recipient.
     group: NoticeRecipient,
-    /// X-Failed-Recipients of Exim, which may be all that a notification with changed texts says.
+    /// Recipients in Exim's field X-Failed-Recipients. If the texts of Exim were changed, only this field names them.
     failed: Vec<NoticeRecipient>,
     returned: JoinedField,
     notice: Notice,
@@ -127,6 +126,7 @@ impl NoticeReader {
             Some((decoder, lines)) => {
                 let mut text = Vec::new();
                 decoder.decode(line, &mut text);
+                // The splitter has removed the line end, which the encoding needs.
                 decoder.decode(b"\r\n", &mut text);
                 let mut lines = std::mem::take(lines);
                 lines.split(&text, |line| self.content_line(line));
@@ -137,8 +137,7 @@ impl NoticeReader {
         }
     }
 
-    /// True if the line is a delimiter of an open multipart. The next lines then belong to another
-    /// part.
+    /// Returns true if the line is a delimiter of an open multipart. The next lines then belong to another part.
     fn delimiter(&mut self, line: &[u8]) -> bool {
         let text = line[2..].trim_ascii_end();
         let Some((depth, is_last)) = self.boundaries.iter().enumerate().rev().find_map(|(depth, boundary)| {
@@ -368,7 +367,7 @@ impl LineSplitter {
     }
 
     fn keep(&mut self, part: &[u8]) {
-        // A line that fits has one more byte, its CR.
+        // A line of the maximum length still has its CR here, so keep one more byte.
         let room = (MAX_LINE_BYTES + 1).saturating_sub(self.rest.len());
         self.rest.extend_from_slice(&part[..part.len().min(room)]);
     }

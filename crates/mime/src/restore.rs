@@ -9,10 +9,10 @@ use super::walk::{EntityContent, LineKind, Walker};
 /// Name of the header field that records a conversion, as sendmail writes it.
 pub const MARKER: &[u8] = b"X-MIME-Autoconverted:";
 
-/// Prefix for the name of a field whose value was changed.
+/// Prefix that the conversion gives to the name of a field whose value it changed.
 pub(crate) const ORIGINAL: &[u8] = b"X-Original-";
 
-/// Maximum length of a line in a converted message, in bytes.
+/// Maximum length of a line in a converted message, in bytes and including the line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 1000;
 /// Maximum length of a line in the outermost header, which other programs may have written.
 const MAX_HEADER_LINE_BYTES: usize = 64 << 10;
@@ -30,8 +30,8 @@ pub struct Restorer {
     edit: HeaderEdit,
     /// Decoder of the current part. `None` if the part is not encoded.
     decoder: Option<Decoder>,
-    /// Set in the outermost header if nothing else is known. Another relay may have converted a
-    /// message that has a single part.
+    /// Set if the header says that the whole body is one encoded part, as another relay may convert a message.
+    /// Everything after the header is then decoded, whatever structure it seems to have.
     is_simple: bool,
     is_valid: bool,
 }

@@ -174,6 +174,7 @@ impl Walker {
                 break;
             }
         }
+        // The line fits two multiparts, for example with the boundaries `x` and `x--`. Readers may disagree about it.
         if matches.len() > 1 {
             return Err(ConversionError::Delimiter);
         }
@@ -237,6 +238,7 @@ impl Walker {
             return Err(ConversionError::Header);
         }
         let kind = match (header.types, is_in_digest && !header.is_message) {
+            // Parts of a multipart/digest are messages by default (RFC 2046 §5.1.5).
             (0, true) => MediaType::Message,
             (0, false) => MediaType::Text,
             _ => field::media_type(&header.media_type).map_err(|_| ConversionError::Header)?,

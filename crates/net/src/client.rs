@@ -24,7 +24,7 @@ const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 /// Mechanisms that do not reveal the password. Only these are used without TLS.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
-/// Reason why a session could not continue.
+/// Reason why a session could not continue. The client cannot be used afterwards.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection could not be made, or it broke.
@@ -37,7 +37,7 @@ pub enum Error {
     /// [`mailrun_tls_verify::HandshakeFault`].
     #[error("TLS: {0}")]
     Tls(io::Error),
-    /// The server does not speak SMTP correctly.
+    /// The server violated the SMTP protocol, so its replies cannot be trusted.
     #[error("{0}")]
     Protocol(#[from] Violation),
     /// The server did not offer or rejected STARTTLS or AUTH, so no message was sent. Without TLS,
@@ -64,7 +64,7 @@ pub struct SendOutcome {
     pub refused: Vec<(u32, u16, String)>,
 }
 
-/// Settings of a client before it connects.
+/// Settings with which a client connects. The same settings can be used for several clients.
 ///
 /// ```no_run
 /// use mailrun_net::smtp::Envelope;
@@ -111,8 +111,8 @@ impl ClientBuilder {
         Self { security: Some(ClientSecurity::Implicit(tls)), ..self }
     }
 
-    /// Requires a login. If it fails, the client sends no mail. Without TLS, only mechanisms that
-    /// do not reveal the password are used.
+    /// Requires a login. If the login fails, the client sends no mail. Without TLS, only mechanisms
+    /// that do not reveal the password are used.
     #[must_use]
     pub fn login(self, credentials: Credentials) -> Self {
         Self { credentials: Some(credentials), ..self }
@@ -132,7 +132,7 @@ impl ClientBuilder {
     /// Connects and sets up the session without blocking. The caller must be a task of a worker.
     ///
     /// # Errors
-    /// See [`ClientBuilder::connect`].
+    /// Returns the same errors as [`ClientBuilder::connect`].
     pub async fn connect_async(&self, server: &Endpoint) -> Result<AsyncClient, Error> {
         let io = AsyncIo::connect(server, self.reply_timeout).await.map_err(|error| self.timeout_error(error))?;
         Ok(AsyncClient(Dialogue::begin(io, self).await?))
@@ -160,7 +160,7 @@ impl ClientBuilder {
     }
 }
 
-/// A client with an established session, whose methods block.
+/// A client with an established session. Its methods block until the server has replied.
 #[derive(Debug)]
 pub struct Client(Dialogue<BlockingIo>);
 
@@ -174,7 +174,7 @@ impl Client {
     /// `reply_timeout`.
     ///
     /// # Errors
-    /// See [`ClientBuilder::connect`].
+    /// Returns the same errors as [`ClientBuilder::connect`].
     pub fn connect(address: SocketAddr, name: &str, reply_timeout: Duration) -> Result<Self, Error> {
         Self::builder(name).timeout(reply_timeout).connect(address)
     }
@@ -203,8 +203,8 @@ impl Client {
     }
 }
 
-/// A client with an established session, for a task of a worker. Made by
-/// [`ClientBuilder::connect_async`]. It belongs to the task that made it.
+/// A client with an established session, for a task of a worker. It is made by
+/// [`ClientBuilder::connect_async`]. Only the task that made it may use it.
 #[derive(Debug)]
 pub struct AsyncClient(Dialogue<AsyncIo>);
 
@@ -212,7 +212,7 @@ impl AsyncClient {
     /// Sends a message. Its lines must end in `<CRLF>`. The client adds dot-stuffing.
     ///
     /// # Errors
-    /// See [`Client::send`].
+    /// Returns the same errors as [`Client::send`].
     pub async fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<SendOutcome, Error> {
         self.0.send(envelope, message).await
     }
@@ -220,7 +220,7 @@ impl AsyncClient {
     /// Sends QUIT and waits for the reply.
     ///
     /// # Errors
-    /// See [`Client::quit`].
+    /// Returns the same errors as [`Client::quit`].
     pub async fn quit(mut self) -> Result<(), Error> {
         self.0.quit().await
     }
@@ -231,7 +231,7 @@ impl AsyncClient {
     }
 }
 
-/// Replies to the commands of a transaction.
+/// Collects the replies to the commands of a transaction, from which the result is made.
 #[derive(Debug, Default)]
 struct TransactionReplies {
     outcome: Option<(Outcome, u16, String)>,
@@ -367,6 +367,8 @@ impl<I: ClientIo> Dialogue<I> {
                 if is_last && is_acceptance(&event) && self.io.is_reset() {
                     return Err(Violation::Reset(event.reply.code()).into());
                 }
+                // The reply to QUIT says nothing about the reason of the end, so keep the reply
+                // before it.
                 if event.to != Verb::Quit {
                     last = format!("{} {}", event.reply.code(), event.reply.text());
                 }
@@ -379,8 +381,8 @@ impl<I: ClientIo> Dialogue<I> {
         Ok(())
     }
 
-    /// Returns the error for a session that is over, because it gave up or because the server ended
-    /// it.
+    /// Returns the error for a session that is over: the reason for giving up, or else the server's
+    /// last reply.
     fn end_error(&self, last: String) -> Error {
         match self.session.gave_up() {
             Some(reason) => Error::GaveUp(reason, last),
@@ -388,8 +390,9 @@ impl<I: ClientIo> Dialogue<I> {
         }
     }
 
-    /// Returns the error for a server that refused service and did not wait for QUIT. The last
-    /// reply has the reason.
+    /// Returns the error for a broken connection. If the client was waiting for the reply to QUIT,
+    /// the server has refused service and closed at once. Its last reply then tells more than the
+    /// broken connection.
     fn close_error(&self, error: io::Error, last: String) -> Error {
         match self.session.waits_for() {
             Some(Verb::Quit) if !last.is_empty() => self.end_error(last),
@@ -398,7 +401,8 @@ impl<I: ClientIo> Dialogue<I> {
     }
 }
 
-/// Converts a time-out of the connection to [`Error::Timeout`].
+/// Converts a time-out of the connection to [`Error::Timeout`]. A blocking socket reports its
+/// time-outs as `WouldBlock`.
 fn timeout_error(error: io::Error, timeout: Duration) -> Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Timeout(timeout),

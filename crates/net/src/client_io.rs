@@ -20,7 +20,8 @@ pub(crate) trait ClientIo {
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()>;
     fn is_encrypted(&self) -> bool;
-    /// Returns true if the peer has reset the connection.
+    /// Returns true if the peer has reset the connection, for example because it closed without
+    /// reading everything.
     fn is_reset(&self) -> bool;
 }
 
@@ -39,7 +40,8 @@ pub(crate) enum BlockingIo {
     Tls(Box<BlockingTls>),
 }
 
-/// TLS on a connection whose calls block.
+/// TLS on a connection whose calls block. It is a type of its own so that it can send a close alert
+/// when it is dropped.
 pub(crate) struct BlockingTls(StreamOwned<ClientConnection, TcpStream>);
 
 impl fmt::Debug for BlockingTls {
@@ -119,7 +121,7 @@ impl Drop for BlockingTls {
     }
 }
 
-/// A connection in a task of a worker.
+/// A connection for a task of a worker, which waits without blocking the thread.
 #[derive(Debug)]
 pub(crate) struct AsyncIo {
     stream: Stream,

@@ -20,11 +20,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Period of the rates.
+/// Period of the rates, which are all numbers per minute.
 const MINUTE: Duration = Duration::from_secs(60);
 /// Minimum interval between two reports about the same client.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of reports per minute, for all clients together.
+/// Maximum number of reports per minute for all clients together, so that many clients cannot fill
+/// a log.
 const MAX_REPORTS: u32 = 600;
 
 /// Key under which a client is counted: an IPv4 address, or the /64 of an IPv6 address.
@@ -69,7 +70,7 @@ pub enum ClientLimit {
 }
 
 impl ClientLimit {
-    /// All limits, for example for counters of each limit.
+    /// All limits, for code that keeps or exports a counter for each of them.
     pub const ALL: [Self; 6] = [
         Self::Connections,
         Self::ConnectionRate,
@@ -122,12 +123,12 @@ pub struct ClientLimits {
     pub message_rate: Option<u32>,
     /// Maximum number of recipients (RCPT commands) per minute.
     pub recipient_rate: Option<u32>,
-    /// Logins per minute, whether or not they succeed.
+    /// Maximum number of logins per minute, whether or not they succeed.
     pub login_rate: Option<u32>,
     /// Maximum number of TLS handshakes per minute.
     pub handshake_rate: Option<u32>,
-    /// Maximum number of addresses whose rates are remembered. When there are more, the least
-    /// recently used are forgotten. Each takes about 200 bytes.
+    /// Maximum number of addresses whose rates are remembered. If there are more, the least
+    /// recently used addresses are forgotten. Each address takes about 200 bytes.
     pub clients: usize,
 }
 
@@ -206,7 +207,7 @@ struct ClientTable {
     recent: RecentMap<ClientKey, ClientUsage>,
 }
 
-/// Recent use of the limits by one client.
+/// Recent use of the rates by one client, and its refusals that were not reported yet.
 #[derive(Debug, Default)]
 struct ClientUsage {
     rates: [RateBucket; ClientLimit::ALL.len()],
@@ -221,9 +222,10 @@ struct RateBucket {
 }
 
 impl RateBucket {
-    /// Takes one from the allowance. Returns false if nothing is left.
+    /// Takes one unit from the allowance. If there is none, takes nothing and returns false.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
+        // A bucket that would take more than a minute to fill up is empty.
         let has_one = full_at.saturating_sub(now) <= MINUTE;
         if has_one {
             self.full_at = full_at;
@@ -253,7 +255,8 @@ impl Clients {
     }
 
     /// Sets the function that receives reports of refusals. It runs on the thread of the worker
-    /// that refused. It is called rarely enough for a log, however many refusals there are.
+    /// that refused. It is called at most 600 times a minute, so it can write to a log however many
+    /// refusals there are.
     #[must_use]
     pub fn on_refusal(mut self, report: impl Fn(&ClientRefusal) + Send + Sync + 'static) -> Self {
         self.on_refusal = Some(Box::new(report));
@@ -273,7 +276,7 @@ impl Clients {
     /// Admits a connection. The caller must keep the admission until the connection ends.
     ///
     /// # Errors
-    /// Returns the limit that the client has exceeded.
+    /// Returns the limit that the client has exceeded. The connection must then be refused.
     pub fn admit(self: &Arc<Self>, address: IpAddr, now: Duration) -> Result<Admission, ClientLimit> {
         let client = ClientKey::of(address);
         let mut table = self.shards.lock(&client);
@@ -286,6 +289,7 @@ impl Clients {
         };
         if let Err(limit) = outcome {
             let times = table.count_refusal(client, now);
+            // Release the lock first, because the report calls a function of the program.
             drop(table);
             self.refuse(client, limit, times, now);
             return Err(limit);
@@ -341,7 +345,7 @@ impl ClientTable {
         if recent.rates[limit as usize].take(rate, now) { Ok(()) } else { Err(limit) }
     }
 
-    /// Counts a refusal. If a report is due, returns the number of refusals to report.
+    /// Counts a refusal. If a report is due, returns the number of refusals since the last report.
     fn count_refusal(&mut self, client: ClientKey, now: Duration) -> Option<u64> {
         let recent = self.recent.get_or_insert_with(client, ClientUsage::default);
         recent.unreported += 1;
@@ -353,7 +357,8 @@ impl ClientTable {
     }
 }
 
-/// Admission of a connection. It must be dropped when the connection ends.
+/// Permission for one connection of a client. Dropping it, when the connection ends, lets the
+/// client open another.
 #[derive(Debug)]
 pub struct Admission {
     clients: Arc<Clients>,
@@ -362,7 +367,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Takes one from the allowance of a rate.
+    /// Counts an event, such as MAIL, against the rate that limits it.
     ///
     /// # Errors
     /// Returns the limit if its allowance is used up.

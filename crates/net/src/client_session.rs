@@ -16,35 +16,39 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Next action of a session that is free.
+/// Next action of a session that could begin a transaction.
 #[derive(Debug)]
 pub enum NextAction {
     /// The session must send a message with this envelope.
     Transaction(Arc<Envelope>),
-    /// Send QUIT. If the session is not free yet, it asks the source again when it is.
+    /// Send QUIT. If the session still waits for replies, it asks the source again when they have
+    /// arrived.
     Quit,
     /// Do nothing, so that the current message is written alone. The session asks the source again
-    /// when it is free.
+    /// when the message is answered.
     Nothing,
 }
 
-/// A source of messages. `now` is [`crate::clock::now`] at the read or write that led to the call.
+/// A source of the messages that a session sends. `now` is [`crate::clock::now`] at the read or
+/// write that led to the call.
 pub trait MessageSource {
-    /// Returns the next action of a session that is free. If `early` is set, the session will be
-    /// free when the message that was just rendered is answered. `Pending` leaves the session idle
-    /// until its task is woken.
+    /// Returns the next action of a session that can begin a transaction. If `early` is set, the
+    /// message that was just rendered has no reply yet. `Pending` leaves the session idle until its
+    /// task is woken.
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction>;
-    /// Renders the message with dot-stuffing and the end of data, because the server waits for it.
+    /// Renders the message with dot-stuffing and the end of data. This is called when the server
+    /// has answered DATA with 354.
     fn render(&mut self, outbox: &mut Outbox);
     /// Reports that all output was handed to the kernel. If the output held a message, `now` was
     /// read afterwards. If it held only commands, `now` was read before, because their time is too
     /// short to be worth reading the clock.
     fn written(&mut self, now: Duration);
-    /// Reports that this output is about to be written.
+    /// Reports that this output is about to be written, for example to show it. The default does
+    /// nothing.
     fn sending(&mut self, outbox: &Outbox) {
         let _ = outbox;
     }
-    /// Reports a reply of the server to the caller.
+    /// Reports a reply of the server, after the session has handled it.
     fn replied(&mut self, event: &Event<'_>, now: Duration);
     /// Returns the size of the message in bytes, for a server that receives it in a chunk (RFC
     /// 3030).
@@ -79,14 +83,14 @@ pub enum SessionEnd {
     /// The server does not offer, or refused, a required extension. The session sent QUIT before
     /// its first transaction.
     GaveUp(GaveUp),
-    /// The connection broke while the session waited for this reply.
+    /// The connection broke while the session waited for the reply to this command.
     Lost(Option<Verb>, io::Error),
     /// The reply to this command did not arrive in time. `None` means that the session waited for no
     /// reply, for example because TLS was to begin.
     Timeout(Option<Verb>),
-    /// The server violated the protocol while the session waited for this reply.
+    /// The server violated the protocol while the session waited for the reply to this command.
     Violated(Option<Verb>, Violation),
-    /// The TLS handshake failed.
+    /// The TLS handshake failed, or was not complete in time.
     TlsFailed(io::Error),
 }
 
@@ -97,7 +101,7 @@ enum PauseReason {
     ForTls,
 }
 
-/// A connection with its client session.
+/// Drives one client session over its connection.
 pub struct ClientSession<'a, C: MessageSource> {
     stream: Stream,
     client: Client,
@@ -125,7 +129,7 @@ pub struct ClientSession<'a, C: MessageSource> {
 }
 
 impl<'a, C: MessageSource> ClientSession<'a, C> {
-    /// Creates a session on a new connection.
+    /// Creates a session on a new connection. [`ClientSession::run`] begins it.
     pub fn new(
         stream: impl Into<Stream>,
         client: Client,
@@ -153,21 +157,21 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Sets the use of TLS. `None` means no TLS.
+    /// Sets when the session begins TLS. `None`, the default, means that it never does.
     #[must_use]
     pub fn with_security(self, security: Option<ClientSecurity>) -> Self {
         Self { security, ..self }
     }
 
-    /// Limits the bytes that one write of a long message sends, as small buffers do. `None` means
-    /// no limit.
+    /// Limits the bytes that one write of a long message sends, to imitate clients with small
+    /// buffers. `None` means no limit.
     #[must_use]
     pub fn with_write_limit(mut self, limit: Option<NonZeroUsize>) -> Self {
         self.stream.limit_writes(limit);
         self
     }
 
-    /// Runs the session until it ends. Returns the reason.
+    /// Runs the session until it ends. Returns the reason why it ended.
     pub async fn run(mut self) -> SessionEnd {
         if let Some(ClientSecurity::Implicit(setup)) = self.security.clone()
             && let Err(ended) = self.begin_tls(&setup).await
@@ -303,7 +307,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         false
     }
 
-    /// Writes the output. Returns true if nothing is left.
+    /// Writes the output as far as the connection accepts it. Returns true if nothing is left to
+    /// write.
     fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
         if self.unsent.is_none() {
             if outbox.is_empty() {
@@ -346,7 +351,9 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self.is_woken = false;
         let has_ended = self.stream.has_ended();
         loop {
-            // Replies to messages come in their order, so those to the unwritten ones come last.
+            // Replies arrive in the order of the messages, and the unwritten messages are the last
+            // ones. If no more replies are due than messages are unwritten, this reply is too
+            // early.
             let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
             let is_last = has_ended && self.client.awaits_last_reply_to_message();
             match self.client.next_event(&mut input, now, out) {
@@ -382,8 +389,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
         let outcome = match self.stream.try_read(input) {
             Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),
-            // Under TLS, the input is an alert, or no TLS record at all. Both say more than the
-            // broken pipe.
+            // Under TLS, the input is an alert, or is not TLS at all. Either tells the user more
+            // than a broken pipe.
             Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
             Ok(_) | Err(_) => Ok(()),
         };
@@ -499,19 +506,20 @@ mod tests {
         assert!(pairs.clone().all(|(rendered, written)| written >= rendered), "{:?}", pairs.collect::<Vec<_>>());
     }
 
-    /// A message whose peer does not read all of it.
+    /// Source of a single message that is larger than its peer reads.
     struct LargeMessage {
         bytes: usize,
         accepted: usize,
         rendered: usize,
-        /// Ends when the peer has closed the connection. The message waits for it after its last
-        /// octet was handed over.
+        /// Disconnects when the peer has closed the connection. If this is set, the session waits
+        /// for that after it has written the message.
         closed: Option<mpsc::Receiver<()>>,
     }
 
-    /// More than the buffers of a connection hold.
+    /// Size in bytes of a message that is larger than the buffers of a connection.
     const LARGE_BYTES: usize = 32 << 20;
-    /// More bytes than the buffers of a connection hold, and than the peer reads at once.
+    /// Size in bytes of a message that fits into the buffers of a connection, but is larger than
+    /// the peer reads at once.
     const MEDIUM_BYTES: usize = 32 << 10;
 
     impl MessageSource for LargeMessage {
@@ -555,7 +563,8 @@ mod tests {
         protocol: Protocol,
         /// Answer of the server to the message.
         reply: &'static str,
-        /// True if it reads the whole message before it answers. Otherwise it reads a part.
+        /// Set if the peer reads the whole message before it answers. Otherwise it reads only a
+        /// part.
         reads_all: bool,
     }
 
@@ -590,7 +599,8 @@ mod tests {
     }
 
     /// Sends a message of `bytes` to the peer. Returns how many replies accepted it, and how the
-    /// session ended. If `waits`, nothing of the answer is read before the peer has closed.
+    /// session ended. If `waits` is set, the client reads the answer only after the peer has closed
+    /// the connection.
     fn send_to(peer: Peer, bytes: usize, waits: bool) -> (usize, SessionEnd) {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -627,7 +637,7 @@ mod tests {
             let (accepted, ended) = send_to(Peer { offer, protocol, reply, reads_all: false }, LARGE_BYTES, false);
             assert_eq!(accepted, 0, "{reply} {ended:?}");
             let is_early = matches!(ended, SessionEnd::Violated(_, Violation::Early(250)));
-            // The reset may overtake the reply.
+            // The session may also be lost, because the reset may arrive before the reply.
             assert!(is_early || reply == REFUSED || matches!(ended, SessionEnd::Lost(..)), "{ended:?}");
         }
     }

@@ -21,7 +21,8 @@ const MAX_SESSIONS: u64 = 10_000;
 /// Maximum number of sessions that are followed at a time. With `MAX_HELD_BYTES`, this limits the
 /// memory to 64 MiB.
 const MAX_OPEN_SESSIONS: usize = 1000;
-/// Maximum size of the lines that are held until the session is known to be wanted.
+/// Maximum size in bytes of the lines that are held for a session, until a filter selects it.
+/// Further lines are dropped.
 const MAX_HELD_BYTES: usize = 64 << 10;
 
 /// Writes the lines of a [`DialogueLog`]. It is called by the workers, so it must not block.
@@ -31,18 +32,18 @@ pub trait DialogueWriter: Send + Sync + 'static {
     fn write(&self, at: Duration, session: u64, line: &str);
 }
 
-/// Sessions to show.
+/// Condition that selects sessions to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialogueFilter {
-    /// Sessions of a client in this network.
+    /// Selects sessions of clients in this network.
     Client(IpNet),
-    /// Sessions that name such a sender or recipient.
+    /// Selects sessions with a sender or recipient that matches this pattern.
     Address(AddressPattern),
-    /// Sessions that send a notice (`MAIL FROM:<>`).
+    /// Selects sessions that send a notification (`MAIL FROM:<>`).
     NullSender,
 }
 
-/// A text that is not a [`DialogueFilter`].
+/// Error for a text that is not a valid [`DialogueFilter`]. Its message shows the valid forms.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is no pattern; use ann@a.example, @a.example, ann@, <>, or a client: 192.0.2.1, 192.0.2.0/24")]
 pub struct DialogueFilterError(String);
@@ -74,15 +75,16 @@ impl DialogueFilter {
     }
 }
 
-/// Shows the dialogues of a server's sessions. Several servers may share it.
+/// Shows the dialogues of a server's sessions. Several servers may share one log.
 pub struct DialogueLog {
-    /// Sessions to show. If there are none, all sessions are shown.
+    /// Filters that select the sessions to show. Without filters, all sessions are shown.
     filters: Vec<DialogueFilter>,
     writer: Box<dyn DialogueWriter>,
     numbered: AtomicU64,
     shown: AtomicU64,
     open: AtomicUsize,
-    /// Set when it was said that sessions are left out, because too many are open.
+    /// Set once the log has said that sessions are left out because too many are open. It says so
+    /// only once.
     said_too_many: AtomicBool,
 }
 
@@ -105,7 +107,8 @@ impl DialogueLog {
         }
     }
 
-    /// Follows the session of a client. Returns `None` if a limit is reached.
+    /// Begins to follow the session of a client. Returns `None` if the limit of open or of shown
+    /// sessions is reached.
     pub(crate) fn session(self: &Arc<Self>, client: SocketAddr) -> Option<Box<SessionDialogue>> {
         let number = self.numbered.fetch_add(1, Ordering::Relaxed) + 1;
         if self.shown.load(Ordering::Relaxed) >= MAX_SESSIONS {
@@ -140,17 +143,18 @@ pub(crate) struct SessionDialogue {
     number: u64,
     dialogue: Dialogue,
     state: ShownState,
-    /// Number of lines so far.
+    /// Number of lines of the session so far, whether or not they were shown.
     lines: usize,
-    /// Lines of the current step.
+    /// Lines of the current call. Between calls it is empty, and only its memory is kept.
     text: String,
 }
 
 enum ShownState {
-    /// No filter wants the session yet. Contains its lines with their times, and their size.
+    /// No filter has selected the session yet. Holds its lines with their times, and their total
+    /// size in bytes, because a later line may select the session.
     Held(Vec<(Duration, String)>, usize),
     Shown,
-    /// A limit is reached.
+    /// The session was selected after the limit of shown sessions was reached, so it is not shown.
     Dropped,
 }
 
@@ -170,7 +174,8 @@ impl SessionDialogue {
         self.add();
     }
 
-    /// Names the client, or the client for which a proxy speaks.
+    /// Shows the address of the client, or of the client for which a proxy speaks. Selects the
+    /// session if a filter wants this address.
     pub(crate) fn client_is(&mut self, role: &str, client: SocketAddr) {
         if self.log.filters.iter().any(|filter| filter.wants_client(client.ip())) {
             self.choose();
@@ -197,7 +202,7 @@ impl SessionDialogue {
         });
     }
 
-    /// Shows the session from now on, with the lines that were held.
+    /// Selects the session: shows the lines that were held, and from now on every new line.
     fn choose(&mut self) {
         let ShownState::Held(lines, _) = &mut self.state else { return };
         let lines = std::mem::take(lines);
@@ -213,7 +218,6 @@ impl SessionDialogue {
         lines.iter().for_each(|(at, line)| self.log.writer.write(*at, self.number, line));
     }
 
-    /// Adds the lines of the current step.
     fn add(&mut self) {
         let text = std::mem::take(&mut self.text);
         let at = clock::wall();
@@ -254,7 +258,7 @@ impl Drop for SessionDialogue {
     }
 }
 
-/// Returns the address of a line with MAIL or RCPT.
+/// Returns the address in a line, if the line is a client's MAIL or RCPT.
 fn envelope_address(line: &str) -> Option<Path<'_>> {
     let command = line.strip_prefix(" -> ")?;
     let (verb, path) = command.split_once(':')?;

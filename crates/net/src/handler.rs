@@ -19,7 +19,7 @@ use std::{fmt, io};
 /// The client of a session, as the server knows it when the session begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Address of the client's end of the connection.
+    /// Address of the client's end of the connection. It is `0.0.0.0:0` for a unix-domain socket.
     pub address: SocketAddr,
 }
 
@@ -48,7 +48,8 @@ pub enum ReadLimit {
     All,
     /// Read at most this many bytes. The number must be at least one.
     AtMost(usize),
-    /// Read nothing before this time. In the end, the client cannot send any more.
+    /// Read nothing before this time. Meanwhile the buffers of the connection fill up, until the
+    /// client cannot send any more.
     NotBefore(Duration),
     /// Read nothing more. The answer must be [`Answer::HangUp`] or [`Answer::Reset`], and it does
     /// not answer a command. Any other answer counts as [`Answer::HangUp`] without a reply.
@@ -69,7 +70,8 @@ impl Answer {
         Self::Later(Box::pin(answer))
     }
 
-    /// Makes a reply with this code and text.
+    /// Makes an answer from a code and a text, for example 452 and `4.3.1 Nothing can be stored
+    /// here`.
     pub fn reply(code: u16, text: &str) -> Self {
         Self::Reply(Reply::new(code, text))
     }
@@ -283,7 +285,7 @@ pub trait Handler: 'static {
         let _ = reason;
     }
 
-    /// Reports that the session is over, and why.
+    /// Reports that the session is over, and why. This is the last call for a session.
     fn disconnect(&mut self, reason: CloseReason) {
         let _ = reason;
     }
@@ -307,7 +309,7 @@ pub trait Service: 'static {
     fn accept_failed(&self, error: &io::Error) {
         let _ = error;
     }
-    /// Does periodic work. It is called a few times a second, and once more when the worker ends.
+    /// Does periodic work. It is called about every 250 ms, and once more when the worker ends.
     fn tick(&self, now: Duration) {
         let _ = now;
     }

@@ -28,8 +28,8 @@
 //!   handler's answers.
 //!
 //! The protocol is in `smtp`, and the event loop in `eventloop`. This crate joins the two and adds
-//! TLS. There is one event loop per core, and sessions stay on their core. The sessions of a core
-//! share one read buffer, so an idle session holds no buffer.
+//! TLS. Each worker thread has an event loop, and sessions stay on their worker. The sessions of a
+//! worker share one read buffer, so an idle session holds no buffer.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -24,7 +24,8 @@ use std::time::Duration;
 pub(crate) const DEFAULT_MESSAGE_BYTES: u64 = 32 << 20;
 /// Default limit in bytes for all messages that are being received at a time.
 const DEFAULT_BUFFER_BYTES: usize = 512 << 20;
-/// Minimum number of bytes that a message takes from the budget at a time.
+/// Minimum number of bytes that a message takes from the budget at a time, so that small blocks do
+/// not each cost an allocation.
 const MIN_GROWTH: usize = 4096;
 
 /// A complete message with its envelope.
@@ -130,17 +131,19 @@ impl Default for BufferBudget {
 }
 
 impl BufferBudget {
-    /// Creates a budget of this many bytes.
+    /// Creates a budget of this many bytes. Clones of a budget share its bytes.
     pub fn new(limit: usize) -> Self {
         Self { used: Arc::default(), limit }
     }
 
-    /// Returns the number of bytes in use.
+    /// Returns the number of bytes that messages have taken from the budget.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
     fn try_take(&self, bytes: usize) -> bool {
+        // Take first and give back if it is too much. After a mere check, another worker could take
+        // the last bytes first.
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         let has_room = before.checked_add(bytes).is_some_and(|after| after <= self.limit);
         if !has_room {
@@ -168,7 +171,8 @@ impl ContentBuffer {
         Self { content: Vec::new(), budget, taken: 0, is_short: false }
     }
 
-    /// Appends a block, if the budget has enough memory.
+    /// Appends a block. If the budget has no memory for it, drops the content, and the message gets
+    /// 452 at its end.
     fn append(&mut self, block: &[u8]) {
         if self.is_short {
             return;
@@ -213,9 +217,10 @@ pub struct BufferingHandler<H> {
     /// The client, and the envelope so far. The content is in `buffer`.
     message: ReceivedMessage,
     buffer: ContentBuffer,
-    /// Recipient that was accepted by an answer that took time.
+    /// Recipient that was accepted by an answer that took time. The next command adds it to
+    /// `message`.
     late_recipient: Rc<RefCell<Option<String>>>,
-    /// Name in a login that has not been decided yet.
+    /// User name of a login whose result is not known yet.
     candidate: Option<String>,
 }
 

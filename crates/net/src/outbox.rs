@@ -25,12 +25,13 @@ impl SharedBody {
 }
 
 impl Outbox {
-    /// Returns the buffer for short pieces.
+    /// Returns the buffer to which callers append short pieces, such as commands and replies.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Appends a long body without copying it. A second body in the same turn is copied.
+    /// Appends a long body without copying it. An outbox holds one such body, so a second one is
+    /// copied.
     pub fn append_shared(&mut self, body: &Arc<[u8]>) {
         self.append_beginning(body, body.len());
     }
@@ -57,8 +58,8 @@ impl Outbox {
         self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length)
     }
 
-    /// Appends the content of another outbox. The other's long body is not copied if this outbox
-    /// has none.
+    /// Appends the content of another outbox. The long body of `other` is copied only if this
+    /// outbox already has a long body.
     pub fn append(&mut self, other: Self) {
         match other.body {
             None => self.bytes.extend_from_slice(&other.bytes),
@@ -83,7 +84,7 @@ impl Outbox {
         self.bytes.is_empty() && self.body.is_none()
     }
 
-    /// Removes the content, but keeps the memory.
+    /// Removes the content, but keeps the memory for the next turn.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.body = None;
@@ -94,7 +95,7 @@ impl Outbox {
     /// empties the outbox then.
     ///
     /// # Errors
-    /// Returns the errors of `writev`, except `WouldBlock`.
+    /// Returns the errors of `writev`, except `WouldBlock`, for which this returns `false`.
     pub fn write_to(&mut self, stream: &mut Stream) -> io::Result<bool> {
         let total = self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length);
         while self.written < total {

@@ -42,7 +42,8 @@ pub(crate) async fn take_header(socket: &Socket) -> io::Result<ProxyHeader> {
     }
 }
 
-/// Looks at the first bytes without reading them. They contain the length of the header.
+/// Determines the length of the header from the first bytes. Only peeks at them, because bytes that
+/// follow the header must stay in the socket.
 async fn header_length(socket: &Socket) -> io::Result<usize> {
     let mut first = [0; MAX_V1_BYTES];
     loop {

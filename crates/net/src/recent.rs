@@ -83,7 +83,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
 const SHARDS: usize = 64;
 
 /// Tables that divide keys among themselves by hash, each with its own lock. The hash has a random
-/// key.
+/// key, so that clients cannot choose keys that all go to one table.
 #[derive(Debug)]
 pub struct Shards<T> {
     shards: Box<[Mutex<T>]>,

@@ -32,10 +32,11 @@ const TICK_INTERVAL: Duration = Duration::from_millis(250);
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval at which the server checks whether all sessions have ended.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after a failed accept, for example because there are no more file descriptors.
+/// Pause after a failed accept. Without it, a worker that has no more file descriptors would try
+/// again in a busy loop.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Change of the server's offer by the embedding program.
+/// Function with which the embedding program changes what the server offers.
 type OfferChange = Box<dyn FnOnce(&mut Offer)>;
 
 /// Settings of a server before it is started.
@@ -119,7 +120,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets the number of threads that serve sessions.
+    /// Sets the number of threads that serve sessions, at least one. The default is half the number
+    /// of processors.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
@@ -141,14 +143,16 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self.clients(Arc::new(Clients::new(limits)))
     }
 
-    /// Sets limits that several servers count together.
+    /// Sets limits whose counts several servers share, so that a client cannot use the allowance at
+    /// each of them.
     #[must_use]
     pub fn clients(mut self, clients: Arc<Clients>) -> Self {
         self.clients = clients;
         self
     }
 
-    /// Sets the use of TLS. With [`ServerSecurity::Offered`], the reply to EHLO lists STARTTLS.
+    /// Sets when sessions begin TLS. The default is never. With [`ServerSecurity::Offered`], the
+    /// reply to EHLO lists STARTTLS.
     #[must_use]
     pub fn security(mut self, security: ServerSecurity) -> Self {
         self.security = security;
@@ -179,7 +183,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Shows the dialogues of sessions.
+    /// Shows the dialogues of sessions in this log. By default, they are not shown.
     #[must_use]
     pub fn dialogue(mut self, log: Option<Arc<DialogueLog>>) -> Self {
         self.dialogue = log;
@@ -213,7 +217,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     /// Listens at a TCP address and serves. All workers are listening when this returns.
     ///
     /// # Errors
-    /// Returns the errors of listening and of starting workers.
+    /// Fails if the server cannot listen at the address, or if a worker cannot be started.
     pub fn start(self, address: SocketAddr) -> io::Result<RunningServer> {
         self.start_at(&address.into())
     }
@@ -221,7 +225,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     /// Listens at a TCP address or a unix-domain socket, and serves.
     ///
     /// # Errors
-    /// See [`Server::start`].
+    /// Fails for the same reasons as [`Server::start`].
     pub fn start_at(self, endpoint: &Endpoint) -> io::Result<RunningServer> {
         let (listener, endpoint) = listener::listen_at(endpoint)?;
         self.serve_on(listener, endpoint, SocketOwner::Server)
@@ -231,7 +235,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     /// If the endpoint is a path, the path stays when the server ends.
     ///
     /// # Errors
-    /// See [`Server::start`]. Also fails if the socket's options cannot be set.
+    /// Fails if the socket's options cannot be set, or if a worker cannot be started.
     pub fn start_on(self, listener: OwnedFd, endpoint: Endpoint) -> io::Result<RunningServer> {
         listener::adopt(&listener, &endpoint)?;
         self.serve_on(listener, endpoint, SocketOwner::Other)
@@ -276,7 +280,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     }
 }
 
-/// Returns the reason why a worker ended before it was listening. Most likely, there are no more
+/// Returns the reason why a worker ended before it was listening. Usually the process has no more
 /// file descriptors.
 fn startup_error(worker: WorkerHandle) -> io::Error {
     match worker.join() {
@@ -285,7 +289,8 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
     }
 }
 
-/// A worker's thread. The outer result is the event loop's, and the inner one comes from listening.
+/// Thread of a worker. The outer result tells whether the event loop failed, and the inner result
+/// whether listening failed.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
 /// Owner of the listening socket, who removes the socket's path.
@@ -305,7 +310,8 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// Returns the endpoint at which the server listens.
+    /// Returns the endpoint at which the server listens, with the port that the kernel chose for
+    /// port 0.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -323,7 +329,7 @@ impl RunningServer {
         self.wait();
     }
 
-    /// Waits until the workers end by themselves.
+    /// Waits until the workers end by themselves, which they do only after a failure.
     pub fn wait(mut self) {
         for worker in std::mem::take(&mut self.workers) {
             // A worker that panicked has already reported this on standard error. Continue with the
@@ -359,6 +365,8 @@ impl SessionSlots {
             ClientClass::Exempt => self.limit,
             ClientClass::Limited => self.limit - self.limit / 4,
         };
+        // Count first and undo it if there is no place. After a mere check, another worker could
+        // take the last place first.
         let has_room = self.open.fetch_add(1, Ordering::Relaxed) < limit;
         if !has_room {
             self.release();
@@ -371,14 +379,12 @@ impl SessionSlots {
     }
 }
 
-/// Kind of client: with or without limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientClass {
     Exempt,
     Limited,
 }
 
-/// Settings that each worker needs.
 struct ServerContext {
     settings: Arc<ServerSettings>,
     security: ServerSecurity,
@@ -411,6 +417,7 @@ async fn serve<S: Service>(
     while open.get() > 0 && clock::now() < latest {
         sleep(DRAIN_POLL_INTERVAL).await;
     }
+    // Sessions that are still open are dropped when this worker ends, and then send 421.
     service.drain().await;
     service.tick(clock::now());
     Ok(())

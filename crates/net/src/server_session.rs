@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// Limits of a client that may connect, if it has any. The error is the limit that the client has
-/// exceeded.
+/// Permission for a client to connect, which is `None` if the client has no limits. The error is
+/// the limit that the client has exceeded.
 pub(crate) type ClientAdmission = Result<Option<Admission>, ClientLimit>;
 
 /// Longest wait for the client to close the connection after the last reply. A client that reads
@@ -34,7 +34,8 @@ const MAX_LINGER_BYTES: usize = 16 << 20;
 
 type PendingAnswer = Pin<Box<dyn Future<Output = Answer>>>;
 
-/// A connection with its server session and its handler.
+/// Drives one server session over its connection, and passes the session's questions to the
+/// handler.
 pub(crate) struct ServerSession<H: Handler> {
     stream: Stream,
     server: Server,
@@ -42,15 +43,15 @@ pub(crate) struct ServerSession<H: Handler> {
     handler: H,
     worker_buffers: WorkerBuffers,
     timer: Timer,
-    /// Set if a positive answer to the open question ends the transaction, which is the case for
-    /// RSET and EHLO.
+    /// Set if a positive answer to the open question ends the transaction. This applies to RSET and
+    /// EHLO.
     resets: bool,
     /// Input that was read while an answer was still pending.
     backlog: Vec<u8>,
     /// Output that the socket has not accepted yet.
     unsent: Vec<u8>,
     close_reason: Option<CloseReason>,
-    /// Limits of the client, if it has any.
+    /// Counts the client's connection and commands. `None` if the client has no limits.
     admission: Option<Admission>,
     /// Set if the connection must be closed without waiting for the client, because the handler
     /// asked for that or the client has sent nothing.
@@ -59,9 +60,9 @@ pub(crate) struct ServerSession<H: Handler> {
     idle_timeout: Duration,
     /// Time at which the server gives up on a client that does not read its replies.
     flushed_by: Option<Duration>,
-    /// Time of the last turn, until the task sleeps. It saves reading the clock twice.
+    /// Time of the last turn, until the task sleeps. Using it saves reading the clock a second time
+    /// in the turn.
     now: Option<Duration>,
-    /// Set if the session's dialogue is shown.
     dialogue: Option<Box<SessionDialogue>>,
 }
 
@@ -127,7 +128,6 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Tells the handler that the session is over, and why.
     fn notify_disconnect(&mut self, reason: CloseReason) {
         self.close_reason = Some(reason);
         if let Some(cause) = self.server.gave_up() {
@@ -192,7 +192,7 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Ends a session that a limit does not allow.
+    /// Ends the session of a client that exceeds a limit, with the limit's 421.
     fn refuse_client(&mut self, limit: ClientLimit) -> io::Result<()> {
         self.turn(|session, buffers| {
             session.server.hang_up(Some(limit.reply()), buffers.outbox.bytes());
@@ -203,7 +203,7 @@ impl<H: Handler> ServerSession<H> {
 
     async fn serve(&mut self) -> io::Result<CloseReason> {
         if let ServerSecurity::Implicit(setup) = self.security.clone() {
-            // No reply can be sent before TLS has begun, so the connection is just closed.
+            // The client could not read a reply before TLS has begun, so just close the connection.
             if exceeded(self.admission.as_ref(), ClientLimit::HandshakeRate, clock::now()).is_some() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
@@ -212,6 +212,8 @@ impl<H: Handler> ServerSession<H> {
         let now = clock::now();
         let greeting = self.handler.connect(now);
         let mut later = self.turn(|session, buffers| session.apply_answer(greeting, now, buffers.outbox.bytes()))?;
+        // A client that is refused at the greeting has sent nothing, so closing at once causes no
+        // reset.
         self.is_aborted |= self.server.is_closed();
         loop {
             if let Some(answer) = later.take() {
@@ -338,7 +340,8 @@ impl<H: Handler> ServerSession<H> {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Handles the commands in `input` until an answer takes time. Keeps the rest.
+    /// Handles the commands in `input` until an answer takes time. Then keeps the rest in
+    /// `backlog`, because replies must be sent in the order of the commands.
     fn process_input(&mut self, mut input: &[u8], now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
             let asks = event.asks();
@@ -393,7 +396,8 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Ends the session as the handler asked.
+    /// Ends the session as the handler asked. Does not wait for the client to close, because the
+    /// handler simulates a failing server.
     fn end(&mut self, answer: Answer, out: &mut Vec<u8>) {
         self.is_aborted = true;
         let final_reply = match answer {
@@ -407,7 +411,7 @@ impl<H: Handler> ServerSession<H> {
         self.server.hang_up(final_reply.as_ref(), out);
     }
 
-    /// Continues after an answer that took time.
+    /// Continues after an answer that took time, with the commands that were read before it.
     fn resume(&mut self, answer: Answer, buffers: &mut IoBuffers) -> Option<PendingAnswer> {
         let now = clock::now();
         let out = buffers.outbox.bytes();
@@ -470,7 +474,7 @@ pub(crate) fn handshake_timeout(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("TLS: no handshake within {timeout:?}"))
 }
 
-/// Returns the limit against which an event is counted.
+/// Returns the limit against which an event is counted, if there is one.
 fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
     match event {
         Event::Mail(_) => Some(ClientLimit::MessageRate),

@@ -15,7 +15,8 @@ use std::num::NonZeroUsize;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A connection. It belongs to the task that made it.
+/// A connection, plain or under TLS. Only the task that made it may use it, because its events poll
+/// only this task.
 pub struct Stream {
     socket: Socket,
     tls: Option<Box<TlsLayer>>,
@@ -30,7 +31,7 @@ impl From<Socket> for Stream {
 }
 
 impl Stream {
-    /// Begins TLS as the client.
+    /// Begins TLS as the client, and waits until the handshake is complete.
     ///
     /// # Errors
     /// Returns the errors of the connection, and `InvalidData` if the peer is not trusted or does
@@ -41,10 +42,10 @@ impl Stream {
         outcome.map_err(|error| with_handshake_fault(error, setup))
     }
 
-    /// Begins TLS as the server.
+    /// Begins TLS as the server, and waits until the handshake is complete.
     ///
     /// # Errors
-    /// See [`Stream::connect_tls`].
+    /// Returns the same errors as [`Stream::connect_tls`].
     pub async fn accept_tls(&mut self, setup: &ServerTls) -> io::Result<Handshake> {
         self.handshake(Box::new(TlsLayer::server(setup)?)).await
     }
@@ -71,7 +72,8 @@ impl Stream {
         }
     }
 
-    /// Reads even if no event has reported input.
+    /// Reads even if no event has reported input. This finds replies that arrived just before a
+    /// session fails.
     pub(crate) fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.tls.is_none() {
             return self.socket.try_read(room);
@@ -128,10 +130,11 @@ impl Stream {
         }
     }
 
-    /// Writes as much of several pieces as the connection accepts.
+    /// Writes as much of several pieces as the connection accepts. Under TLS or with a write limit,
+    /// this is at most the first piece.
     ///
     /// # Errors
-    /// See [`Stream::try_write`].
+    /// Returns the same errors as [`Stream::try_write`].
     pub(crate) fn try_write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let first = || pieces.iter().find(|piece| !piece.is_empty()).map(|piece| &**piece).unwrap_or_default();
         match (&mut self.tls, self.write_limit) {
@@ -142,7 +145,6 @@ impl Stream {
         }
     }
 
-    /// Limits the bytes that one write of a long message sends.
     pub(crate) fn limit_writes(&mut self, limit: Option<NonZeroUsize>) {
         self.write_limit = limit;
     }
@@ -168,12 +170,14 @@ impl Stream {
         self.socket.input_at()
     }
 
-    /// Returns true if the last output waits for the end of the turn.
+    /// Returns true if the last output waits to be sent with the output of other sessions, at the
+    /// end of the turn.
     pub(crate) fn is_write_batched(&self) -> bool {
         self.socket.is_write_batched()
     }
 
-    /// Turns on the timing of writes ([`Stream::written_at`]).
+    /// Turns on the timing of writes ([`Stream::written_at`]). It is off by default, because it
+    /// reads the clock after each write.
     pub(crate) fn time_writes(&self) {
         self.socket.time_writes();
     }
@@ -188,8 +192,8 @@ impl Stream {
         self.socket.poll_writable()
     }
 
-    /// Closes the sending direction. Bytes that the peer still sends can only be
-    /// [discarded](Stream::poll_discard).
+    /// Closes the sending direction, after a close alert under TLS. Bytes that the peer still sends
+    /// can only be [discarded](Stream::poll_discard).
     ///
     /// # Errors
     /// Returns the errors of `send` and `shutdown`. `WouldBlock` means that the connection has not
@@ -219,8 +223,8 @@ impl Stream {
         self.socket.has_ended()
     }
 
-    /// Returns true if the peer has reset the connection, as a system does for a program that
-    /// closes without having read everything. This costs a system call only if the connection has
+    /// Returns true if the peer has reset the connection, as an operating system does if a program
+    /// closes a socket with unread bytes. This costs a system call only if the connection has
     /// ended.
     pub(crate) fn is_reset(&self) -> bool {
         self.socket.has_ended()

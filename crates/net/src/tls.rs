@@ -93,7 +93,7 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 
 /// Result of one step of the state machine.
 enum TlsStep {
-    /// Another step may be possible at once.
+    /// Another step may be possible without more input.
     Again,
     /// The next step needs more input.
     NeedsInput,
@@ -115,6 +115,7 @@ impl TlsLayer {
         loop {
             let mut incoming = std::mem::take(&mut self.buffers.incoming);
             let outcome = self.process_records(socket, &mut incoming, &mut []);
+            // Send the output even after an error, because it then holds the alert with the reason.
             poll_fn(|_| self.poll_flush(socket)).await?;
             let (used, _) = outcome?;
             incoming.drain(..used);
@@ -241,7 +242,8 @@ impl TlsLayer {
         }
     }
 
-    /// Decrypts whole records, and keeps the beginning of the next record.
+    /// Decrypts whole records, and keeps the beginning of the next record until the rest of it
+    /// arrives.
     fn decrypt(&mut self, socket: &Socket, records: &mut [u8], room: &mut [u8]) -> io::Result<usize> {
         let (used, filled) = self.process_records(socket, records, room)?;
         let rest = &records[used..];
@@ -446,13 +448,15 @@ impl OutgoingRecords {
         let memory = std::mem::take(&mut self.memory);
         // If the thread is ending, the buffer is no longer needed.
         let _ = SPARE.try_with(|spare| {
+            // Keep the larger buffer, because it has to grow less often.
             let other = spare.take();
             spare.set(if other.len() > memory.len() { other } else { memory });
         });
     }
 }
 
-/// Moves as many bytes as fit from the front of `from` into `room`.
+/// Moves as many bytes as fit from the front of `from` into `room`. Frees unused memory of `from`,
+/// so that an idle session holds little.
 fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
     let count = from.len().min(room.len());
     room[..count].copy_from_slice(&from[..count]);
@@ -475,8 +479,8 @@ pub(crate) fn blocking_tls_error(error: io::Error) -> io::Error {
     }
 }
 
-/// Adds a [`HandshakeFault`] to an error of a handshake with this server, if the error is such a
-/// fault.
+/// Replaces the error of a failed handshake with a [`HandshakeFault`], which names the remedy, if
+/// there is one for this error.
 pub(crate) fn with_handshake_fault(error: io::Error, setup: &ClientTls) -> io::Error {
     let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
     match refusal.and_then(|refusal| HandshakeFault::of(&refusal.0, &setup.name().to_str())) {

@@ -34,10 +34,10 @@ pub enum TlsFilesError {
         /// Error that the file system reported.
         why: io::Error,
     },
-    /// A file does not contain what it should.
+    /// The file can be read, but does not contain a usable certificate or key.
     #[error("{}: {why}", path.display())]
     Invalid {
-        /// Path of the file with the wrong content.
+        /// Path of the file whose content is wrong.
         path: PathBuf,
         /// Says what is wrong with the content.
         why: TlsSetupError,
@@ -55,7 +55,7 @@ pub enum TlsFilesError {
 }
 
 impl TlsFiles {
-    /// Reads the files.
+    /// Reads the files, and makes the TLS settings of a server from them.
     ///
     /// # Errors
     /// Returns a [`TlsFilesError`] if a file cannot be read or used.
@@ -152,8 +152,8 @@ pub struct TlsWatch {
     /// Stamps of the files at the last check, if they differ from `read`.
     changing: Option<[FileStamp; 3]>,
     next_check: Duration,
-    /// Stamps of the files when they were reported as unreadable. The reason may be temporary, so
-    /// reading is tried again.
+    /// Stamps of the files when they were reported as unreadable. Reading is tried again, because
+    /// the reason may be temporary, but the same files are reported only once.
     unreadable: Option<[FileStamp; 3]>,
 }
 
@@ -164,9 +164,9 @@ impl TlsWatch {
         Self { files, setup, read, changing: None, next_check: Duration::ZERO, unreadable: None }
     }
 
-    /// Checks the files, at most once a second. If they have changed, but not since the last check,
-    /// they are read and `Some` has the result. Files that cannot be used change nothing, and are
-    /// reported once.
+    /// Checks the files, at most once a second. If they have changed and then stayed the same since
+    /// the last check, reads them and returns the result. If the files cannot be used, the server
+    /// keeps its settings, and the error is returned once.
     pub fn check(&mut self, now: Duration) -> Option<Result<(), TlsFilesError>> {
         if now < self.next_check {
             return None;
@@ -186,12 +186,13 @@ impl TlsWatch {
             return Some(outcome);
         }
         let before = self.read;
+        // Forget the stamps, so that the next check reads the files again.
         self.read = [FileStamp::default(); 3];
         self.changing = Some(stamps);
         (self.unreadable.replace(before) != Some(before)).then_some(outcome)
     }
 
-    /// Reads the files now.
+    /// Reads the files now, without waiting until they have been unchanged for a while.
     ///
     /// # Errors
     /// Returns a [`TlsFilesError`] if a file cannot be read or used. The server then keeps its

@@ -25,7 +25,7 @@ pub enum TlsSetupError {
     /// The PEM text contains no certificate.
     #[error("no certificate in PEM form")]
     NoCertificate,
-    /// The PEM text is damaged.
+    /// The PEM text is damaged, so that a certificate in it cannot be read.
     #[error("a certificate in PEM form cannot be read: {0}")]
     BadPem(String),
     /// The PEM text contains no private key.
@@ -199,7 +199,7 @@ pub enum Trust {
     System,
     /// The certificates in this PEM text, which may be authorities or certificates of servers.
     Roots(Vec<u8>),
-    /// Any certificate. Nothing is verified.
+    /// Any certificate, for any name. Only the signatures of the handshake are verified.
     Anybody,
 }
 
@@ -259,8 +259,8 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config), name })
     }
 
-    /// Verifies as before with `trust`, and remembers the certificates that the server shows and what
-    /// `judge` says about them.
+    /// Keeps verifying the server with `trust`. In addition, records the certificates that the
+    /// server shows, and whether `judge` would trust them.
     ///
     /// # Errors
     /// Returns a [`TlsSetupError`] if the certificates cannot be used.
@@ -269,7 +269,8 @@ impl ClientTls {
         trust: &Trust,
         judge: &Trust,
     ) -> Result<Arc<CertificateRecorder>, TlsSetupError> {
-        // A system without trusted certificates is a reason not to trust, and no fault.
+        // If the system has no trusted certificates, this is the judge's reason not to trust, and
+        // not an error.
         let judge = verifier_of(judge).map_err(|error| error.to_string());
         let recorder = Arc::new(CertificateRecorder::new(verifier_of(trust)?, judge));
         let verifier: Arc<dyn ServerCertVerifier> = Arc::clone(&recorder) as _;
@@ -346,8 +347,8 @@ impl ClientSessionStore for SessionStore {
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
         let tickets = &mut self.lock().tickets;
-        // A full store needs no new tickets, because its tickets are younger than the run, and the
-        // server sets their lifetime.
+        // A full store needs no new tickets: the server issued all of its tickets during this run,
+        // and decides itself how long they are valid.
         if tickets.len() < MAX_TICKETS {
             tickets.push(ticket);
         }

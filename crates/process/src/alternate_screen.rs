@@ -12,11 +12,12 @@ use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, Once};
 
-/// Switches to the alternate screen, hides the cursor and clears the screen.
+/// Escape sequences that switch to the alternate screen, hide the cursor and clear the screen.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[2J";
-/// Resets colours, shows the cursor and leaves the alternate screen.
+/// Escape sequences that reset colours, show the cursor and leave the alternate screen.
 const LEAVE: &str = "\u{1b}[0m\u{1b}[?25h\u{1b}[?1049l";
-/// Maximum number of lines that are kept until the screen is left. Nobody would read more.
+/// Maximum number of lines that are kept until the screen is left, because nobody would read more
+/// of them.
 const MAX_KEPT_LINES: usize = 200;
 
 /// The alternate screen, or `None` if it is not shown.
@@ -72,7 +73,8 @@ pub fn leave() {
     }
 }
 
-/// Draws a frame if the screen is still shown. Returns false if it is not.
+/// Draws a frame if the screen is still shown. Returns false if the screen has been left, for
+/// example because the user pressed Ctrl-C twice.
 pub fn draw(frame: &[u8]) -> bool {
     let screen = shown();
     if screen.is_some() {
@@ -83,7 +85,7 @@ pub fn draw(frame: &[u8]) -> bool {
     screen.is_some()
 }
 
-/// Writes a line to standard error. While the screen is shown, keeps the line until the screen is
+/// Writes a line to standard error or, while the screen is shown, keeps it until the screen is
 /// left.
 pub fn tell(line: Arguments<'_>) {
     // Format before taking the lock, because formatting may panic, and the panic hook takes the

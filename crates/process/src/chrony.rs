@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 /// Time limit for `chronyc`. It answers within milliseconds if chronyd runs, and gives up by itself
 /// after 3 s if nothing answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer is reused for this long.
+/// Time for which an answer of `chronyc` is reused.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which to check whether `chronyc` has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Maximum number of bytes that are read. A real answer has about 150.
+/// Maximum number of bytes that are read from `chronyc`. A real answer has about 150.
 const MAX_ANSWER_BYTES: usize = 4096;
 const FIELDS: usize = 14;
 /// Reference ID of a clock that is synchronised only with itself (127.127.1.1, `local` in
-/// chrony.conf). Its estimate is useless.
+/// chrony.conf). Such a clock is compared with no other, so its estimate is useless.
 const LOCAL_REFERENCE: &str = "7F7F0101";
-/// A larger estimate is not credible and is ignored.
+/// An estimate above this limit, which is eleven days, is not credible and is ignored.
 const MAX_ERROR_S: f64 = 1e6;
 
 /// Returns the largest possible error of this host's clock. Returns `None` if chrony is not
@@ -55,7 +55,7 @@ fn clock_error_by(command: &mut Command, limit: Duration) -> Option<Duration> {
     parse_tracking(std::str::from_utf8(&answer).ok()?)
 }
 
-/// Waits until a process has ended. Kills it if it takes too long.
+/// Waits until a process has ended. Kills it and returns `None` if it takes longer than `limit`.
 fn await_end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let began = Instant::now();
     while began.elapsed() < limit {
@@ -70,8 +70,8 @@ fn await_end(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     None
 }
 
-/// Reads the output of a process that has ended. Reads only what is there: a process that it left
-/// behind may keep the pipe open and go on writing.
+/// Reads the output of a process that has ended. Reads only the bytes that are already there,
+/// because a child that the process left behind may keep the pipe open and go on writing.
 fn read_available(pipe: ChildStdout) -> Option<Vec<u8>> {
     ioctl_fionbio(&pipe, true).ok()?;
     let mut answer = vec![0; MAX_ANSWER_BYTES];

@@ -2,8 +2,8 @@
 //!
 //! The sink reads its clock at some time between question and answer. The middle of the exchange is
 //! therefore wrong by at most half of the round trip, even if the way there and the way back take
-//! different times. Of several exchanges the one with the shortest round trip is used (NTP's clock
-//! filter, RFC 5905 section 10).
+//! different times. Of several exchanges, the one with the shortest round trip is used, because its
+//! error is the smallest (NTP's clock filter, RFC 5905 section 10).
 //!
 //! If chrony has synchronised both hosts, the sum of its two estimates is another bound for the
 //! difference of the clocks. The smaller of the two bounds is used.
@@ -15,26 +15,25 @@ use mailrun_measurement::record::SinkClockRow;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
+/// Number of exchanges of one measurement. More of them make a short round trip more likely.
 const EXCHANGES: u32 = 16;
 
-/// Answer to `GET /clock`.
+/// Answer of a sink to `GET /clock`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockAnswer {
     /// Boot ID of the host: 8 hexadecimal digits.
     pub boot: String,
-    /// Unix time in nanoseconds.
     pub unix_ns: u64,
 }
 
 impl ClockAnswer {
-    /// Reads the clock of this host.
     #[must_use]
     pub fn now() -> Self {
         Self { boot: clock_row().boot, unix_ns: nanoseconds(unix_time()) }
     }
 }
 
-/// Answer to `GET /clock/chrony`.
+/// Answer of a sink to `GET /clock/chrony`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChronyAnswer {
     /// Largest possible error of the host's clock in nanoseconds, as chrony estimates it. `None` if
@@ -43,7 +42,6 @@ pub struct ChronyAnswer {
 }
 
 impl ChronyAnswer {
-    /// Estimates the current error of this host's clock.
     #[must_use]
     pub fn now() -> Self {
         Self { error_ns: chrony::clock_error().map(nanoseconds) }
@@ -58,8 +56,8 @@ pub struct ClockMeasurement {
     chrony_ns: Option<u64>,
 }
 
-/// Time at which the question was sent. `steady` is for the round trip, because the Unix clock may
-/// be set in between.
+/// Time at which the question was sent, on two clocks. The round trip is measured on `steady`,
+/// because the Unix clock may be set in between.
 #[derive(Clone, Copy, Debug)]
 struct AskedAt {
     unix: Duration,
@@ -108,7 +106,8 @@ fn chrony_bound(sink: &HttpClient) -> Option<u64> {
     ChronyAnswer::now().error_ns?.checked_add(there_ns)
 }
 
-/// Reads chrony's estimate from an answer. Older sinks do not have one.
+/// Reads chrony's estimate from an answer. Older sinks do not have this path, so any status but 200
+/// means no estimate.
 fn chrony_error(answer: &HttpAnswer) -> Option<u64> {
     let is_known = answer.status == StatusCode::OK;
     is_known.then(|| serde_json::from_slice::<ChronyAnswer>(&answer.body).ok())??.error_ns
@@ -131,9 +130,9 @@ fn exchange(asked_at: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Opt
     })
 }
 
-/// Joins measurements from before and after the load. The more precise of the two is used, and the
-/// change between them is added to its error. Returns `None` if a measurement is missing, or if the
-/// sink's host was rebooted in between.
+/// Joins measurements from before and after the load. The more precise of the two is used. The
+/// change between them is added to its error, because the clocks drifted by that much during the
+/// load. Returns `None` if a measurement is missing, or if the sink's host was rebooted in between.
 #[must_use]
 pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMeasurement>) -> Option<SinkClockRow> {
     let (Some(before), Some(after)) = (before, after) else { return None };
@@ -151,8 +150,9 @@ pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMea
     Some(SinkClockRow { chrony_bound_ns, ..row })
 }
 
-/// Returns true if chrony's bound is smaller than the bound of the exchange. A bound that is
-/// smaller than the least difference that the exchange allows is wrong and is not used.
+/// Returns true if chrony's bound is smaller than the bound of the exchange. If chrony's bound is
+/// smaller than the least difference that the exchange allows, it contradicts the measurement and
+/// is not used.
 fn is_smaller_bound(chrony_ns: u64, exchange: &SinkClockRow) -> bool {
     let difference_ns = exchange.difference_ns.unsigned_abs();
     let least_ns = difference_ns.saturating_sub(exchange.error_ns);

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(Vec<usize>);
 
-/// Where this process was placed, if it was.
+/// Processors on which this process was placed. Unset if it was not placed.
 static PLACED: OnceLock<Placed> = OnceLock::new();
 
 #[derive(Debug)]
@@ -21,7 +21,8 @@ struct Placed {
 }
 
 impl CpuList {
-    /// Creates a list of processors. Returns `None` if there are no numbers.
+    /// Creates a list of processors. The numbers may be unsorted or repeated. Returns `None` if
+    /// there are none.
     pub fn new(mut numbers: Vec<usize>) -> Option<Self> {
         numbers.sort_unstable();
         numbers.dedup();
@@ -31,14 +32,13 @@ impl CpuList {
     /// Returns the processors on which this thread may run.
     ///
     /// # Errors
-    /// Returns an error if the kernel does not tell.
+    /// Returns an error if sched_getaffinity(2) fails or names no processor.
     pub fn available() -> io::Result<Self> {
         let allowed = sched_getaffinity(None)?;
         let numbers = (0..CpuSet::MAX_CPU).filter(|number| allowed.is_set(*number)).collect();
         Self::new(numbers).ok_or_else(|| io::Error::other("no processor is available"))
     }
 
-    /// Returns the numbers in ascending order.
     pub fn numbers(&self) -> &[usize] {
         &self.0
     }
@@ -74,7 +74,7 @@ impl CpuList {
         Ok(())
     }
 
-    /// Returns the list in the form that the kernel takes.
+    /// Converts the list to the set that sched_setaffinity(2) takes.
     pub(crate) fn set(&self) -> CpuSet {
         let mut set = CpuSet::new();
         self.0.iter().for_each(|number| set.set(*number));
@@ -87,7 +87,8 @@ pub(crate) fn placement() -> Option<String> {
     PLACED.get().map(|placed| placed.cpus.to_string())
 }
 
-/// Returns the number of processors that were available to this process before it was placed.
+/// Returns the number of processors that were available to this process before it was placed. The
+/// facts about the host show this number, so that they do not depend on the placement.
 pub(crate) fn host_cores() -> usize {
     PLACED.get().map_or_else(cores, |placed| placed.cores_before)
 }

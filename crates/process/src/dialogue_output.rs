@@ -10,20 +10,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// Maximum number of bytes that wait to be written.
+/// Maximum number of bytes that wait to be written. Lines for which there is no room are dropped.
 const BUFFER_LIMIT: usize = 4 << 20;
 const SECONDS_OF_DAY: i64 = 86_400;
 
-/// Where dialogues are written, and which.
+/// Names the file for the dialogues and the sessions to show.
 #[derive(Clone, Debug)]
 pub struct DialogueOptions {
-    /// A file, or `-` for standard output.
+    /// Path of the file for the dialogues, or `-` for standard output.
     pub file: PathBuf,
-    /// Sessions to show. If there are none, all sessions are shown.
+    /// Filters for the sessions to show. Without a filter, all sessions are shown.
     pub filters: Vec<DialogueFilter>,
 }
 
-/// The output of a running server.
+/// Writes the dialogues of a running server. A separate thread writes to the file, so that a slow
+/// reader does not stall the sessions.
 pub struct DialogueOutput {
     log: Arc<DialogueLog>,
     writer: LogWriter,
@@ -44,7 +45,7 @@ impl DialogueOutput {
         Arc::clone(&self.log)
     }
 
-    /// Waits until the lines are written.
+    /// Waits until the lines are written, but at most two seconds.
     pub fn flush(&self) {
         self.writer.flush();
     }
@@ -52,7 +53,8 @@ impl DialogueOutput {
 
 struct DatedLines {
     writer: LogWriter,
-    /// Day of the last line, counted from 1970-01-01.
+    /// Day of the last line, counted from 1970-01-01. The first line of a day is preceded by its
+    /// date.
     day: AtomicI64,
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 /// Maximum number of events that wait for a reader of standard output. Further events are dropped.
 const MAX_PENDING_EVENTS: usize = 64;
-/// Time for writing the remaining events at the end.
+/// Time limit for writing the last event. After it, the process ends even if nobody has read the
+/// event.
 const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Writes events with `--live json`, and nothing otherwise.
@@ -50,7 +51,7 @@ impl EventOutput {
         }
     }
 
-    /// Sends a record that could not be written to its file.
+    /// Sends a record that could not be written to its file, so that the bench still gets it.
     pub fn unwritten(&self, record: &Record) {
         if let Ok(record) = record.to_json() {
             self.event(&LiveEvent::Unwritten { record });

@@ -1,16 +1,16 @@
-//! Facts about the host of a run, for the run's record. Figures of two runs can be compared only if
-//! it is known where each was measured.
+//! Facts about the host of a run, for the run's record. Without them, nobody could tell whether the
+//! figures of two runs are comparable.
 use crate::cpus;
 use crate::keep_awake;
 use mailrun_measurement::record::{Host, HostDisk};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Used for a fact that the host does not tell.
+/// Text for a fact that cannot be read from the host.
 const UNKNOWN: &str = "unknown";
 
-/// Collects facts about this host. `directory` is where a process keeps its mail or its results. If
-/// there is one, the facts include the disk under it.
+/// Collects facts about this host. If the process has a `directory` for its mail or its results,
+/// the facts include the disk under it.
 pub fn facts(directory: Option<&Path>) -> Host {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     Host {
@@ -55,7 +55,8 @@ fn rotational(flag: &str, cpuinfo: &str) -> Option<bool> {
     }
 }
 
-/// Fields of a line of mountinfo (proc_pid_mountinfo(5)).
+/// Type and source of a mounted file system, as a line of mountinfo has them
+/// (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MountedFileSystem {
     file_system: String,
@@ -89,7 +90,7 @@ fn sysfs_disk(device: &Path) -> Option<PathBuf> {
     if block.join("partition").exists() { block.parent().map(Path::to_owned) } else { Some(block) }
 }
 
-/// Reads PRETTY_NAME from os-release(5). The value may be quoted.
+/// Reads the operating system's name (`PRETTY_NAME`) from os-release(5). The value may be quoted.
 fn os_name(os_release: &str) -> String {
     let name = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     known_or_unknown(name.map(|name| name.trim_matches(['"', '\''])))

@@ -8,17 +8,17 @@ use mailrun_measurement::record::HostProcess;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Maximum number of names in the result.
+/// Maximum number of names in the result. The busiest processes are kept.
 const MAX_NAMES: usize = 8;
 
-/// All processes at one time, with their names. The key is the process ID and the start time.
+/// All processes at one time, with their names. The key is the process ID and the start time,
+/// because the kernel reuses process IDs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostProcesses {
     seen: BTreeMap<(u32, u64), (String, ProcessStat)>,
 }
 
 impl HostProcesses {
-    /// Reads all processes.
     pub(crate) fn start() -> Self {
         let stats = proc_stat::pids().filter_map(|pid| {
             let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -29,7 +29,8 @@ impl HostProcesses {
     }
 
     /// Returns the processes that have used CPU time since `start`, the busiest first. Leaves out
-    /// `own` and its descendants. `is_foreign` says which have nothing to do with the run.
+    /// `own` and its descendants. `is_foreign` says which processes have nothing to do with the
+    /// run.
     pub(crate) fn used_until(&self, later: &Self, own: u32, is_foreign: impl Fn(u32) -> bool) -> UsedByOthers {
         let parents: BTreeMap<u32, u32> = later.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
@@ -37,15 +38,16 @@ impl HostProcesses {
         let gone_parents: BTreeMap<u32, u32> =
             self.seen.iter().filter(|(key, _)| gone(key)).map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         for (_, (_, stat)) in self.seen.iter().filter(|(key, _)| gone(key)) {
-            // The parent may have ended as well. Then the grandparent has the times of both.
+            // The parent may have ended as well. In that case the grandparent has the times of
+            // both.
             let line = std::iter::successors(Some(stat.parent), |pid| gone_parents.get(pid).copied());
             let heir = line.take(gone_parents.len() + 1).last().unwrap_or(stat.parent);
             *ended.entry(heir).or_default() += ticks(stat);
         }
         let mut by_name: BTreeMap<(&str, bool), HostProcess> = BTreeMap::new();
         for (key @ (pid, _), (name, stat)) in &later.seen {
-            // Subtract what ended children had used before the first reading. It is part of this
-            // process's ticks now, but was not used in between.
+            // Subtract what ended children had used before the first reading. That time is part of
+            // this process's ticks now, but it was not used between the two readings.
             let before =
                 self.seen.get(key).map_or(0, |(_, stat)| ticks(stat)) + ended.get(pid).copied().unwrap_or_default();
             let ticks = ticks(stat).saturating_sub(before);
@@ -67,12 +69,13 @@ impl HostProcesses {
         UsedByOthers { rows, foreign_s }
     }
 
-    /// Returns these processes and all that they have started. A process whose parent has ended is
-    /// known by its process group or session: they are led by a process of the family.
+    /// Returns `roots` and all processes that they have started. A process whose parent has ended
+    /// is recognised by its process group or session, because a process of the family leads it.
     pub(crate) fn family(&self, roots: &BTreeSet<u32>) -> BTreeSet<u32> {
         let stats: BTreeMap<u32, &ProcessStat> = self.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat)).collect();
         let mut members: BTreeSet<u32> = roots.iter().copied().filter(|pid| stats.contains_key(pid)).collect();
-        // A daemon may have been started by a leader that has ended.
+        // The leader of a daemon's group or session may have ended. The ID of the group or session
+        // still shows which processes belong to the daemon.
         let led = roots.iter().filter_map(|pid| stats.get(pid)).flat_map(|stat| [stat.group, stat.session]);
         let leaders: BTreeSet<u32> = led.filter(|leader| *leader > 0 && !stats.contains_key(leader)).collect();
         loop {
@@ -89,7 +92,7 @@ impl HostProcesses {
         }
     }
 
-    /// Returns the processes that have the name of this process.
+    /// Returns the process `of` and all processes that have the same name.
     pub(crate) fn namesakes(&self, of: u32) -> BTreeSet<u32> {
         let name = self.name(of);
         let same = self.seen.iter().filter(|(_, (other, _))| Some(other.as_str()) == name);
@@ -105,16 +108,16 @@ impl HostProcesses {
     }
 }
 
-/// CPU time that processes used which are not the run's own.
+/// CPU time of processes that do not belong to the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UsedByOthers {
     pub(crate) rows: Vec<HostProcess>,
-    /// CPU time of all foreign processes.
+    /// CPU time of all foreign processes in seconds, including those that `rows` leaves out.
     pub(crate) foreign_s: f64,
 }
 
-/// Returns true for threads of the kernel, and for the processes that take over orphans: their time
-/// may be the group of a server's processes.
+/// Returns true for kernel threads and for the processes that adopt orphans (PID 1 and systemd).
+/// Their time may include processes of the server, so it must not count as foreign.
 fn is_of_system(pid: u32, name: &str, stat: &ProcessStat) -> bool {
     const KTHREADD: u32 = 2;
     pid <= KTHREADD || stat.parent == KTHREADD || name == "systemd"
@@ -184,17 +187,17 @@ mod tests {
             seen: BTreeMap::from([
                 process(1, 0, 1, 1),
                 process(5, 1, 5, 5),
-                // The shell's job has a child, and an orphan in its group.
+                // The shell's job has a child, and its group contains an orphan.
                 process(10, 5, 10, 5),
                 process(11, 10, 10, 5),
                 process(12, 1, 10, 5),
-                // This is another job of the same shell.
+                // The same shell has started another job. It must not count as part of the first.
                 process(20, 5, 20, 5),
                 // A daemon has a child in a group of its own, and an orphan in its session.
                 process(30, 1, 30, 30),
                 process(31, 30, 31, 30),
                 process(32, 1, 32, 30),
-                // A daemon whose leader has ended.
+                // The leader of this daemon's session has ended.
                 process(41, 1, 40, 40),
                 process(42, 1, 40, 40),
             ]),

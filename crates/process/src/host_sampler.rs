@@ -12,12 +12,12 @@ use std::fs;
 /// a matter of chance. A tick is a hundredth of a second.
 const MIN_TICKS: u64 = 100;
 
-/// A reading of the host's counters.
+/// A reading of the host's counters at the start of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostSampler {
     processors: Option<CpuTicks>,
     queues: ListenQueueCounts,
-    /// CPU time that this process had used.
+    /// CPU time in seconds that this process had used when the counters were read.
     own_s: f64,
 }
 
@@ -41,7 +41,6 @@ struct ListenQueueCounts {
 }
 
 impl HostSampler {
-    /// Reads the counters.
     pub fn start() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self {
@@ -51,7 +50,7 @@ impl HostSampler {
         }
     }
 
-    /// CPU time that this process has used since `start`.
+    /// Returns the CPU time in seconds that this process has used since `start`.
     pub fn own_s(&self) -> f64 {
         own_sample().used_s - self.own_s
     }
@@ -102,8 +101,8 @@ impl CpuTicks {
     }
 }
 
-/// Computes the share of the CPU time that was used by neither the processes of the run nor the bench.
-/// `theirs_s` is the CPU time that those used.
+/// Computes the share of the CPU time that was used by neither the processes of the run nor the bench. `theirs_s` is
+/// the CPU time of the run's processes and the bench.
 pub fn set_other_busy_share(around: &mut Surroundings, theirs_s: f64) {
     let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };
     around.other_busy_share = Some((busy - theirs_s / all_s).clamp(0.0, 1.0));
@@ -132,7 +131,7 @@ fn read_number(path: &str) -> Option<u64> {
 }
 
 /// Parses the first line of `/proc/stat` (proc(5)): user nice system idle iowait irq softirq steal.
-/// The time of guests is included in user.
+/// The time of a virtual machine's guest is already included in `user`.
 fn parse_ticks(stat: &str) -> Option<CpuTicks> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Option<Vec<u64>> = line.split_ascii_whitespace().take(8).map(|field| field.parse().ok()).collect();
@@ -159,7 +158,7 @@ fn parse_queues(netstat: &str) -> ListenQueueCounts {
     }
 }
 
-/// Returns the number of ports in the range `FIRST LAST`.
+/// Counts the ports from `FIRST` to `LAST`, including both.
 fn port_count(range: &str) -> Option<u64> {
     let mut ends = range.split_ascii_whitespace().map(|end| end.parse::<u16>().ok());
     let first = ends.next()??;
@@ -172,7 +171,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Text of a host with two processors. The rest of the file, which is not read, is cut off.
+    /// Beginning of `/proc/stat` of a host with two processors. The rest is left out, because it is
+    /// not read.
     const STAT: &str = "cpu  888996 149060 470843 1781472 8963 0 171658 4260 0 0\n\
                         cpu0 397289 64493 241820 939777 2225 0 90274 2107 0 0\nintr 22824410 0 0\n";
     const NETSTAT: &str = "TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPHPHits TCPReqQFullDrop\n\

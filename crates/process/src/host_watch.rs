@@ -2,8 +2,8 @@
 //! CPU time they use, and how long the run's own programs wait for a processor.
 //!
 //! A thread does this beside the load. It reads all processes at the beginning and at the end, and
-//! now and then in between. Four times per second it reads only the waits of the parties, which are
-//! few.
+//! now and then in between. Four times per second it reads only how long the parties' threads have
+//! waited, because these threads are few.
 use crate::host_processes::HostProcesses;
 use crate::host_sampler::HostSampler;
 use crate::server_processes::{ServerProcesses, listening_at};
@@ -16,20 +16,20 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two readings of the waits.
+/// Time between two readings of the parties' waits for a processor.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Number of windows at which the resolution is halved.
+/// Maximum number of rows. If there are more, each pair of adjacent rows is joined into one.
 const MAX_WINDOWS: usize = 256;
-/// New processes of the parties are looked for after so many windows, then after twice as many, and
-/// so on: a server starts most of them at the beginning of the load.
+/// Number of windows after which the parties' new processes are searched for. The interval doubles
+/// after each search, because a server starts most of its processes at the beginning of the load.
 const FIRST_SEARCH: u32 = 2;
 
 /// The processes that carry the mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parties {
-    /// This process is the source.
+    /// This process, which is the source.
     ThisProcess,
-    /// This process has started them.
+    /// The children of this process, which is the bench.
     Children,
 }
 
@@ -40,7 +40,7 @@ pub struct HostWatch {
     thread: Option<JoinHandle<HostLoad>>,
 }
 
-/// Observations of the host.
+/// Observations of a [`HostWatch`], for the run's record.
 #[derive(Clone, Debug, Default)]
 pub struct HostLoad {
     around: Surroundings,
@@ -49,9 +49,10 @@ pub struct HostLoad {
 }
 
 impl HostWatch {
-    /// Begins. `servers` are the addresses of the server under test and of other processes on the
-    /// way of the mail. They are looked up at once, which takes some milliseconds, so that the
-    /// search does not disturb the load.
+    /// Starts a thread that watches until the load ends. `servers` are the addresses of the server
+    /// under test and of other processes on the way of the mail. They are looked up before this
+    /// function returns, so that the search, which takes some milliseconds, does not disturb the
+    /// load.
     pub fn start(parties: Parties, servers: &[String]) -> Self {
         let (stop, stopped) = channel();
         let mut observer = Observer::new(parties, servers);
@@ -65,12 +66,14 @@ impl HostWatch {
             }
             observer.finish()
         };
-        // Without a thread nothing is known of the host, which is no reason to end the run.
+        // Ignore an error. Without the thread, the run's record only lacks the figures about the
+        // host.
         let thread = std::thread::Builder::new().name("host watch".to_owned()).spawn(watch).ok();
         Self { stop, thread }
     }
 
-    /// Ends the observation. Returns at once.
+    /// Ends the observation but does not wait for the thread. The work after the load is then not
+    /// counted.
     pub fn load_ended(&self) {
         // Ignore the error, because the thread may have ended already.
         let _ = self.stop.send(());
@@ -91,14 +94,13 @@ impl HostLoad {
     }
 }
 
-/// The state of the thread.
 #[derive(Debug)]
 struct Observer {
     parties: Parties,
     servers: Vec<ServerProcesses>,
     sampler: HostSampler,
     first: HostProcesses,
-    /// Processes that belong to the run or to the server, also those that have ended.
+    /// Processes that belong to the run or to the server, including those that have ended.
     kin: BTreeSet<u32>,
     run_queue: RunQueue,
     windows: Windows,
@@ -136,10 +138,10 @@ impl Observer {
         self.windows.add(row);
     }
 
-    /// Finds the processes of the run and of the server.
+    /// Finds the processes of the run and of the server, so that none of them counts as foreign.
     fn search(&mut self, all: &HostProcesses) {
-        // Other processes of mailrun are a sink or a relay of this run, or another run. Nobody can
-        // tell, so they are not foreign.
+        // Other processes of mailrun are a sink or a relay of this run, or another run. These cases
+        // cannot be distinguished, so none of the processes is foreign.
         let own = all.family(&all.namesakes(id()));
         let servers: BTreeSet<u32> = self.server_roots().collect();
         let server = all.family(&servers);
@@ -202,12 +204,13 @@ fn network_namespace(process: &str) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/net")).ok()
 }
 
-/// Control groups that belong to the server alone.
+/// Control groups that belong to the server alone. A process in one of them is not foreign.
 #[derive(Debug)]
 struct ControlGroups(Vec<String>);
 
 impl ControlGroups {
-    /// Returns the groups of these processes, without those that have this process, too.
+    /// Returns the control groups of these processes. Leaves out groups that also contain this
+    /// process, because they do not belong to the server alone.
     fn of(processes: impl Iterator<Item = u32>) -> Self {
         let own = control_group("self").unwrap_or_default();
         let groups = processes.filter_map(|pid| control_group(&pid.to_string()));
@@ -246,9 +249,9 @@ struct RunQueue {
 }
 
 impl RunQueue {
-    /// Returns the waits since the last reading. A message passes one process of each name, and one
-    /// thread of it, so only the one that waited longest counts. A thread that is new has no waits
-    /// yet.
+    /// Returns the waits since the last reading. A message passes through one thread of one process
+    /// of each name, so only the longest wait of each name counts. A new thread counts from its
+    /// second reading on.
     fn sample(&mut self) -> WaitRow {
         let before = std::mem::take(&mut self.last);
         let mut row = WaitRow::default();
@@ -279,7 +282,7 @@ fn thread_waits(pid: u32) -> Vec<(u32, u64)> {
 }
 
 /// Parses `/proc/PID/task/TID/schedstat`: the time on a processor, the time of waiting for one, and
-/// the number of time slices. Returns the second.
+/// the number of time slices. Returns the time of waiting, in nanoseconds.
 fn parse_schedstat(text: &str) -> Option<u64> {
     let fields: Option<Vec<u64>> = text.split_ascii_whitespace().map(|field| field.parse().ok()).collect();
     match fields?[..] {
@@ -288,11 +291,11 @@ fn parse_schedstat(text: &str) -> Option<u64> {
     }
 }
 
-/// Rows of waits, of limited number.
+/// Rows of waits, whose number stays limited however long the load lasts.
 #[derive(Debug)]
 struct Windows {
     rows: Vec<WaitRow>,
-    /// Readings that make a row. It is doubled each time that there are too many rows.
+    /// Number of readings that make a row. It doubles each time that there are too many rows.
     width: usize,
     /// Readings of the row that is not complete yet.
     pending: Vec<WaitRow>,
@@ -303,9 +306,10 @@ impl Windows {
         Self { rows: Vec::new(), width: 1, pending: Vec::new() }
     }
 
-    /// Adds a reading, which is one `WINDOW` after the last.
+    /// Adds a reading, which the caller takes at the end of each `WINDOW`.
     fn add(&mut self, row: WaitRow) {
-        // A reading that came late covers more time, but no message can wait longer in a window.
+        // A late reading covers more time than a window, but no message can wait for longer than
+        // the window in it.
         let waited_ms = row.waited_ms.min(WINDOW.as_secs_f64() * 1e3);
         self.pending.push(WaitRow { waited_ms: (waited_ms * 1e3).round() / 1e3 });
         if self.pending.len() >= self.width {
@@ -319,7 +323,7 @@ impl Windows {
         }
     }
 
-    /// Returns the length of a row, and the rows.
+    /// Returns the length of a row in seconds, and the rows.
     fn finish(mut self) -> (f64, Vec<WaitRow>) {
         if !self.pending.is_empty() {
             self.rows.push(joined(&self.pending));
@@ -406,7 +410,7 @@ mod tests {
             foreign.unknown.contains("nothing listens") && load.processes.iter().all(|row| !row.foreign),
             "{foreign:?}"
         );
-        // Now the loop is the server itself.
+        // If the loop is the server itself, it is not foreign.
         let mut observer = Observer::new(Parties::ThisProcess, &[]);
         observer.servers = vec![ServerProcesses::Here(BTreeSet::from([stranger.0]))];
         await_ticks(stranger.0, 20);

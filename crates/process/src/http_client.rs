@@ -35,9 +35,7 @@ pub struct HttpClient {
 /// An HTTP response that was received completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
-    /// HTTP status, such as 200.
     pub status: StatusCode,
-    /// The whole body.
     pub body: Bytes,
 }
 
@@ -58,7 +56,6 @@ impl HttpClient {
         Ok(Self { authority, prefix: prefix.to_owned(), response_timeout, max_response_bytes })
     }
 
-    /// Returns `HOST:PORT` of the server.
     #[must_use]
     pub fn authority(&self) -> &str {
         self.authority.as_str()
@@ -89,7 +86,8 @@ impl HttpClient {
     }
 
     /// Sends `count` requests for `path` one after another on one connection. Calls `begin` just
-    /// before each request is sent, and `take` with its result as soon as the answer has arrived.
+    /// before each request is sent. As soon as the answer has arrived, passes it to `take` together
+    /// with the result of `begin`.
     ///
     /// # Errors
     /// Fails under the same conditions as [`Self::get`].
@@ -120,7 +118,8 @@ impl HttpClient {
 
     async fn handshake(&self) -> Result<SendRequest<Empty<Bytes>>> {
         let (sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await?;
-        // The request reports any error of the connection. The task ends with the runtime.
+        // Ignore the task's result, because the request reports any error of the connection. The
+        // task ends with the runtime.
         tokio::spawn(connection);
         Ok(sender)
     }
@@ -145,7 +144,8 @@ impl HttpClient {
     }
 }
 
-/// Says why there is no connection, in the words of the system.
+/// Error of a connection that could not be made. Its text is the system's own, such as `Connection
+/// refused`.
 #[derive(Debug)]
 struct ConnectError(io::Error);
 
@@ -157,7 +157,8 @@ impl fmt::Display for ConnectError {
 
 impl Error for ConnectError {}
 
-/// True if nothing listens at the address of the server.
+/// Returns true if nothing listens at the address of the server, for example because the server is
+/// still starting.
 pub fn is_refused(error: &anyhow::Error) -> bool {
     error.downcast_ref::<ConnectError>().is_some_and(|error| is_not_listening(&error.0))
 }

@@ -7,8 +7,8 @@
 //! that many connections.
 //!
 //! A web page in a browser can make its own domain name point to this host (DNS rebinding) and then
-//! read what is served here. Requests of such a page carry that name. The server therefore answers
-//! only requests for an IP address, for `localhost` or for its configured names.
+//! read the answers of this server. Requests of such a page carry that name. The server therefore
+//! answers only requests for an IP address, for `localhost` or for its configured names.
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
-/// Maximum number of concurrent connections.
+/// Maximum number of concurrent connections. A further connection displaces the oldest.
 pub const CONNECTION_LIMIT: usize = 64;
 /// Time limit for receiving a request's header, and for the pause between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +39,8 @@ const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Maximum number of concurrent requests that wait for other threads.
+/// Maximum number of threads for the blocking work of requests. Further work waits until one of
+/// them is free.
 const MAX_BLOCKING_THREADS: usize = 4;
 
 /// Names that requests may use for this server, in addition to IP addresses and `localhost`.
@@ -47,7 +48,7 @@ const MAX_BLOCKING_THREADS: usize = 4;
 pub struct HostNames(Vec<String>);
 
 impl HostNames {
-    /// Creates the list from the given names and this host's own name.
+    /// Creates the list from the given names, this host's own name and `localhost`.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let names = names.into_iter().map(normalized).chain([normalized(&own), "localhost".to_owned()]);
@@ -142,7 +143,7 @@ pub fn serve(
     Ok(address)
 }
 
-/// State of the checks that come before all routes.
+/// State of the check of host names, which comes before all routes.
 struct RequestGuard {
     names: HostNames,
     counters: Arc<HttpCounters>,
@@ -166,7 +167,7 @@ async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: 
 /// Accepts connections until the process ends.
 async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    // The oldest connection comes first.
+    // The oldest connection comes first, because it is displaced first.
     let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTION_LIMIT);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -197,7 +198,7 @@ async fn serve_connection(stream: TcpStream, routes: Router) {
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    // Ignore errors of a single client's connection.
+    // Ignore errors, because they concern only this client.
     let _ = connection.await;
 }
 

@@ -1,7 +1,7 @@
-//! Counts SIGINT and SIGTERM. The first signal asks to stop with a report, the second to report
-//! immediately what is known, and the third to stop without a report. SIGHUP, for example of a
-//! terminal that was closed, asks to stop with a report, too. In processes that watch for it with
-//! `SighupWatch`, it asks to read files again.
+//! Counts the signals SIGINT and SIGTERM. The first signal asks to stop with a report, the second
+//! to report immediately what is known, and the third to stop without a report. SIGHUP, for example
+//! from a terminal that was closed, asks to stop with a report as well. In processes that watch for
+//! it with `SighupWatch`, it asks to read files again.
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow};
 use std::io;
@@ -26,7 +26,7 @@ pub enum StopRequest {
     Quit,
 }
 
-/// Interval at which a task that waits for a signal checks for it.
+/// Interval at which a waiting task checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// After the third signal, the rest of the process and its child processes have this long to end by
@@ -36,14 +36,14 @@ const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of file descriptors that a runtime needs to watch for signals.
 const RUNTIME_DESCRIPTORS: usize = 8;
 
-/// The numbers of SIGHUP, SIGINT and SIGTERM.
+/// Numbers of the signals by which a user ends a process: SIGHUP, SIGINT and SIGTERM.
 const USER_SIGNALS: [i32; 3] = [1, 2, 15];
 
-/// If a signal was sent to several processes, this process may count it later than another process
-/// is ended by it. This is the longest delay that is expected.
+/// A signal that was sent to several processes may end another process before this process counts
+/// it. This is the longest delay that is expected.
 const SHARED_SIGNAL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Interval at which to check for that signal.
+/// Interval at which to check for such a signal.
 const SHARED_SIGNAL_POLL: Duration = Duration::from_millis(5);
 
 /// The exit status of an interrupted command: 128 + SIGINT.
@@ -116,7 +116,7 @@ impl Interrupt {
         Ok(Self { watch, signals_before, terminations_before })
     }
 
-    /// Returns what the user has asked for so far.
+    /// Returns the user's strongest request so far. Further signals can only strengthen it.
     pub fn requested(&self) -> StopRequest {
         match self.watch.signals.load(Ordering::Relaxed) - self.signals_before {
             0 => StopRequest::Nothing,
@@ -187,13 +187,14 @@ fn ignores_hangup(status: &str) -> bool {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
 }
 
-/// Checks that enough file descriptors are free for a runtime. Without those for its signals, tokio
-/// would panic.
+/// Checks that enough file descriptors are free for a runtime. Without the descriptors for its
+/// signals, tokio would panic.
 fn check_descriptors() -> Result<()> {
     let sockets: io::Result<Vec<_>> = (0..RUNTIME_DESCRIPTORS / 2).map(|_| UnixStream::pair()).collect();
     sockets.map(drop).map_err(|error| anyhow!("cannot watch for signals: {}. Raise `ulimit -n`.", reason(&error)))
 }
 
+/// Notices SIGHUP in a process that reads its files again when the signal arrives.
 #[derive(Clone, Debug)]
 pub struct SighupWatch(Arc<AtomicBool>);
 

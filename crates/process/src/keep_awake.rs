@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 /// i32.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// State for the records of this process.
+/// State that the records of this process report.
 static STATE: OnceLock<KeepAwake> = OnceLock::new();
 
 /// When the processors are kept awake.
@@ -48,7 +48,7 @@ pub fn keep_awake(mode: KeepAwakeMode, is_usual: bool) -> Result<AwakeProcessors
     Ok(awake)
 }
 
-/// Returns the state for records. Returns `None` in a command without `--keep-awake`.
+/// Returns the state that a run record reports. Returns `None` in a command without `--keep-awake`.
 pub fn state() -> Option<KeepAwake> {
     STATE.get().copied()
 }

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 /// Form of a process's progress reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LiveMode {
-    /// The dashboard where a person sits before a terminal that is large enough, else the line.
+    /// The dashboard if a person sits at a terminal that is large enough, otherwise the line.
     #[value(skip)]
     Auto,
-    /// The dashboard wherever it can be drawn, else the line.
+    /// The dashboard if it can be drawn, otherwise the line.
     #[value(skip)]
     Dashboard,
     /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
@@ -43,15 +43,16 @@ pub enum LiveEvent {
     },
     /// The MADES endpoint serves its outbox.
     Ready {
-        /// Addresses on which it listens. Empty if it does not listen.
+        /// Addresses on which the endpoint listens. Empty if it does not listen.
         amqp: Vec<String>,
     },
-    /// The process's figures so far.
+    /// The process's figures so far, every 250 ms.
     Progress(LiveProgress),
     /// The latest error. A process reports an error only if it differs from the one that it
     /// reported before.
     Error {
-        /// Code, phase and text of the error. The text comes from a peer.
+        /// Code, phase and text of the error. The text comes from a peer, so it may contain
+        /// anything.
         text: String,
     },
     /// The process could not write its record to the file.
@@ -62,12 +63,12 @@ pub enum LiveEvent {
     },
     /// The process has written its files and exits next.
     Done,
-    /// An event that only a newer version knows.
+    /// An event of a newer version, which this version ignores.
     #[serde(other)]
     Unknown,
 }
 
-/// Progress of a process. A figure that is not known is 0.
+/// Progress of a process, in which an unknown figure is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveProgress {
@@ -75,13 +76,12 @@ pub struct LiveProgress {
     pub elapsed_s: f64,
     /// Messages that were due in an open loop. 0 in a closed loop.
     pub due: u64,
-    /// Messages that the source has created.
     pub created: u64,
-    /// Messages handed over to the server.
+    /// Messages that the source has handed over to the server, answered or not.
     pub sent: u64,
     /// Messages that the server has accepted with 250.
     pub accepted: u64,
-    /// Messages that have reached the sink.
+    /// Messages that have reached the sink, including copies and mail of others.
     pub delivered: u64,
     /// Recipients of the messages that were accepted or, for a sink, delivered.
     pub recipients: u64,
@@ -94,7 +94,7 @@ pub struct LiveProgress {
     pub bytes: u64,
     /// Refusals, broken connections and time-outs.
     pub errors: u64,
-    /// Sessions that may be open at a time.
+    /// Number of sessions that the source may have open at a time.
     pub sessions: u64,
     /// Number of messages to create, or 0 if there is no such limit.
     pub goal_messages: u64,
@@ -106,9 +106,8 @@ pub struct LiveProgress {
     /// Seconds for which the process still waits for outstanding messages if nothing more arrives.
     /// 0 while messages are being created.
     pub waits_s: f64,
-    /// Messages that the server has rejected.
     pub rejected: u64,
-    /// Messages whose session failed.
+    /// Messages that failed together with their session.
     pub failed: u64,
     /// Percentiles of the latency in the recent past.
     pub now: LiveTimes,
@@ -116,19 +115,15 @@ pub struct LiveProgress {
     pub run: LiveTimes,
 }
 
-/// Percentiles of a latency in milliseconds.
+/// Percentiles of a latency in milliseconds: from the median (`p50`) to the 99.9th percentile
+/// (`p999`), and the longest latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveTimes {
-    /// Median.
     pub p50_ms: f64,
-    /// 95th percentile.
     pub p95_ms: f64,
-    /// 99th percentile.
     pub p99_ms: f64,
-    /// 99.9th percentile.
     pub p999_ms: f64,
-    /// The longest latency.
     pub max_ms: f64,
 }
 
@@ -146,7 +141,7 @@ impl LiveTimes {
 }
 
 impl LiveMode {
-    /// Returns true if the progress is shown to a person.
+    /// Returns true if the progress is shown to a person, as a line or as the dashboard.
     pub fn is_shown(self) -> bool {
         matches!(self, Self::Auto | Self::Dashboard | Self::Line)
     }
@@ -158,7 +153,7 @@ impl LiveEvent {
         serde_json::to_string(self).expect("an event has no keys that JSON lacks")
     }
 
-    /// Parses a line. Returns `None` if the line is not an event.
+    /// Parses a line of a party's output. Returns `None` if the line is not an event.
     pub fn from_line(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }

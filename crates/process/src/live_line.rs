@@ -24,7 +24,7 @@ const DRAW_INTERVAL: Duration = Duration::from_millis(125);
 /// Window over which a rate is computed. It is long enough for a steady figure and short enough to
 /// show a stall.
 const RATE_WINDOW_S: f64 = 1.0;
-/// Assumed width of a terminal that does not tell its width.
+/// Assumed width in columns of a terminal that does not tell its width.
 const DEFAULT_WIDTH: usize = 80;
 const MIN_BAR_COLUMNS: usize = 8;
 const MAX_BAR_COLUMNS: usize = 24;
@@ -39,20 +39,20 @@ pub(crate) enum LinePart {
     Rate,
     Errors,
     Count,
-    /// The goal of the run, or what it waits for.
+    /// The goal of the run, or a sentence about a wait. It is never left out.
     Goal,
 }
 
 /// A progress line before it is fitted to the width of a terminal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveLine {
-    /// Share of the goal that is reached. `None` means that no bar is drawn.
+    /// Share of the goal that is reached: 1 is the whole goal. `None` means that no bar is drawn.
     share: Option<f64>,
     parts: Vec<(LinePart, String)>,
 }
 
 impl LiveLine {
-    /// Creates a line that is a single sentence.
+    /// Creates a line that is a single sentence, for example about a wait.
     pub fn sentence(share: Option<f64>, text: impl Into<String>) -> Self {
         Self { share, parts: vec![(LinePart::Goal, text.into())] }
     }
@@ -89,7 +89,7 @@ impl LiveLine {
         Self { share: share(progress, done), parts }
     }
 
-    /// Creates the line of a MADES bench.
+    /// Creates the line of a MADES bench, which counts delivered messages and messages in transit.
     pub fn of_mades(progress: &LiveProgress, rate_per_s: f64) -> Self {
         let line = Self::of(progress, progress.delivered, "delivered", rate_per_s);
         line.with_detail(progress.open, "in transit")
@@ -107,7 +107,7 @@ impl LiveLine {
         line.with_part(LinePart::Count, format!("about {} left", whole_seconds(left_s)))
     }
 
-    /// Puts a title in front of the line.
+    /// Puts a title in front of the line, such as the name of a run in a series.
     pub fn with_title(mut self, title: &str) -> Self {
         self.parts.insert(0, (LinePart::Detail, title.to_owned()));
         self
@@ -133,7 +133,8 @@ impl LiveLine {
         self.joined(LinePart::Median, " · ")
     }
 
-    /// Returns the line's sentence if the line only says what is waited for.
+    /// Returns the sentence of a line that only says for what the run waits. Returns `None` for any
+    /// other line.
     pub fn wait(&self) -> Option<String> {
         match self.parts.iter().rfind(|(part, _)| *part == LinePart::Goal) {
             Some((_, text)) if self.parts.iter().all(|(part, _)| matches!(part, LinePart::Goal | LinePart::Detail)) => {
@@ -149,7 +150,8 @@ impl LiveLine {
         kept.collect::<Vec<_>>().join(separator)
     }
 
-    /// Fits the line to a width in columns.
+    /// Fits the line to a width in columns. Shortens the bar first, and then leaves out parts, the
+    /// least important first.
     pub(crate) fn fit(&self, width: usize, letters: CharacterSet) -> String {
         let separator = match letters {
             CharacterSet::Utf8 => " · ",
@@ -204,7 +206,7 @@ impl RemainingWait {
     }
 }
 
-/// For example `sent 3,000; waiting for 22 at the sink, at most 8 s more`.
+/// Describes a wait, for example `sent 3,000; waiting for 22 at the sink, at most 8 s more`.
 pub fn waiting_text(sent: u64, what: &str, left_s: f64) -> String {
     format!("sent {}; waiting for {what}, at most {} more", count(sent), whole_seconds(left_s.ceil()))
 }
@@ -249,7 +251,8 @@ pub struct RateWindow {
 }
 
 impl RateWindow {
-    /// Adds a count. `at_s` is the second at which it was reported.
+    /// Adds a count that was reported at the time `at_s`, and drops counts that the window no
+    /// longer needs.
     pub fn add(&mut self, at_s: f64, done: u64) {
         self.steps.push_back((at_s, done));
         while self.steps.len() > 2 && self.steps[1].0 <= at_s - RATE_WINDOW_S {
@@ -273,7 +276,7 @@ impl RateWindow {
     }
 }
 
-/// Progress lines for a standard error that is not a terminal.
+/// Output of progress if standard error is not a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonTerminalOutput {
     /// A line every five seconds.
@@ -282,27 +285,23 @@ pub enum NonTerminalOutput {
     Nothing,
 }
 
-/// Where the progress line is shown.
+/// Destination of the progress line.
 #[derive(Debug)]
 pub enum LineDisplay {
     /// A terminal with a line that is redrawn in place.
     Terminal(TerminalLine),
     /// A file or a pipe, to which a line is written every five seconds.
-    Lines {
-        /// Time of the last line.
-        written_at: Instant,
-    },
+    Lines { written_at: Instant },
     /// No output.
     Nothing,
 }
 
-/// The progress line on a terminal.
 #[derive(Debug)]
 pub struct TerminalLine {
     charset: CharacterSet,
-    /// Set if the terminal does not support escape sequences.
+    /// Set if the terminal does not support escape sequences. The line is then erased with blanks.
     is_dumb: bool,
-    /// Width of the line that is on the terminal.
+    /// Width of the line that is on the terminal, or 0 if there is no line.
     columns: usize,
     drawn_at: Option<Instant>,
 }
@@ -323,7 +322,8 @@ impl LineDisplay {
         }
     }
 
-    /// Returns true if the previous line is no longer recent. The line of now then counts as shown.
+    /// Returns true if the previous line is no longer recent. The caller must then show a line,
+    /// because the interval starts anew.
     pub fn take_turn(&mut self) -> bool {
         let now = Instant::now();
         match self {
@@ -334,7 +334,7 @@ impl LineDisplay {
         true
     }
 
-    /// Shows a line. Does nothing if the previous line is still recent.
+    /// Shows a line, unless the previous line is still recent.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         if !self.take_turn() {
             return;
@@ -409,7 +409,7 @@ struct LogDisplay {
 }
 
 impl ServerLiveLine {
-    /// Creates the line that `live` asks for. `log` draws it.
+    /// Creates the line if `live` and the terminal allow one. The thread of `log` draws it.
     pub fn new(live: LiveMode, log: &LogWriter) -> Self {
         let display = LineDisplay::on_stderr(live, NonTerminalOutput::Nothing);
         let letters = match &display {
@@ -438,14 +438,16 @@ impl Drop for ServerLiveLine {
     }
 }
 
-/// For example `12 s · 5,000 accepted · 498 msg/s · 4,950 delivered, 490 per second · 50 queued`.
+/// Makes the line of a relay, for example `12 s · 5,000 accepted · 498 msg/s · 4,950 delivered, 490
+/// per second · 50 queued`.
 fn relay_line(progress: &LiveProgress, accepted_per_s: f64, delivered_per_s: f64) -> LiveLine {
     let line = LiveLine::of(progress, progress.accepted, "accepted", accepted_per_s);
     let delivered = format!("{} delivered, {} per second", count(progress.delivered), per_second(delivered_per_s));
     line.with_part(LinePart::Tail, delivered).with_part(LinePart::Tail, format!("{} queued", count(progress.open)))
 }
 
-/// Returns the width of the terminal on standard error.
+/// Returns the width of the terminal on standard error, or `DEFAULT_WIDTH` if the terminal does not
+/// tell it.
 fn width() -> usize {
     let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     if columns == 0 { DEFAULT_WIDTH } else { columns }
@@ -554,7 +556,7 @@ mod tests {
     fn a_rate_looks_back_one_second() {
         let mut window = RateWindow::default();
         for quarter in 0..20_u64 {
-            // A thousand per second, and none in the last second.
+            // There are a thousand messages per second, but none in the last second.
             window.add(quarter as f64 / 4.0, (quarter * 250).min(3_750));
         }
         assert_eq!(window.per_s(), 0.0);

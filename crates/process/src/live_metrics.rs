@@ -14,14 +14,14 @@ use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-/// Whose metrics are served.
+/// Names for the process whose metrics are served.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredParty {
-    /// Name of the process, such as `source`.
+    /// Name of the process in the line that says where its metrics are, such as `source`.
     pub name: &'static str,
-    /// Beginning of the names of its metrics.
+    /// Prefix of the names of its metrics, such as `mailrun_source_`.
     pub prefix: &'static str,
-    /// The stage until which latencies are measured.
+    /// Stage until which latencies are measured, such as `accepted`.
     pub stage: &'static str,
 }
 
@@ -62,13 +62,13 @@ async fn load_metrics(State(latest): State<Arc<Mutex<LatestFigures>>>) -> Respon
     response(text)
 }
 
-/// Turns the text of metrics into an HTTP response.
+/// Makes an HTTP response with the content type of Prometheus' text format.
 pub fn response(text: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-/// Formats counters and the latencies until stages. Each counter has a name without the prefix, its
-/// meaning and its value.
+/// Formats counters and, for each stage, the latencies until it. A counter consists of its name
+/// without the prefix, its meaning and its value.
 pub fn counters_text(
     prefix: &'static str,
     counters: &[(&str, &str, u64)],

@@ -37,9 +37,9 @@ pub fn is_loopback(server: &Endpoint) -> bool {
     server.ip().is_none_or(|address| address.to_canonical().is_loopback())
 }
 
-/// Returns true if an interface of this host has the address. When the kernel sends to an address
-/// of its own, it sends from the same address. Binding to the address would prove nothing if
-/// `ip_nonlocal_bind` is set.
+/// Returns true if an interface of this host has the address. Finds out from which address the
+/// kernel would send to it: for an address of its own, this is the same address. Binding to the
+/// address would prove nothing if `ip_nonlocal_bind` is set.
 pub fn is_of_this_host(ip: IpAddr) -> bool {
     let from = |any: IpAddr| {
         let socket = UdpSocket::bind((any, 0))?;

@@ -22,14 +22,14 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// Maximum number of bytes that wait to be written: some thousands of lines.
 const BUFFER_LIMIT: usize = 1 << 20;
-/// Time that `flush` waits for the rest of the lines.
+/// Time that `flush` waits at most, because the reader may never read the remaining lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Removes the status line below the log.
+/// Escape sequence that removes the status line below the log.
 const ERASE: &[u8] = b"\r\x1b[K";
 /// Pause before the next try if the reader has made the pipe non-blocking and the pipe is full.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// A handle for the writer's thread. Clones share the same thread.
+/// A handle for the thread that writes. Clones share the same thread.
 #[derive(Clone)]
 pub struct LogWriter(Arc<LogBuffer>);
 
@@ -46,20 +46,21 @@ struct LogBuffer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogForm {
-    /// Lines are written as they come.
+    /// Lines are written unchanged.
     Lines,
-    /// Lines are written in the form that systemd's journal expects.
+    /// Lines are written in the form that systemd's journal expects, with the level as a prefix and
+    /// without the time.
     Journal,
 }
 
 #[derive(Default)]
 struct LogState {
     pending: Vec<u8>,
-    /// Set while the thread writes bytes that it has taken from `pending`.
+    /// Set while the thread writes bytes that it has taken from `pending`, so that `flush` waits
+    /// for these as well.
     is_writing: bool,
     /// Number of dropped lines that the log does not mention yet.
     unreported: u64,
-    /// The status line, which is shown below the log.
     status_line: String,
     is_status_new: bool,
 }
@@ -77,7 +78,7 @@ impl LogWriter {
         Self::start_in_form(File::from(stderr), BUFFER_LIMIT, form)
     }
 
-    /// Starts a thread that writes to `out`. Up to `limit` bytes can wait to be written.
+    /// Starts a thread that writes to `out`, for which up to `limit` bytes can wait.
     pub fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
         Self::start_in_form(out, limit, LogForm::Lines)
     }
@@ -92,7 +93,7 @@ impl LogWriter {
         Ok(writer)
     }
 
-    /// Writes a line that ends in LF. Drops the line if there is no room.
+    /// Writes a line that ends in LF, or drops and counts it if there is no room in the buffer.
     pub fn write_line(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         let text = printable(text.strip_suffix('\n').unwrap_or(&text));
@@ -108,8 +109,8 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Writes lines as they are, so they must not contain hidden characters. Waits until half of
-    /// the buffer is free, so that other lines take precedence.
+    /// Writes lines as they are. The caller must escape hidden characters. Waits until half of the
+    /// buffer is free, so that other lines take precedence.
     pub fn write_blocking(&self, lines: &[u8]) {
         let mut state = self.0.lock();
         while state.pending.len() > self.0.limit / 2 {
@@ -120,7 +121,7 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Returns the number of lines that could not be written.
+    /// Returns the number of lines that were dropped or could not be written.
     pub fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
@@ -171,7 +172,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Writes one event of the log as a whole line.
+/// Takes events from tracing-subscriber, which hands over each event as one whole line.
 pub struct LogEventWriter<'a>(&'a LogWriter);
 
 impl Write for LogEventWriter<'_> {
@@ -216,7 +217,7 @@ impl LogBuffer {
             drop(state);
             self.emptied.notify_all();
             if dropped_count > 0 {
-                // The dropped lines came after the lines of this batch.
+                // The dropped lines came after the lines of this batch, so mention them at its end.
                 let what = format!("log lines were dropped because nobody read them in time lines={dropped_count}");
                 batch.extend_from_slice(format_line("WARN", &what).as_bytes());
             }
@@ -280,7 +281,7 @@ mod tests {
             let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
             lines.take_while(|line| !line.starts_with("eee")).collect()
         });
-        // There is room again as soon as the reader has read something.
+        // A line finds room again as soon as the reader has read something.
         let lines: Vec<String> = loop {
             writer.write_line(end.as_bytes());
             writer.flush();

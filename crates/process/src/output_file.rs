@@ -18,10 +18,11 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Mode of a new file, from which the umask is subtracted.
 const NEW_FILE_MODE: u32 = 0o666;
 
-/// An output while it is being written.
+/// An output that is being written. It is complete only after `finish`.
 #[derive(Debug)]
 pub enum OutputFile {
-    /// A file under a temporary name. `finish` gives it its own name; dropping it deletes it.
+    /// A file under a temporary name. `finish` gives the file its final name, and dropping this
+    /// value deletes the file.
     New {
         /// The temporary file, in the directory of the final one.
         file: NamedTempFile,
@@ -32,13 +33,12 @@ pub enum OutputFile {
     Stream(File),
 }
 
-/// The kind of file that a path names.
 enum Place {
     File(PathBuf),
     Stream,
 }
 
-/// For example `cannot write DIR/run.json: No space left on device`.
+/// Makes an error such as `cannot write DIR/run.json: No space left on device`.
 pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
 }
@@ -64,12 +64,13 @@ pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     written.map_err(|error| cannot_write(path, &error))
 }
 
-/// True if the path is a name of standard output.
+/// Returns true if the path is a name of standard output, such as `-` or `/dev/stdout`.
 pub fn is_standard_output(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
-/// True if the path names a file, or can become one, and no FIFO, device or descriptor.
+/// Returns true if the path names a regular file or a file that can be created. Returns false for a
+/// FIFO, a device, a descriptor or a directory.
 pub fn is_file(path: &Path) -> bool {
     matches!(place(path), Ok(Place::File(_)))
 }
@@ -90,8 +91,8 @@ fn try_check(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Finds out what a path names. Follows symbolic links, so that a link stays and its target is
-/// replaced.
+/// Finds out whether a path names a file or a stream. Follows symbolic links, so that a link stays
+/// and its target is replaced.
 fn place(path: &Path) -> io::Result<Place> {
     if path.as_os_str().is_empty() {
         return Err(Errno::NOENT.into());
@@ -110,7 +111,8 @@ fn place(path: &Path) -> io::Result<Place> {
         Ok(_) => Ok(Place::Stream),
         Err(_) if path.as_os_str().as_bytes().ends_with(b"/") => Err(Errno::ISDIR.into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // A link may lead to a file that does not exist yet.
+            // A link may lead to a file that does not exist yet. Create the file there and keep the
+            // link.
             let target = fs::read_link(path).map(|target| parent(path).join(target));
             Ok(Place::File(target.unwrap_or_else(|_| path.to_owned())))
         }
@@ -123,7 +125,7 @@ fn parent(path: &Path) -> &Path {
 }
 
 impl OutputFile {
-    /// Begins to write an output. The directory must exist; [`check`] creates it.
+    /// Begins to write an output. Its directory must exist: [`check`] creates it.
     ///
     /// # Errors
     /// Returns an error if the output cannot be written. Opening a FIFO waits for its reader.
@@ -144,7 +146,7 @@ impl OutputFile {
         builder.prefix(&prefix).suffix(".part").permissions(Permissions::from_mode(NEW_FILE_MODE));
         let file = match builder.tempfile_in(parent(&path)) {
             Ok(file) => file,
-            // A file may be writable in a directory that is not.
+            // The file may be writable although its directory is not. Overwrite it in place.
             Err(_) if older.is_some() => return File::create(&path).map(Self::Stream),
             Err(error) => return Err(error),
         };
@@ -177,8 +179,8 @@ impl OutputFile {
     }
 }
 
-/// Opens a FIFO, a device or a descriptor. Standard output and error are not opened anew, because
-/// what follows there must come after this output, even in a file.
+/// Opens a FIFO, a device or a descriptor. Standard output and standard error are not opened anew.
+/// If they lead to a file, later output of the process must continue after this output.
 fn open_stream(path: &Path) -> io::Result<File> {
     if is_standard_output(path) {
         io::stdout().lock().flush()?;
@@ -207,7 +209,7 @@ impl Write for OutputFile {
 }
 
 /// A log that grows during a run. Unlike a result, it can be read meanwhile, and it stays if the
-/// process is killed. It replaces an older log with its first byte.
+/// process is killed. An older log is replaced when the first byte is written.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -242,11 +244,11 @@ impl Write for LogFile {
     }
 }
 
-/// Signal for a file above the limit, on all architectures but MIPS and PA-RISC.
+/// Number of the signal for a file above the size limit. MIPS and PA-RISC use other numbers.
 const SIGXFSZ: i32 = 25;
 
-/// Makes a write above the limit fail with EFBIG. Without this, SIGXFSZ ends the process without a
-/// word. Does nothing if there is no limit.
+/// Makes a write above the limit of file sizes (`ulimit -f`) fail with EFBIG. Without this, SIGXFSZ
+/// would end the process without an error message. Does nothing if there is no limit.
 ///
 /// # Errors
 /// Fails if the signal cannot be handled.

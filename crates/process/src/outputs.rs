@@ -20,13 +20,12 @@ use std::time::{Duration, SystemTime};
 /// Files to which a process writes its results.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
-    /// File for the run record.
+    /// File for the run record, in JSON.
     pub json: Option<PathBuf>,
     /// File for the ledger, which has a bit for each unit: a message for one recipient.
     pub ledger: Option<PathBuf>,
     /// File for the HdrHistogram interval log.
     pub hlog: Option<PathBuf>,
-    /// Form of the progress reports.
     pub live: LiveMode,
     /// Address on which live metrics are served over HTTP.
     pub http: Option<SocketAddr>,
@@ -38,9 +37,8 @@ impl Outputs {
         [&self.json, &self.ledger, &self.hlog].into_iter().flatten().try_for_each(|path| output_file::check(path))
     }
 
-    /// Writes the record and the ledger to their files, if there are any. If that fails, sends the
-    /// record as an event and returns the error. A sink has two ledgers: the units that arrived, and
-    /// those that bounced.
+    /// Writes the record and the ledger to their files, if there are any. If that fails, sends the record as an event
+    /// and returns the error. A sink has three ledgers, in the order of [`Ledger::write_arrivals`].
     pub fn write_or_report(&self, record: &Record, units: &[&Ledger], events: &EventOutput) -> Option<anyhow::Error> {
         let error = self.write(record, units).err()?;
         events.unwritten(record);
@@ -64,12 +62,12 @@ impl Outputs {
     }
 }
 
-/// Result of a source's or sink's run.
+/// Result of a source's or sink's run, whether or not its files could be written.
 #[derive(Debug)]
 pub struct FinishedRun {
     /// The record of the run. It is complete even if it could not be written.
     pub record: Record,
-    /// The first error of writing a file.
+    /// The first error of writing a file, which does not end the run.
     pub write_error: Option<anyhow::Error>,
 }
 
@@ -92,14 +90,14 @@ pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
     written.map_err(|error| cannot_write(path, &error))
 }
 
-/// Records latencies by second: in the record's series and, if requested, in the interval log.
+/// Records latencies per second in the record's series and, if requested, in an interval log.
 pub struct IntervalRecorder {
     /// Counts and latencies of each second, for the record.
     pub series: Series,
     tag: &'static str,
     log: Option<IntervalLog<BufWriter<OutputFile>>>,
     path: PathBuf,
-    /// The first error of writing the log.
+    /// The first error of writing the log. After it, nothing more is written.
     failure: Option<anyhow::Error>,
     /// Latencies since the last line of the log.
     interval: Latencies,
@@ -108,7 +106,7 @@ pub struct IntervalRecorder {
 }
 
 impl IntervalRecorder {
-    /// Starts to record. `now` is the start of the run, and `tag` names the stage in the log.
+    /// Starts to record at `now`, the start of the run. `tag` names the stage in the interval log.
     pub fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
         let log = hlog.map(|path| {
             let file = OutputFile::create(path).map_err(|error| cannot_write(path, &error))?;
@@ -250,7 +248,7 @@ pub fn set_zero(record: &mut Record, zero: Duration) {
     record.zero_at = unix.map(|unix| unix.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()).unwrap_or_default();
 }
 
-/// Describes the clock of this process's times.
+/// Describes the clock of this process: the boot of the host, and the offset from Unix time.
 pub(crate) fn clock_row() -> ClockRow {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let offset = unix.saturating_sub(mailrun_net::clock::now());
@@ -280,7 +278,7 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Creates a random run ID. With 128 bits, no two runs have the same.
+/// Creates a random run ID. It has 128 bits, so that no two runs have the same.
 pub fn new_run_id() -> Result<RunId> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;

@@ -23,12 +23,12 @@ pub const OPTIONS_FROM_STDIN: [&str; 2] = ["--options", "-"];
 pub struct PartyOptions {
     /// Words that are not options, such as the address of the server.
     arguments: Vec<String>,
-    /// The values of each option. A flag has none.
+    /// The values of each option by its long name. A flag has an empty list.
     options: BTreeMap<String, Vec<String>>,
 }
 
 impl PartyOptions {
-    /// Adds a word that is not an option.
+    /// Adds a word that is not an option, such as the address of the server.
     pub fn argument(mut self, value: impl ToString) -> Self {
         self.arguments.push(value.to_string());
         self
@@ -40,7 +40,7 @@ impl PartyOptions {
         self
     }
 
-    /// Sets an option to a single value. `None` removes the option.
+    /// Sets an option to a single value, or removes the option if `value` is `None`.
     pub fn with_some(mut self, name: &str, value: Option<impl ToString>) -> Self {
         self.options.remove(name);
         match value {
@@ -49,7 +49,7 @@ impl PartyOptions {
         }
     }
 
-    /// Sets a flag, or leaves it as it is if `is_set` is false.
+    /// Sets a flag if `is_set` is true. Otherwise leaves the options unchanged.
     pub fn flag(mut self, name: &str, is_set: bool) -> Self {
         if is_set {
             self.options.insert(name.to_owned(), Vec::new());
@@ -57,20 +57,18 @@ impl PartyOptions {
         self
     }
 
-    /// Adds other options. They replace options of the same names.
+    /// Adds other options, which replace options of the same names.
     pub fn and(mut self, more: Self) -> Self {
         self.arguments.extend(more.arguments);
         self.options.extend(more.options);
         self
     }
 
-    /// Removes the options with these names.
     pub fn without(mut self, names: &[&str]) -> Self {
         self.options.retain(|name, _| !names.contains(&name.as_str()));
         self
     }
 
-    /// Returns true if the option or flag is set.
     pub fn has(&self, name: &str) -> bool {
         self.options.contains_key(name)
     }
@@ -85,7 +83,7 @@ impl PartyOptions {
         self.options.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
     }
 
-    /// Returns the options as words of a command line.
+    /// Returns the options as a user would type them, for example `--messages=200`.
     pub fn words(&self) -> Vec<String> {
         let option = |(name, values): (&String, &Vec<String>)| match values.as_slice() {
             [] => vec![format!("--{name}")],
@@ -99,7 +97,7 @@ impl PartyOptions {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads a document.
+    /// Reads a document that `to_json` made.
     ///
     /// # Errors
     /// Returns an error if the text is longer than 1 MiB or is not such a document.
@@ -108,13 +106,13 @@ impl PartyOptions {
     }
 }
 
-/// Returns the name under which users type a value of an option.
+/// Returns the name by which users type a value of an option, for example `constant`.
 pub fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// The options that the user typed, by the names of their arguments. A command must have this as a
-/// field before all others.
+/// The options that the user typed, by the names of their arguments. A command must have this as
+/// its first field, because clap removes values from the matches as it fills the fields.
 #[derive(Clone, Debug, Default)]
 pub struct TypedOptions(BTreeMap<String, Vec<String>>);
 

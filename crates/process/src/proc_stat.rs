@@ -1,4 +1,4 @@
-//! Reads what `/proc` tells about processes (proc(5)).
+//! Reads the entries of processes in `/proc` (proc(5)).
 use std::fs;
 
 /// A process as `/proc/PID/stat` describes it. Times are in clock ticks.
@@ -8,17 +8,19 @@ pub struct ProcessStat {
     /// `Z` or `X` if the process has ended.
     pub state: char,
     pub parent: u32,
-    /// Process group and session, by the process that leads them.
+    /// ID of the process group. It is the PID of the process that leads the group. The ID of the
+    /// session is the PID of its leader as well.
     pub group: u32,
     pub session: u32,
-    /// Page faults, minor and major.
+    /// Sum of minor and major page faults.
     pub faults: u64,
     pub user: u64,
     pub sys: u64,
     /// Time of ended children that the process has waited for.
     pub children_user: u64,
     pub children_sys: u64,
-    /// Start of the process, counted from the boot.
+    /// Start of the process, counted from the boot. A later process with the same ID has a
+    /// different start.
     pub started: u64,
     pub resident_pages: u64,
 }
@@ -50,7 +52,7 @@ impl ProcessStat {
         })
     }
 
-    /// Returns `None` if the process is gone.
+    /// Reads the entry of a process. Returns `None` if the process is gone.
     pub fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
@@ -61,14 +63,14 @@ pub(crate) fn name(stat: &str) -> Option<&str> {
     Some(stat.rsplit_once(')')?.0.split_once('(')?.1)
 }
 
-/// Returns the bytes that the process `pid` caused to be read from storage, and to be written to it. Returns `None` if the
-/// kernel does not show them.
+/// Returns the bytes that the process `pid` caused to be read from storage and to be written to storage. Returns `None`
+/// if the kernel does not show them.
 pub fn storage_bytes(pid: u32) -> Option<(u64, u64)> {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     Some((field(&io, "read_bytes:")?, field(&io, "write_bytes:")?))
 }
 
-/// Returns the IDs of all processes.
+/// Returns the IDs of all processes that `/proc` shows.
 pub fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

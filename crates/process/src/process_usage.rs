@@ -12,9 +12,7 @@ use std::fs;
 /// process that has ended, and if the kernel does not show them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessUsage {
-    /// CPU time in user mode.
     pub user_s: f64,
-    /// CPU time in the kernel.
     pub sys_s: f64,
     /// Resident memory at the time of the reading.
     pub rss_bytes: Option<u64>,
@@ -33,7 +31,8 @@ impl ProcessUsage {
         party.write_bytes = party.write_bytes.max(self.write_bytes);
     }
 
-    /// Adds the resources of `other`, a process that ran after this one.
+    /// Adds the resources of `other`, a process that ran after this one. The peak memory is the
+    /// larger of the two peaks, and the current memory is `other`'s.
     pub fn plus(self, other: Self) -> Self {
         Self {
             user_s: self.user_s + other.user_s,
@@ -45,7 +44,7 @@ impl ProcessUsage {
     }
 
     /// Returns the resources that were used since `earlier`, a reading of the same process. The
-    /// peak memory is still that since the start of the process.
+    /// peak memory still counts from the start of the process.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {

@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 ///
 /// # Errors
 ///
-/// Returns an error if the kernel does not tell.
+/// Returns an error if sched_getaffinity(2) fails.
 pub fn available() -> io::Result<u32> {
     Ok(sched_getaffinity(None)?.count())
 }

@@ -11,12 +11,12 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// Programs that only pass connections on, for example into a container. What they start or use
-/// says nothing about the server behind them.
+/// Programs that only pass connections on, for example into a container. Their children and their
+/// CPU time say nothing about the server behind them.
 const FORWARDERS: [&str; 8] =
     ["docker-proxy", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "ssh", "kubectl", "socat"];
 
-/// Where the server is that listens at an address.
+/// Place of the server that listens at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerProcesses {
     /// These processes of this host hold the listening socket.
@@ -65,15 +65,16 @@ fn listening_at_any(endpoints: &[Endpoint]) -> ServerProcesses {
     };
     match () {
         () if holders.is_empty() => ServerProcesses::Unknown("its process may not be looked at"),
-        // Such a socket is held for a server that starts later.
+        // The first process holds a listening socket for a server that it starts later (socket
+        // activation).
         () if holders.contains(&1) => ServerProcesses::Unknown("the first process of the host listens for it"),
         () if holders.iter().any(is_forwarder) => ServerProcesses::Unknown("its port is forwarded"),
         () => ServerProcesses::Here(holders),
     }
 }
 
-/// Returns true if the process has one of these sockets open. Descriptors of other users' processes
-/// cannot be read.
+/// Returns true if the process has one of these sockets open. The descriptors of other users'
+/// processes cannot be read, so such a process never counts.
 fn holds(pid: u32, inodes: &BTreeSet<u64>) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let mut targets = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -100,8 +101,8 @@ fn tcp_listeners(table: &str, wanted: SocketAddr) -> Vec<u64> {
     table.lines().skip(1).filter_map(row).collect()
 }
 
-/// Returns true if a socket that is bound to `bound` accepts connections to `wanted`. A socket of
-/// `::` usually accepts IPv4 as well.
+/// Returns true if a socket that is bound to `bound` accepts connections to `wanted`. A socket that
+/// is bound to `::` usually accepts IPv4 as well.
 fn accepts(bound: IpAddr, wanted: IpAddr) -> bool {
     let wanted = wanted.to_canonical();
     let is_same_family = bound.is_ipv4() == wanted.is_ipv4();
@@ -126,7 +127,7 @@ fn ip_address(hex: &str) -> Option<IpAddr> {
 
 /// Finds the sockets that listen at a path in `/proc/net/unix`.
 fn unix_listeners(table: &str, wanted: &Path) -> Vec<u64> {
-    /// `SO_ACCEPTCON` in the flags.
+    /// Flag of a listening socket (`SO_ACCEPTCON`).
     const ACCEPTS: u32 = 1 << 16;
     let wanted = fs::canonicalize(wanted).unwrap_or_else(|_| wanted.to_owned());
     let row = |line: &str| {
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn the_process_that_listens_is_found() {
         for address in ["127.0.0.1:0", "[::1]:0", "0.0.0.0:0", "[::]:0"] {
-            // A host may have no IPv6.
+            // Skip the address if this host has no IPv6.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let bound = listener.local_addr().unwrap();
             assert_eq!(listening_at_any(&[Endpoint::Tcp(bound)]), here(), "{address}");
@@ -179,8 +180,9 @@ mod tests {
         assert!(matches!(listening_at("nonsense"), ServerProcesses::Unknown(_)));
     }
 
-    /// A server in another network namespace, whose port is forwarded by the kernel, is in no table
-    /// of this one. Of other users' processes the descriptors cannot be read.
+    /// The kernel may forward a port to a server in another network namespace. The tables of this
+    /// namespace do not list such a server. The descriptors of other users' processes cannot be
+    /// read.
     #[test]
     fn a_process_that_may_not_be_looked_at_is_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

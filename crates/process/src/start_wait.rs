@@ -1,33 +1,35 @@
-//! Waiting for a server that has not begun to listen, for example because it was started by the
-//! line before in a script.
+//! Waits for a server that does not listen yet, for example because the previous line of a script
+//! has only just started it.
 use std::io;
 use std::time::{Duration, Instant};
 
 /// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The patience of a command whose server refuses connections. The time counts from the creation of
-/// this value, so that a command waits only once even if it tries several addresses.
+/// Time for which a command keeps trying to connect to a server that refuses connections. It counts
+/// from the creation of this value, so that a command waits only once even if it tries several
+/// addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct StartWait {
     until: Option<Instant>,
 }
 
 impl StartWait {
-    /// A server that was started together with the command listens within this time. A mistyped
-    /// port costs the user no more.
+    /// Length of the wait. A server that was started together with the command listens within this
+    /// time, and a user who mistyped the port loses no more than that.
     pub const LIMIT: Duration = Duration::from_secs(2);
 
     pub fn begin() -> Self {
         Self { until: Some(Instant::now() + Self::LIMIT) }
     }
 
-    /// Makes every refused connection final.
+    /// Makes a wait that is over at once, so that every refused connection is final.
     pub fn none() -> Self {
         Self { until: None }
     }
 
-    /// Blocks the thread for a moment. Returns false if there is no time for another attempt.
+    /// Waits for a moment before another attempt to connect. Returns false at once if the time is
+    /// over.
     pub fn pause(&self) -> bool {
         let may_retry = self.until.is_some_and(|until| Instant::now() < until);
         if may_retry {
@@ -37,8 +39,8 @@ impl StartWait {
     }
 }
 
-/// True if nothing listens at an address, or if the socket of a path does not exist. A server that
-/// starts may be in this state.
+/// Returns true if nothing listens at an address, or if the socket of a path does not exist. Both
+/// can be the case while a server is starting.
 pub fn is_not_listening(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }

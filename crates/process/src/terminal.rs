@@ -1,4 +1,4 @@
-//! Abilities of a stream's reader: its width, characters beyond ASCII, and colours.
+//! Finds out what a terminal can show: its width, characters beyond ASCII, and colours.
 //!
 //! ```text
 //! letters   LC_ALL, else LC_CTYPE, else LANG names UTF-8   UTF-8        as the C library decides; C if none is set
@@ -17,7 +17,7 @@ pub fn width(stream: &impl AsFd) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Characters that a reader can display.
+/// Characters that the reader of an output can display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CharacterSet {
     /// The reader can display all characters.
@@ -33,7 +33,8 @@ impl CharacterSet {
         Self::of(|name| env::var_os(name))
     }
 
-    /// Returns the characters that a locale and a terminal with these variables support.
+    /// Returns the characters that the locale and the terminal support according to the environment
+    /// variables that `variable` returns.
     pub fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();

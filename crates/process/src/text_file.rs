@@ -1,11 +1,11 @@
-//! The reader of text files that people write, on any system: configuration, scenarios, rules, users,
-//! mailboxes, aliases, passwords. A byte order mark at the start is skipped, because it would be part
-//! of the first name, and lines may end in CRLF. Other encodings than UTF-8 are refused.
+//! Reads text files that people write on any system, such as configurations, scenarios, rules, users, mailboxes,
+//! aliases and passwords. A byte order mark at the start is skipped, because it would be part of the first name, and
+//! lines may end in CRLF. Encodings other than UTF-8 are refused.
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Limit for files that have no limit of their own.
+/// Maximum length in bytes of files that have no limit of their own.
 pub const MAX_BYTES: u64 = 64 << 20;
 
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -24,10 +24,11 @@ pub fn read(path: &Path, max_bytes: u64) -> io::Result<String> {
     decode(bytes).map_err(|reason| io::Error::new(io::ErrorKind::InvalidData, format!("it {reason}")))
 }
 
-/// Decodes the content of a text file: removes a byte order mark, and makes LF of each CRLF.
+/// Decodes the content of a text file: removes a byte order mark, and turns each CRLF into LF.
 ///
 /// # Errors
-/// Completes a sentence whose subject is the file, such as `is not UTF-8`.
+/// Returns an error if the content is not UTF-8, or if it has a carriage return that is not part of
+/// a line end. The error completes a sentence whose subject is the file, such as `is not UTF-8`.
 pub fn decode(bytes: Vec<u8>) -> Result<String, &'static str> {
     if UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark)) {
         return Err("is not UTF-8 but UTF-16; save it as UTF-8");

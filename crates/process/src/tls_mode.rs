@@ -1,4 +1,4 @@
-//! How TLS starts. Sources and sinks share this option.
+//! The option for the start of TLS, which sources and sinks share.
 
 /// The start of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -16,13 +16,14 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 const MAX_ERRORS: usize = 50;
-/// Beginnings of serde's messages about a value of the wrong type.
+/// Beginnings of serde's messages about a value of the wrong type. Such a message is replaced by a
+/// text with an example.
 const TYPE_ERRORS: [&str; 4] = ["invalid type", "invalid value", "data did not match", "wanted string or table"];
 
 /// A mistake in a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Line, counted from 1.
+    /// Number of the line, counted from 1.
     pub line: usize,
     /// Column in characters, counted from 1.
     pub column: usize,
@@ -45,7 +46,7 @@ impl ConfigError {
     }
 }
 
-/// All errors of a file. There is at least one.
+/// All errors of a file, of which there is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// The file's name as the errors show it.
@@ -63,7 +64,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Lets serde read a whole file.
+/// Lets serde read a whole file, and stops at the first mistake.
 ///
 /// # Errors
 /// Returns the first mistake.
@@ -87,7 +88,8 @@ fn plain_message(message: &str) -> String {
     message.replace('\n', ", ")
 }
 
-/// Describes a key that nothing knows. If a known key has a similar name, the text suggests it.
+/// Makes the message for an unknown key. If a known key has a similar name, the message suggests
+/// it. Otherwise it lists the known keys.
 pub fn unknown_key<'k>(key: &str, place: &str, known: impl Iterator<Item = &'k str> + Clone) -> String {
     match nearest(key, known.clone()) {
         Some(known) => format!("unknown key {key:?}{place}; did you mean {known:?}?"),
@@ -99,7 +101,8 @@ fn wrong_type(key: &str, example: &str) -> String {
     format!("{key} has the wrong type; use something like {key} = {example}")
 }
 
-/// Rewrites a message of serde about the value of a key.
+/// Rewrites a message of serde about the value of a key, so that it names the key and shows valid
+/// values.
 fn value_message(key: &str, example: &str, message: &str) -> String {
     if TYPE_ERRORS.iter().any(|beginning| message.starts_with(beginning)) {
         return wrong_type(key, example);
@@ -116,7 +119,7 @@ fn value_message(key: &str, example: &str, message: &str) -> String {
     }
 }
 
-/// Collects errors and warnings while a file is read. An error has a byte offset and a text.
+/// Collects errors and warnings while a file is read, so that all of them can be reported at once.
 #[derive(Debug, Default)]
 pub struct ErrorCollector {
     errors: RefCell<Vec<(usize, String)>>,
@@ -129,17 +132,18 @@ impl ErrorCollector {
         self.errors.borrow_mut().push((span.start, what.into()));
     }
 
-    /// Adds a warning. The file is valid in spite of it.
+    /// Adds a warning, for example about a file of secrets that other users may read. The
+    /// configuration is still valid.
     pub fn warn(&self, what: String) {
         self.warnings.borrow_mut().push(what);
     }
 
-    /// Returns the warnings so far and forgets them.
+    /// Returns the warnings so far and removes them, so that each is shown once.
     pub fn take_warnings(&self) -> Vec<String> {
         self.warnings.take()
     }
 
-    /// Returns true if there are no errors. Warnings do not count.
+    /// Returns true if there are no errors, whether or not there are warnings.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
@@ -153,7 +157,7 @@ impl ErrorCollector {
         result.map_err(|what| self.add(span, what)).ok()
     }
 
-    /// Returns all errors in the order of the file, if there are any.
+    /// Returns all errors in the order of the file, if there are any, but at most `MAX_ERRORS`.
     pub fn finish(&self, file: &Path, text: &str) -> Result<(), ConfigErrors> {
         let mut notes = self.errors.take();
         notes.sort();
@@ -172,7 +176,7 @@ pub struct Section<'a> {
     path: Vec<&'static str>,
     /// Place for error messages, for example ` in [limits]` or ` in route 1`.
     place: String,
-    /// Position of the table in the file.
+    /// Position of the table in the file, in bytes.
     pub span: Range<usize>,
     entries: BTreeMap<String, (Range<usize>, Spanned<DeValue<'a>>)>,
     known_keys: Vec<&'static str>,
@@ -221,7 +225,8 @@ impl<'a> Section<'a> {
         self.entries.remove(key).map(|(_, value)| value)
     }
 
-    /// Takes a text and its position.
+    /// Takes a text, and returns it with its position. Refuses a number, which must be in quotes
+    /// here.
     pub fn text(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let is_number = matches!(
             self.entries.get(key).map(|(_, value)| value.get_ref()),
@@ -235,7 +240,8 @@ impl<'a> Section<'a> {
         self.scalar(key, example)
     }
 
-    /// Takes a text, a number or a time, with its position.
+    /// Takes a text or a number, and returns it as text with its position. Only decimal integers
+    /// are accepted.
     fn scalar(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let value = self.take(key)?;
         let span = value.span();
@@ -251,7 +257,8 @@ impl<'a> Section<'a> {
         Some((span, text))
     }
 
-    /// Takes a text or a number and parses it.
+    /// Takes a text or a number, and parses it. If `parse` fails, adds its error and returns
+    /// `None`.
     pub fn value<T>(
         &mut self,
         key: &'static str,
@@ -262,7 +269,7 @@ impl<'a> Section<'a> {
         self.errors.ok_or_add(&span, parse(&text))
     }
 
-    /// Takes a single text or a list of texts.
+    /// Takes a list of texts, or a single text as a list of one.
     pub fn list(&mut self, key: &'static str, example: &str) -> Option<Vec<(Range<usize>, String)>> {
         let value = self.take(key)?;
         let span = value.span();
@@ -299,7 +306,7 @@ impl<'a> Section<'a> {
         values.into_iter().collect()
     }
 
-    /// Takes `true` or `false`.
+    /// Takes `true` or `false`. Any other value, such as `"true"` in quotes, is an error.
     pub fn flag(&mut self, key: &'static str) -> Option<bool> {
         let value = self.take(key)?;
         let span = value.span();
@@ -310,7 +317,7 @@ impl<'a> Section<'a> {
         Some(flag)
     }
 
-    /// Takes the table `[key]`.
+    /// Takes the table `[key]`. If the value is not a table, adds an error and returns `None`.
     pub fn table(&mut self, key: &'static str) -> Option<Section<'a>> {
         let value = self.take(key)?;
         let span = value.span();
@@ -323,7 +330,7 @@ impl<'a> Section<'a> {
         Some(Self::new(path, place, span, table, self.errors))
     }
 
-    /// Takes all tables `[[key]]`.
+    /// Takes all tables `[[key]]`. Adds an error for each item that is not a table.
     pub fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let span = value.span();

@@ -6,20 +6,22 @@ use std::time::Duration;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Number of rows at which the resolution is halved: 10 hours of seconds.
+/// Maximum number of rows: 10 hours of seconds. If there are more, each row covers twice as many
+/// seconds.
 const MAX_ROWS: usize = 36_000;
 
 /// Part of a second that must be sampled before its usage is shown. With less, the kernel's ticks
 /// of 10 ms would distort the figure.
 const MIN_COVERED_S: f64 = 0.4;
 
-/// Usage of a process. A sample belongs to the second that contains the middle of its interval.
+/// Usage of a process per second. A sample belongs to the second that contains the middle of its
+/// interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageSampler {
     /// Time of the last sample and the CPU time at that moment.
     last: Option<(Duration, f64)>,
-    /// Seconds that a row covers. It is doubled each time that there are too many rows. 0 stands
-    /// for 1.
+    /// Seconds that a row covers. It doubles each time that there are too many rows. The default,
+    /// 0, stands for 1.
     width_s: u64,
     rows: Vec<UsageInterval>,
 }
@@ -29,20 +31,19 @@ pub struct UsageSampler {
 struct UsageInterval {
     second: u64,
     used_s: f64,
-    /// Part of the time that samples covered.
+    /// Seconds that the samples covered, which may be less than the row's whole time.
     covered_s: f64,
     rss_bytes: u64,
 }
 
 impl UsageSampler {
-    /// Takes a first sample of this process.
+    /// Takes a first sample of this process. Usage is known only from the second sample on.
     pub fn of_own_process(now: Duration) -> Self {
         let mut sampler = Self::default();
         sampler.sample_own(now);
         sampler
     }
 
-    /// Adds a sample of this process.
     pub fn sample_own(&mut self, now: Duration) {
         let own = process_usage::own_sample();
         self.add(now, own.used_s, own.rss_bytes);
@@ -78,7 +79,7 @@ impl UsageSampler {
         Self { last: later.last, ..self }
     }
 
-    /// Makes the rows of the run record. Their seconds are relative to `origin_ns`. A second of the
+    /// Makes the rows of the run record, whose seconds are relative to `origin_ns`. A second of the
     /// record overlaps two seconds of the clock and gets its share of both. Returns `None` if there
     /// are no rows.
     pub fn party(&self, name: &str, origin_ns: u64) -> Option<PartyUsage> {

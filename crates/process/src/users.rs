@@ -1,4 +1,5 @@
-//! Users that may log in. Sinks and relays read them from a file with one `name:password` per line.
+//! Users that may log in to a sink or relay. They are read from a file with one `name:password` per
+//! line.
 use crate::reason::reason;
 use crate::text_file;
 use anyhow::{Result, anyhow, bail};
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::{fmt, io};
 
-/// Environment variable with the password with which mailrun logs in.
+/// Environment variable that contains the password with which mailrun logs in to a server.
 pub const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 
 const MAX_USERS: usize = 1_000_000;
@@ -20,10 +21,10 @@ const MAX_USERS: usize = 1_000_000;
 /// are computed at each login, which takes 4096 rounds of hashing, about a millisecond.
 const MAX_KEPT_KEYS: usize = 20_000;
 
-/// The users that may log in to a sink or relay.
+/// Says who may log in to a sink or relay.
 #[derive(Debug)]
 pub enum Users {
-    /// Anybody may log in with any password.
+    /// Any user may log in with any password.
     Anybody,
     /// Only the users of a list may log in.
     Known(UserTable),
@@ -54,7 +55,8 @@ impl UserTable {
         }
     }
 
-    /// Returns a user's secret. An unknown name gets a made-up one.
+    /// Returns a user's secret. An unknown name gets a made-up one, so that the answer does not
+    /// reveal that the user is unknown.
     fn secret_of(&self, name: &str) -> Secret {
         let made_up = Secret::Password(self.made_up.password(name));
         self.secrets.get(name).cloned().unwrap_or(made_up)
@@ -141,7 +143,7 @@ impl Users {
     }
 }
 
-/// Reads the password from a file.
+/// Reads a password from the first line of a file.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is not UTF-8.
@@ -149,7 +151,7 @@ pub fn read_password(path: &Path) -> io::Result<String> {
     text_file::read(path, text_file::MAX_BYTES).map(|text| first_line(&text).to_owned())
 }
 
-/// Returns the first line of the text. Later lines are ignored.
+/// Returns the first line without its line end. Later lines are ignored.
 pub fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }

@@ -16,9 +16,6 @@ pub(super) struct BlockingPool(Sender<BlockingTask>);
 impl BlockingPool {
     /// Starts the threads. They end when the last clone of the handle is dropped. Each kind of work
     /// has its own pool, so that one kind never waits for another.
-    ///
-    /// # Errors
-    /// Fails if the system cannot start a thread.
     pub(super) fn start(name: &str, threads: usize) -> io::Result<Self> {
         let (give, take) = channel();
         let take = Arc::new(Mutex::new(take));

@@ -15,7 +15,7 @@ use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Maximum size of an envelope in bytes if memory is limited to a single message.
+/// Room in bytes for an envelope, if the memory is limited to a single message.
 const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
 
 pub(super) struct RelayContext {

@@ -25,7 +25,7 @@ pub(super) struct RelayCounters {
     pub(super) full: RelayCounter,
     /// Messages and recipients answered 452 because too much mail was in memory.
     pub(super) crowded: RelayCounter,
-    /// Messages rejected after their data for any other reason.
+    /// Messages that were rejected after their data for a reason other than a lack of room.
     pub(super) refused: RelayCounter,
     /// Sessions that the relay ended because the client spoke another protocol, or sent too many
     /// errors or too many commands without mail.
@@ -45,7 +45,8 @@ pub(super) struct RelayCounters {
     pub(super) logins: RelayCounter,
     /// Logins that failed because the password or the proof was wrong.
     pub(super) logins_failed: RelayCounter,
-    /// Logins that the relay refused without checking them, because too many had failed before.
+    /// Logins that the relay refused without checking them, because too many had failed before or
+    /// too many others were being checked.
     pub(super) logins_refused: RelayCounter,
     /// Times that an address or a user was locked out after too many failed logins.
     pub(super) login_locks: RelayCounter,

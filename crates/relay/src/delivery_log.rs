@@ -38,7 +38,7 @@ struct LoggedDelivery {
     destination: Arc<str>,
     envelope: Arc<MessageEnvelope>,
     recipients: RecipientNumbers,
-    /// Time since the Unix epoch.
+    /// Unix time at which the message was received.
     received: Duration,
     ended: Duration,
     /// Number of attempts, including the logged one.
@@ -133,9 +133,6 @@ enum LogWriterCommand {
 
 impl DeliveryLogWriter {
     /// Starts the thread that formats entries and passes the lines to `log`.
-    ///
-    /// # Errors
-    /// Fails if the system cannot start a thread.
     pub(super) fn start(log: LogWriter) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_PENDING_BATCHES);
         let dropped = Arc::<DroppedLines>::default();

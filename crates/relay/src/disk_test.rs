@@ -51,7 +51,8 @@ pub struct DiskTestResult {
     /// Reachable rate, or `None` if no messages of the wanted size were measured.
     pub reachable: Option<ReachableRate>,
     pub required_rate_per_s: Option<f64>,
-    /// `None` if the user required no rate or interrupted the test.
+    /// Verdict on the required rate, or `None` if the user required no rate or interrupted the
+    /// test.
     pub outcome: Option<Outcome>,
     pub warnings: Vec<String>,
 }
@@ -60,7 +61,7 @@ pub struct DiskTestResult {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DiskTestRow {
     pub message_bytes: u64,
-    /// Messages per sync.
+    /// Number of messages that each sync commits.
     pub group: u32,
     pub syncs: u64,
     pub syncs_per_s: f64,
@@ -78,7 +79,7 @@ pub struct DiskTestRow {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ReachableRate {
     pub message_bytes: u64,
-    /// Messages per sync at this rate.
+    /// Number of messages per sync with which the disk reaches this rate.
     pub group: u32,
     pub rate_per_s: f64,
 }
@@ -130,8 +131,8 @@ fn largest_batch(message_bytes: u64) -> u64 {
     (message_bytes.max(SIZES[SIZES.len() - 1]) + 1024) * u64::from(GROUPS[GROUPS.len() - 1])
 }
 
-/// Returns the size of the test file in bytes. It takes at most half of the free space, and fails
-/// if that has no room for one batch.
+/// Returns the size of the test file in bytes. The file takes at most half of the free space. Fails
+/// if that half has no room for the largest batch.
 fn segment_bytes(available: u64, largest_batch: u64) -> Result<u64> {
     let min_bytes = MIN_SEGMENT_BYTES.max((largest_batch + (16 << 10)).next_multiple_of(1 << 20));
     let wanted = SEGMENT_BYTES.max(min_bytes);

@@ -100,8 +100,8 @@ impl UnreachableDestinations {
         *attempts == 1
     }
 
-    /// Notes that a destination was reached. Returns the number of failed attempts before, or
-    /// `None` if there was none.
+    /// Records that a destination was reached. Returns the number of failed attempts before that,
+    /// or `None` if there were none.
     pub(crate) fn remove(&self, destination: impl FnOnce() -> Arc<str>) -> Option<u64> {
         if !self.is_any.load(Ordering::Relaxed) {
             return None;

@@ -18,7 +18,7 @@ pub(super) struct InheritedSockets(Vec<(Endpoint, OwnedFd)>);
 
 impl InheritedSockets {
     /// Takes the sockets that the variables `LISTEN_FDS` and `LISTEN_PID` announce. Without a
-    /// service manager there are none.
+    /// service manager, there are no sockets.
     ///
     /// # Errors
     /// Fails if one of the sockets does not listen, or has no address.
@@ -44,9 +44,6 @@ impl InheritedSockets {
 
     /// Refuses to start if a socket is left that no listener has taken, because clients of that
     /// socket would wait forever.
-    ///
-    /// # Errors
-    /// Fails if a socket is left.
     pub(super) fn refuse_unused(&self) -> Result<()> {
         let Some((endpoint, _)) = self.0.first() else { return Ok(()) };
         bail!(

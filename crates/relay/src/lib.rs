@@ -10,7 +10,7 @@
 //! | `delivery` | delivers by SMTP, by LMTP and into Maildirs | smtp(8), lmtp(8), local(8), discard(8) |
 //! | `dsn` | notifies senders of failures, delays and successes | bounce(8) |
 //! | `worker` | executes what `qmgr` decides, with one worker on each thread | master(8) |
-//! | `worker_share` | computes the share of the limits that a worker has | |
+//! | `worker_share` | divides the configured limits between the workers | |
 //! | `worker_calls` | lets other threads call the workers | |
 //! | `recovery` | queues what a former run has left in the spool | qmgr(8) at its start |
 //! | `control` | serves `mailrun queue`, and metrics and health over HTTP | postqueue(1), postsuper(1) |
@@ -19,8 +19,10 @@
 //! | `reload` | reads relay.toml again on SIGHUP | postfix(1) reload |
 //! | `context` | state that all workers share | |
 //! | `delivery_log` | logs each delivery without delaying the workers | maillog |
-//! | `counters` | counters since the relay started | |
-//! | `record` | the record of a run | |
+//! | `counters` | counters of mail, connections and logins since the relay started | |
+//! | `fault_log` | logs frequent faults once, and afterwards only their number | |
+//! | `own_addresses` | recognises the relay's own addresses, to which it must not deliver | |
+//! | `record` | the record of a run, with samples of the counters | |
 //! | `blocking_pool` | threads for work that blocks | |
 //! | `descriptors` | computes the descriptors that the relay needs, and lowers limits if it gets fewer | |
 //! | `service_manager` | tells systemd that the relay is ready, reloads, stops or is alive | |
@@ -105,7 +107,7 @@ pub struct RelayOptions {
     pub json: Option<PathBuf>,
     pub live: LiveMode,
     pub log: LogWriter,
-    /// Where the dialogues with clients are shown, if they are.
+    /// Output for the dialogues with clients. `None` means that they are not shown.
     pub dialogue: Option<DialogueOptions>,
 }
 
@@ -128,7 +130,7 @@ impl RelayOutcome {
 /// Runs the relay until SIGINT or SIGTERM arrives, or until the spool fails.
 ///
 /// # Errors
-/// Fails if the relay could not start, or if the spool failed.
+/// Fails if the relay cannot start, or if the spool fails while the relay runs.
 pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let interrupt = Interrupt::watch_without_hangup()?;
     let outputs = Outputs { json: options.json, live: options.live, ..Outputs::default() };
@@ -167,7 +169,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
         }
     }
     drop(line);
-    // The failure is read before the spool is closed, because a closed spool no longer reports it.
+    // Read the failure before the spool is closed, because a closed spool no longer reports it.
     let failed = context.spool.failure();
     service_manager::notify_stopping();
     shut_down(&context, running, control);
@@ -192,8 +194,8 @@ fn announce(log: &LogWriter, events: &EventOutput, smtp: Vec<String>, http: Opti
     events.event(&LiveEvent::Listening { smtp, http });
 }
 
-/// Stops accepting mail, finishes deliveries in progress, and closes the delivery log and the
-/// spool.
+/// Stops accepting mail, gives deliveries in progress [`DRAIN_TIMEOUT`] to finish, and closes the
+/// delivery log and the spool.
 fn shut_down(context: &RelayContext, running: Vec<RunningServer>, control: ControlSocket) {
     drop(control);
     running.into_iter().for_each(RunningServer::stop);
@@ -205,6 +207,8 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let spool = &config.spool;
     let options = mailrun_spool::Options {
         max_bytes: spool.max_bytes,
+        // The stored body is longer than the received message, because it begins with this relay's
+        // `Received:` field.
         max_message_bytes: config.limits.message_bytes + (1 << 20),
         durability: match spool.durability {
             DurabilityLevel::Sync => mailrun_spool::Durability::Sync,

@@ -17,7 +17,6 @@ impl OwnAddresses {
         Self { configured: listeners.cloned().collect(), bound: OnceLock::new() }
     }
 
-    /// Sets the addresses of the listeners once they are started.
     pub(crate) fn set_bound(&self, listeners: Vec<Endpoint>) {
         let _ = self.bound.set(listeners);
     }
@@ -49,13 +48,13 @@ impl OwnAddresses {
 
 fn is_same_host(listener: SocketAddr, to: SocketAddr) -> bool {
     let to = match to.ip().to_canonical() {
-        // A connection to 0.0.0.0 or :: reaches the own host.
+        // A connection to 0.0.0.0 or :: reaches this host.
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
     match listener.ip().to_canonical() {
-        // A socket bound to `::` also accepts IPv4.
+        // A socket bound to `::` also accepts IPv4 connections.
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => is_of_this_host(to),
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.is_ipv4() && is_of_this_host(to),
         ip => ip == to,

@@ -25,7 +25,7 @@ pub(super) struct RunRecorder {
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
     series: Series,
-    /// Accepted messages, delivered recipients and errors at the last tick.
+    /// Numbers of accepted messages, delivered recipients and errors at the last tick.
     counted: [u64; 3],
     last_tick: Duration,
     /// Number of messages in the spool at the end of each second.
@@ -142,7 +142,7 @@ impl RunRecorder {
         for row in &mut record.series {
             row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
         }
-        // The last sample may lie in a second that has no row.
+        // The last sample may lie in a second without a row, so the last row gets its value.
         if let (Some(row), Some((_, messages))) = (record.series.last_mut(), self.queued.last_key_value()) {
             row.queued = *messages;
         }

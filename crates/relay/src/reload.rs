@@ -11,9 +11,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub type ConfigLoader = Box<dyn Fn() -> Result<Config> + Send>;
 
 /// Starts a thread that waits for SIGHUP until the process ends.
-///
-/// # Errors
-/// Fails if the process cannot watch for signals.
 pub(super) fn watch(context: &Arc<RelayContext>, reread: Option<ConfigLoader>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let runtime = runtime.context("cannot watch for signals")?;
@@ -45,7 +42,7 @@ async fn reload_on_hangup(mut hangups: Signal, context: &RelayContext, reread: O
 fn apply_reload(context: &RelayContext, result: Result<Config>) -> &'static str {
     match result {
         Err(error) => {
-            // Each complaint gets a log line of its own, with its line and column.
+            // Each mistake gets a log line of its own, with its line and column in the file.
             format!("{error:#}").lines().for_each(|complaint| tracing::error!(target: LOG_TARGET, "{complaint}"));
             tracing::error!(target: LOG_TARGET, "the configuration is unchanged");
             "takes mail; the last reload failed, and the configuration is unchanged"

@@ -46,9 +46,6 @@ pub(super) fn notify_stopping() {
 /// Starts the watchdog thread if the manager has a watchdog. The thread sends keep-alives while
 /// every worker answers. If a worker hangs, the keep-alives stop, and the manager restarts the
 /// relay.
-///
-/// # Errors
-/// Fails if the system cannot start a thread.
 pub(super) fn start_watchdog(relay: &Arc<RunningRelay>) -> Result<()> {
     let Some(timeout) = sd_notify::watchdog_enabled() else { return Ok(()) };
     let relay = Arc::clone(relay);

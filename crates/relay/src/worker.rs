@@ -65,7 +65,7 @@ pub(crate) struct RelayWorker {
     seed_counter: Cell<u64>,
 }
 
-/// Work that a worker asks for and does not do itself. `agents` does it.
+/// Work that a worker asks for but does not do itself. `delivery::serve` starts a task for it.
 pub(crate) enum WorkerTask {
     Deliver(SlotGuard),
     SendDsn(MessageId, DsnEvent, Option<Message>),
@@ -81,7 +81,8 @@ enum DueWork {
 }
 
 impl RelayWorker {
-    /// Starts a worker. The caller must have the tasks done, because the worker counts on their results.
+    /// Starts a worker. The caller must pass the tasks to `delivery::serve`, because the worker
+    /// relies on their results.
     pub(crate) fn start(context: Arc<RelayContext>) -> (Rc<Self>, WorkerTasks) {
         let config = context.config();
         let config_version = context.config_version();
@@ -98,7 +99,8 @@ impl RelayWorker {
             greeting_5xx: context.initial_config().delivery.greeting_5xx,
             has_own_name: context.initial_config().has_own_name,
         };
-        // The queue's limits bound the connections, and `DsnTasks` those DSNs that are written at a time.
+        // The channel needs no limit. The queue limits the number of connections, and `DsnTasks`
+        // limits the number of DSNs that are written at a time.
         let (sender, tasks) = unbounded_channel();
         let worker = Self {
             config: RefCell::new(config),
@@ -123,8 +125,8 @@ impl RelayWorker {
         (Rc::new(worker), tasks)
     }
 
-    /// Asks for a task. If nobody does tasks any more, the worker is ending, and what is left stays in
-    /// the spool.
+    /// Asks for a task. If nobody receives tasks any more, the worker is ending, and the message
+    /// stays in the spool.
     fn ask_for(&self, task: WorkerTask) {
         let _ = self.tasks.send(task);
     }
@@ -180,7 +182,7 @@ impl RelayWorker {
     }
 
     /// Executes the connection actions of the queue, and starts to read the messages that the queue
-    /// wants in memory. The caller does this after each event of the queue.
+    /// wants in memory. This must be called after each event of the queue.
     pub(crate) fn drive(self: &Rc<Self>) {
         // When the relay stops, the remaining entries stay in the spool.
         while !self.is_closing.get() {
@@ -267,7 +269,8 @@ impl RelayWorker {
     fn count_facts(&self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                // An operator's command makes a recipient due at once, at time 0.
+                // An operator's command makes a recipient due at once, at time 0, which is no
+                // deferral to count.
                 Fact::Deferred { recipients, next_unix_s: 1.., .. } => {
                     self.sink.counters.deferred.add(recipients.len() as u64)
                 }
@@ -385,7 +388,8 @@ impl RelayWorker {
         self.drive();
     }
 
-    /// Sets how many messages a connection to this destination takes at a time.
+    /// Sets how many messages a connection to this destination takes at a time. The queue opens
+    /// fewer connections if this number is larger.
     pub(crate) fn set_batch_size(&self, destination: DestinationId, messages: u32) {
         self.queue.borrow_mut().set_batch_size(destination, messages);
     }
@@ -408,14 +412,12 @@ impl RelayWorker {
         !self.queue.borrow().show(id, clock::now()).is_empty()
     }
 
-    /// Gives a message back to the queue after the DSN for its sender was stored.
     pub(crate) fn dsn_stored(self: &Rc<Self>, pending: PendingDsn) {
         let actions = self.queue.borrow_mut().dsn_stored(pending);
         self.apply_actions(actions, None);
         self.drive();
     }
 
-    /// Gives a message back to the queue after the DSN for its sender could not be written.
     pub(crate) fn dsn_failed(self: &Rc<Self>, pending: PendingDsn, fates: &[(u16, RecipientFate)]) {
         let actions = self.queue.borrow_mut().dsn_failed(pending, fates);
         self.apply_actions(actions, None);

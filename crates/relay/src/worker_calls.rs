@@ -48,7 +48,7 @@ impl fmt::Display for WorkerUnavailable {
 }
 
 impl WorkerCalls {
-    /// Adds a worker. Returns the receiver of its calls, which the worker passes to
+    /// Adds a worker, and returns the receiver of its calls. The worker must pass the receiver to
     /// [`serve_calls`].
     pub(crate) fn register(&self) -> Receiver<WorkerCall> {
         let (give, take) = channel(MAX_PENDING_CALLS);

@@ -19,7 +19,7 @@ impl Config {
         self.workers.unwrap_or_else(mailrun_net::worker::default_count).max(1)
     }
 
-    /// Number of workers that share the limits: each listener has its own workers.
+    /// Returns the number of workers that share the limits. Each listener has its own workers.
     fn worker_count(&self) -> u32 {
         let listeners = self.listeners().count().max(1);
         u32::try_from(self.workers_per_listener() * listeners).unwrap_or(u32::MAX)

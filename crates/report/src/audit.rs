@@ -1,5 +1,5 @@
-//! The report of an audit of a server: the fate of the mail under each kind of fault, and the
-//! missing messages.
+//! The report of an audit, which injects faults into a server: what became of the mail under each kind of fault, and
+//! which messages are missing.
 use super::figures::{Section, SectionBody};
 use mailrun_measurement::audit::bound_text;
 use mailrun_measurement::record::{Audit, AuditLoss, Record};
@@ -12,7 +12,7 @@ pub(crate) fn faults(record: &Record) -> Option<Section> {
     Section::figures("Audit", Some(format!("{version}seed {}", audit.seed)), table(audit))
 }
 
-/// Returns the table of faults for the short report.
+/// Returns the table of faults as lines for the short report, or no lines if the run was not an audit.
 pub(crate) fn in_short(record: &Record, width: usize) -> Vec<String> {
     let table = record.audit.as_ref().map(table);
     table.map_or_else(Vec::new, |table| table.terminal(width).lines().map(str::to_owned).collect())
@@ -47,7 +47,8 @@ fn table(audit: &Audit) -> Table {
             row.not_supported,
         ];
         let back = row.back_s.map_or_else(|| "–".to_owned(), seconds);
-        // The bound is what the rounds show. "0 of 363,826 messages" would sound like more.
+        // Show the upper bound of the loss, because that is all that the rounds prove. "0 of 363,826 messages" would
+        // sound like more.
         let bound = row.bound.map_or_else(|| "–".to_owned(), |bound| format!("< {}", bound_text(bound)));
         let cells = [plain(&row.fault), count(row.rounds)].into_iter().chain(counts.map(count)).chain([back, bound]);
         table.row(cells.collect());
@@ -55,7 +56,7 @@ fn table(audit: &Audit) -> Table {
     table.hide_zero(&["void", "not delivered", "after restart", "corrupt", "never back", "not supported"])
 }
 
-/// Returns the messages that the server answered with 250 but that did not arrive.
+/// Returns the table of messages that the server accepted with 250 but that did not arrive.
 pub(crate) fn losses(record: &Record) -> Option<Section> {
     losses_in(&record.audit.as_ref()?.losses)
 }

@@ -1,5 +1,5 @@
-//! The report of a capacity search as text and as JSON. It has the goals with their bounds, the
-//! confirmed loads, the knee, and the plan.
+//! The report of a capacity search as text and as JSON. It shows the goals with their bounds, the confirmed loads, the
+//! knee of the latency curve, and the plan.
 use crate::headline::Headline;
 pub use crate::workload::search_facts;
 use mailrun_capacity::{
@@ -17,19 +17,18 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// From this busy share of all processors on, the report says that the processors are the limit.
+/// Share of all processors that must be busy for the report to say that the processors are the limit.
 const FULL: f64 = 0.9;
-/// Minimum number of busy processors for a process to be named in the report.
+/// Number of cores that a process must keep busy to be named in the report.
 const MIN_NAMED: f64 = 0.05;
 
 #[derive(Clone, Debug)]
 pub struct JudgedTrial {
-    /// The outcome as the search received it.
+    /// The outcome that the search received and based its next step on.
     pub outcome: TrialOutcome,
-    /// Latency to the stage of the first goal that names a stage. Without such a goal, latency to
-    /// the last observed stage.
+    /// Latency to the stage of the first goal that names a stage or, without such a goal, to the last observed stage.
     pub latency_ms: Option<LatencyMs>,
-    /// Messages per second that reached the same stage, over the time in which load was offered.
+    /// Messages per second that reached the same stage while load was offered.
     pub delivered_per_s: f64,
     pub why: String,
 }
@@ -53,18 +52,18 @@ pub struct CapacityRun {
     pub command: Vec<String>,
     /// Facts about the server, the load and the host. Each has a name and a value.
     pub facts: Vec<(&'static str, String)>,
-    /// The goals, in the order of the goals in `result`.
+    /// The goals. They have the same order as the goals in `result`.
     pub goals: Vec<LossGoal>,
     pub min_rate_per_s: f64,
-    /// The demand for which capacity is planned. Its own capacity is ignored; `result` has the
-    /// capacity.
+    /// The demand for which capacity is planned. The `capacity_per_s` in it is ignored, because the capacity comes from
+    /// `result`.
     pub planning: PlanningInputs,
     pub result: SearchResult,
     pub trials: Vec<CapacityTrial>,
-    /// Trials that confirm the capacity, in ascending order of load.
+    /// Longer trials that check the capacity that was found, in ascending order of load.
     pub confirmation: Vec<ConfirmedLoad>,
     pub remarks: Vec<String>,
-    /// Verdict of the trial that ended the search because mail was lost, changed or not delivered.
+    /// Verdict of the trial that ended the search, because mail was lost, changed or not delivered.
     pub lost: Option<(Outcome, String)>,
     pub interrupted: bool,
     pub directory: PathBuf,
@@ -81,8 +80,8 @@ struct KneeRow {
 }
 
 impl CapacityRun {
-    /// Returns the rate that meets every goal. `None` if there is no such rate, if longer trials
-    /// disproved the rate, or if mail was lost.
+    /// Returns the highest rate at which every goal is met. Returns `None` if the search found no such rate, if longer
+    /// trials disproved it, or if mail was lost.
     pub fn capacity_per_s(&self) -> Option<f64> {
         self.result.capacity_per_s().filter(|_| self.lost.is_none() && self.is_confirmed() != Some(false))
     }
@@ -94,8 +93,7 @@ impl CapacityRun {
         Some(PlanningInputs { capacity_per_s, ..planning }.plan().map_err(|error| error.to_string()))
     }
 
-    /// Returns the plan in one line, or `None` if the user asked for no plan or the search found no
-    /// capacity.
+    /// Returns the plan as a line of text. Returns `None` if the user asked for no plan or if no capacity was found.
     pub(crate) fn plan_line(&self) -> Option<String> {
         let planning = self.planning;
         let plan = match self.plan()? {
@@ -133,8 +131,8 @@ impl CapacityRun {
         table
     }
 
-    /// Returns the stage at which the times of the tables end: the stage of the first goal that
-    /// names one.
+    /// Returns the stage at which the times in the tables end. The stage of the first goal that names one is used, so
+    /// that the tables show the times that were judged.
     pub(crate) fn timed_stage(&self) -> Option<&'static str> {
         self.goals.iter().find_map(LossGoal::stage).map(MetricSource::name)
     }
@@ -151,8 +149,8 @@ impl CapacityRun {
         table
     }
 
-    /// Returns the table of the confirmed loads. Each row compares the requested load with the
-    /// actual figures, and says whether the load complies with the goals.
+    /// Returns the table of the confirmed loads. Each row shows the requested load beside the actual figures, and
+    /// whether the load meets the goals.
     pub(crate) fn compliance_table(&self) -> Table {
         let mut table = Table::new([
             right("load"),
@@ -180,7 +178,7 @@ impl CapacityRun {
         table
     }
 
-    /// Returns one row for each offered rate, in ascending order.
+    /// Returns one row for each rate that was offered, in ascending order.
     fn knee(&self) -> Vec<KneeRow> {
         let mut rates: Vec<f64> = self.trials.iter().filter_map(rate_of).collect();
         rates.sort_by(f64::total_cmp);
@@ -192,8 +190,8 @@ impl CapacityRun {
         let at = || self.trials.iter().filter(|trial| rate_of(trial) == Some(rate_per_s));
         let count = |goodness| at().filter(|trial| self.is_good(trial) == goodness).count();
         let (good, bad, void) = (count(Some(true)), count(Some(false)), count(None));
-        // A void trial says nothing about the server, so its figures count only if there are no
-        // others.
+        // The figures of a void trial say nothing about the server. They are shown only for rates at which all trials
+        // were void.
         let counting = || at().filter(|trial| good + bad == 0 || self.is_good(trial).is_some());
         KneeRow {
             rate_per_s,
@@ -206,8 +204,8 @@ impl CapacityRun {
         }
     }
 
-    /// Returns true if a trial met every goal without a growing backlog. `None` if the trial does
-    /// not count or had no fixed rate.
+    /// Returns true if the server met every goal in a trial and its backlog did not grow. Returns `None` for a void
+    /// trial and for a trial without a fixed rate, because neither is judged.
     pub(crate) fn is_good(&self, trial: &CapacityTrial) -> Option<bool> {
         let rate_per_s = rate_of(trial)?;
         let TrialOutcome::Measured(figures) = &trial.judged.outcome else { return None };
@@ -216,22 +214,21 @@ impl CapacityRun {
         Some(are_met && !figures.is_backlogged(rate_per_s))
     }
 
-    /// Returns true if the trials at 80 % and 100 % of the capacity were good, and false if one of
-    /// them was not good. A void trial is not good. `None` if the trials so far were good, but one
-    /// is still missing.
+    /// Returns true if the trials at 80 % and 100 % of the capacity were good, and false as soon as one of them was
+    /// not. A void trial is not good. Returns `None` as long as the other trial is missing.
     fn is_confirmed(&self) -> Option<bool> {
         let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1);
         let has_held = counting.clone().all(|load| self.is_good(&load.trial) == Some(true));
         (!has_held || counting.nth(1).is_some()).then_some(has_held)
     }
 
-    /// Returns true if a load above the capacity was good too.
+    /// Returns true if even a trial above the capacity was good. The real capacity may then be higher.
     fn is_exceeded(&self) -> bool {
         self.confirmation.iter().any(|load| load.share > 1.1 && self.is_good(&load.trial) == Some(true))
     }
 }
 
-/// Returns the offered rate of a trial. `None` if the trial had no fixed rate.
+/// Returns the rate that a trial offered, or `None` if the trial sent as fast as possible.
 pub(crate) fn rate_of(trial: &CapacityTrial) -> Option<f64> {
     match trial.trial.load {
         TrialLoad::FlatOut => None,
@@ -313,12 +310,12 @@ fn push_compliance(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Returns the share of the due messages that met the goal with the most late messages, for example
-/// `99.98 %`.
+/// Returns the share of the due messages that met the hardest goal, for example `99.98 %`. The hardest goal is the one
+/// with the most late messages.
 fn in_time(outcome: &TrialOutcome) -> String {
     let TrialOutcome::Measured(TrialFigures { loss_ratios, .. }) = outcome else { return "–".to_owned() };
     let worst = loss_ratios.iter().copied().fold(0.0, f64::max);
-    // The share is rounded down, so that a single late message already prevents 100 %.
+    // Round down, so that a single late message already prevents 100 %.
     match worst {
         0.0 => "100 %".to_owned(),
         worst => format!("{:.2} %", ((1.0 - worst) * 1e4).floor() / 1e2),
@@ -361,8 +358,7 @@ fn push_knee(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Writes the stage at which the times end into a line above the columns of times. `width` is the
-/// position of the end of the last column.
+/// Writes the stage at which the times end, right-aligned at column `width`, above the columns of times.
 fn push_stage(text: &mut String, run: &CapacityRun, width: usize) {
     if let Some(stage) = run.timed_stage() {
         let _ = writeln!(text, "{:>width$}", format!("to {stage}"));
@@ -382,7 +378,7 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
     }
 }
 
-/// Returns the word for the outcome of a search.
+/// Returns the word for the outcome of a search. A passed search is called `CAPACITY`, because it only found a number.
 pub(crate) fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Pass => "CAPACITY",
@@ -390,8 +386,8 @@ pub(crate) fn word(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns the outcome of a search and a sentence about it. It is a pass if a capacity was found,
-/// and `None` if the search was interrupted, or ended early because a trial could not run.
+/// Returns the outcome of a search, and a sentence about it. The outcome is a pass if a capacity was found. It is
+/// `None` if the search was interrupted, or if it ended early because a trial could not run.
 pub(crate) fn judged(run: &CapacityRun) -> (Option<Outcome>, String) {
     if let Some((outcome, reason)) = &run.lost {
         return (Some(*outcome), reason.clone());
@@ -439,15 +435,15 @@ pub(crate) fn judged(run: &CapacityRun) -> (Option<Outcome>, String) {
     }
 }
 
-/// Returns the shares of the capacity that longer trials confirmed, for example `, confirmed at 80
-/// and 100 %`.
+/// Returns the shares of the capacity that longer trials confirmed, as the end of a sentence: `, confirmed at 80 and
+/// 100 %`.
 fn confirmed(run: &CapacityRun) -> String {
     let shares = run.confirmation.iter().filter(|load| run.is_good(&load.trial) == Some(true));
     let shares: Vec<String> = shares.map(|load| format!("{:.0}", load.share * 100.0)).collect();
     if shares.is_empty() { ", not confirmed".to_owned() } else { format!(", confirmed at {} %", listed(&shares)) }
 }
 
-/// Returns the report as JSON in the format `mailrun-capacity/1`.
+/// Returns the report as JSON in the format `mailrun-capacity/1`, for other programs.
 pub fn capacity_json(run: &CapacityRun) -> Value {
     let result = &run.result;
     let goals = run.goals.iter().zip(&result.goals).map(|(goal, goal_result)| {
@@ -518,13 +514,12 @@ fn trial_json(run: &CapacityRun, trial: &CapacityTrial) -> Value {
     })
 }
 
-/// Says which processes used processor time during a run, and whether the processors were the
-/// limit. Busy polling does not count, because a polling process gives way as soon as there is
-/// work.
+/// Says how many cores each process kept busy during a run, and whether the processors were the limit. CPU time of busy
+/// polling is subtracted, because a polling process gives way as soon as there is work.
 pub fn resources_used(record: &Record) -> String {
     let surroundings = record.surroundings.as_ref();
     let cores = f64::from(record.host.cores.max(1));
-    // The source runs longer than the time of its figures, which exclude the warm-up.
+    // Use the time of the whole load, because `duration_s` excludes the warm-up in which the source was busy too.
     let length_s =
         surroundings.and_then(|surroundings| Some(surroundings.load_processor_s? / cores)).unwrap_or(record.duration_s);
     let length_s = length_s.max(f64::EPSILON);
@@ -558,7 +553,7 @@ pub fn resources_used(record: &Record) -> String {
     format!("{what} {all:.2} of {cores:.0} cores ({}){written_bytes}", named.join(", "))
 }
 
-/// Returns true if a target is on this host: a loopback address, or a socket in the file system.
+/// Returns true if a target is on this host, because it is a loopback address or a socket in the file system.
 pub(crate) fn is_local(target: &str) -> bool {
     let host = target.rsplit_once("://").map_or(target, |(_, rest)| rest);
     let host = host.rsplit_once('@').map_or(host, |(_, rest)| rest);

@@ -1,5 +1,5 @@
-//! The data for the page and the table of a comparison. The comparison is between stored runs, or
-//! between programs that ran in turn, round by round.
+//! The data for the page and the table of a comparison. The runs are either stored runs, or runs of several programs
+//! that took turns, round by round.
 use crate::figures::final_stage;
 use crate::seconds::step;
 use mailrun_measurement::record::{Outcome, Record, SeriesRow};
@@ -7,24 +7,25 @@ use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::{count, counted};
 use mailrun_text::table::{Align, Cell, Table, right};
 
-/// Larger estimates of further runs are not shown, because they are too rough.
+/// Maximum estimate of further runs that is shown. Larger estimates are too rough to be useful.
 const MAX_MORE: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricVerdict {
     Better,
     Worse,
-    /// The difference is within the margin.
+    /// The difference is not larger than the margin, so the two sides count as equal.
     Same,
     Undecided {
-        /// Estimated number of further rounds, or runs per side, until the metric can be decided.
+        /// Estimated number of further rounds, or further runs per side, after which the metric can be decided.
         more_rounds: usize,
     },
     TooFew,
 }
 
 impl MetricVerdict {
-    /// Returns the verdict as a word. `too_few` says what is lacking.
+    /// Returns the verdict as a word. `too_few` is the word for too few runs or rounds, because the caller knows which
+    /// of them are lacking.
     pub fn word(self, too_few: &'static str) -> &'static str {
         match self {
             Self::Better => "better",
@@ -35,7 +36,6 @@ impl MetricVerdict {
         }
     }
 
-    /// Returns the estimate of an undecided verdict.
     pub fn more_rounds(self) -> Option<usize> {
         match self {
             Self::Undecided { more_rounds } => Some(more_rounds),
@@ -47,59 +47,60 @@ impl MetricVerdict {
 #[derive(Clone, Debug, Default)]
 pub struct ComparisonPage {
     pub title: String,
-    /// Outcome and reason, if the user asked for a judgement.
+    /// Outcome and reason, or `None` if the user did not ask for a judgement.
     pub outcome: Option<(Outcome, String)>,
-    /// Set if the runs were made in rounds, in each of which every side ran once.
+    /// Set if the runs were made in rounds, with one run of each side per round. Figures are then compared within each
+    /// round.
     pub is_paired: bool,
-    /// Ratio up to which two figures count as the same.
+    /// Relative difference up to which two figures count as the same. For example, 0.02 means 2 %.
     pub margin: f64,
-    /// The compared sides. The first side is the reference.
+    /// The compared sides. The first side is the reference for all others.
     pub sides: Vec<ComparedSide>,
-    /// Figures of every side except the first.
+    /// Figures of every side except the first, which is the reference.
     pub figures: Vec<ComparedFigure>,
-    /// Runs that could not be read or compared, with one line for each.
+    /// Runs that could not be read or compared, and the reason. Each of them has one line.
     pub refused: Vec<String>,
-    /// Remarks that a reader must know, for example about runs that do not count.
+    /// Remarks that the reader must know, for example that some runs do not count.
     pub remarks: Vec<String>,
-    /// Sentences that describe the statistical method.
+    /// Sentences that describe the statistical method, for the foot of the page.
     pub method: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct ComparedSide {
     pub name: String,
-    /// Facts about the side, each with a name and a value: the command, the version, the host.
+    /// Facts about the side, such as the command, the version and the host. Each has a name and a value.
     pub facts: Vec<(&'static str, String)>,
     pub runs: Vec<RunCurves>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct RunCurves {
-    /// Latencies to the last stage, if they are known.
+    /// Latencies to the last stage, or `None` if the record has no histogram of them.
     pub latencies: Option<Latencies>,
-    /// Messages per second that reached the last stage, by second. Empty if the record has no
-    /// series.
+    /// Messages per second that reached the last stage, by second. Empty if the record has no figures by second.
     pub rates: Vec<(u64, f64)>,
 }
 
-/// A figure of one side, compared with the same figure of the first side.
+/// A figure of one side, compared with the same figure of the first side, the reference.
 #[derive(Clone, Debug)]
 pub struct ComparedFigure {
-    /// Name of the figure, with the unit.
+    /// Name of the figure, including its unit.
     pub name: String,
     pub side: usize,
     pub higher_is_better: bool,
-    /// Values of the first side, one for each run or round.
+    /// Values of the first side, one for each run or, in a paired comparison, for each round.
     pub reference_values: Vec<f64>,
     pub values: Vec<f64>,
     pub reference_median: f64,
     pub median: f64,
-    /// Median of this side divided by the median of the first side.
+    /// Median of this side divided by the median of the reference. A ratio above 1 means that this side has the larger
+    /// value.
     pub ratio: f64,
     /// Confidence interval of the ratio, or `None` if there are too few runs.
     pub interval: Option<(f64, f64)>,
     pub verdict: MetricVerdict,
-    /// Set if the whole interval is outside of the margin.
+    /// Set if the whole interval is outside the margin, so the difference is larger than the margin even with bad luck.
     pub is_beyond_margin: bool,
 }
 
@@ -144,14 +145,14 @@ impl ComparisonPage {
         }
     }
 
-    /// Returns true if there are figures and each of them has a decided verdict.
+    /// Returns true if there are figures and every one has a definite verdict.
     pub fn is_decided(&self) -> bool {
         let is_open =
             |figure: &ComparedFigure| matches!(figure.verdict, MetricVerdict::Undecided { .. } | MetricVerdict::TooFew);
         !self.figures.is_empty() && !self.figures.iter().any(is_open)
     }
 
-    /// Returns a sentence with the number of figures for each verdict.
+    /// Returns a sentence that counts the figures by verdict, for example how many are worse.
     pub fn summary(&self) -> String {
         let kinds = ["worse", "better", "the same", "undecided", "with too few runs"];
         let number = |name: &str| self.figures.iter().filter(|figure| kind(figure.verdict) == name).count();
@@ -163,8 +164,8 @@ impl ComparisonPage {
         }
     }
 
-    /// Returns the figures as a table. The column of side names only appears if there are several
-    /// sides to name.
+    /// Returns the figures as a table. The column with the names of the sides is left out if there is only one side
+    /// besides the reference.
     pub fn table(&self) -> Table {
         let columns = [
             ("side", Align::Left),

@@ -1,5 +1,4 @@
-//! Reports the capacities of a server on different numbers of processors, as a table and as the
-//! JSON key `by_cores`.
+//! Reports the capacities of a server on different numbers of processors, as a table and as the JSON value `by_cores`.
 use crate::capacity::CapacityRun;
 use mailrun_text::numbers::rate;
 use serde_json::{Value, json};

@@ -2,8 +2,8 @@ use mailrun_measurement::record::{Record, Resource, Surroundings};
 use mailrun_text::numbers::count;
 use mailrun_text::table::plain;
 
-/// Returns a line about other activity on the host, or `None` if there was none or nobody observed
-/// it.
+/// Returns a line about activity on the host that can distort the results. Returns `None` if there was none, or if the
+/// host was not observed.
 pub(crate) fn line(record: &Record) -> Option<String> {
     let surroundings = record.surroundings.as_ref()?;
     let shares = [
@@ -16,7 +16,8 @@ pub(crate) fn line(record: &Record) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
-/// Formats a share, for example `1.2 %`. Returns `None` if it rounds to zero.
+/// Formats a share, for example `1.2 %`. Returns `None` if the share rounds to zero, because a remark about 0.0 % would
+/// only distract.
 fn percent(share: f64) -> Option<String> {
     (share >= 0.000_5).then(|| format!("{:.1} %", share * 100.0))
 }

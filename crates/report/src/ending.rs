@@ -1,17 +1,16 @@
-//! The end of a report, which appears next to the prompt: the notes, the path of the details, and
-//! the verdict.
+//! The end of a report: the notes, the path of the details, and the verdict. The verdict comes last, so that it stands
+//! next to the prompt.
 use super::headline::{self, Headline};
 use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{clipped_words, display_width, wrapped};
 
-/// Room for the verdict's sentence in columns. The sentences of mailrun are shorter; only a long reply
-/// of a peer in one of them is cut off.
+/// Maximum width of the verdict's sentence in columns. The sentences of mailrun are shorter. Only a sentence that
+/// quotes a long reply of a peer is cut off.
 const MAX_VERDICT_WIDTH: usize = 400;
 const MAX_VERDICT_LINES: usize = 8;
 
-/// Returns the end of a full report: the notes, the figures, the path of the details, and the
-/// verdict.
+/// Returns the end of a full report: the notes, the key figures, the path of the details, and the verdict.
 pub(super) fn all(record: &Record, width: usize, style: TextStyle, details: Option<&str>) -> Vec<String> {
     let mut lines: Vec<String> = notes(record).iter().flat_map(|text| note(text, width)).collect();
     lines.extend(wrapped(&plain(&headline::figures(record)), "", "", width));
@@ -20,19 +19,20 @@ pub(super) fn all(record: &Record, width: usize, style: TextStyle, details: Opti
     lines
 }
 
-/// Returns the notes. The first note is the advice that belongs to the verdict.
+/// Returns the notes. The first one is the advice that belongs to the verdict, if there is any.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
     let (_, advice) = first_sentence(&record.verdict.why);
     let advice = (!advice.is_empty()).then(|| advice.to_owned());
     advice.into_iter().chain(headline::reasons(record).cloned()).collect()
 }
 
-/// Returns the notes that ask the reader to do something.
+/// Returns the notes that ask the reader to do something. The note that no server was measured does not.
 pub(super) fn notes_to_act_on(record: &Record) -> Vec<String> {
     notes(record).into_iter().filter(|text| text != mailrun_measurement::judge::NO_SERVER).collect()
 }
 
-/// Returns a note in lines. A command in it stands on a line of its own, so that it can be copied.
+/// Returns a note in lines of at most `width` columns. A command in backticks gets a line of its own, so that it can be
+/// copied.
 pub(super) fn note(text: &str, width: usize) -> Vec<String> {
     let text = plain(text);
     let mut lines: Vec<String> = Vec::new();
@@ -52,8 +52,8 @@ pub(super) fn note(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Finds the first command in backticks, and returns the text before it, the command and the text after
-/// it. A text in brackets may come from a peer, so it has no commands.
+/// Finds the first command in backticks. Returns the text before it, the command, and the text after it. Text in
+/// brackets may come from a peer, so no command is looked for there.
 fn split_command(text: &str) -> Option<(&str, &str, &str)> {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {
@@ -70,7 +70,7 @@ fn split_command(text: &str) -> Option<(&str, &str, &str)> {
     None
 }
 
-/// Returns the verdict in lines: its word, and then its reason.
+/// Returns the verdict in lines of at most `width` columns: first its word, such as `FAIL`, and then its reason.
 pub(super) fn verdict(record: &Record, width: usize, style: TextStyle) -> Vec<String> {
     let (word, code) = word(record);
     let reason = plain(&record.verdict.why);
@@ -83,13 +83,12 @@ pub(super) fn verdict(record: &Record, width: usize, style: TextStyle) -> Vec<St
         let last = lines.pop().unwrap_or_default();
         lines.push(clipped_words(&format!("{last} …"), width));
     }
-    // Colour is added after wrapping, because the wrapping would count the escape sequences as
-    // columns.
+    // Add colour only after wrapping, because wrapping would count the escape sequences as columns.
     lines[0] = lines[0].replacen(word, &styled(word, code, style), 1);
     lines
 }
 
-/// Returns the verdict in one line, with the rate and the latency.
+/// Returns the verdict on one line, followed by the rate and the latency in brackets.
 pub(super) fn verdict_alone(record: &Record, style: TextStyle) -> String {
     let (word, code) = word(record);
     let reason = plain(&record.verdict.why);
@@ -117,8 +116,8 @@ pub fn outcome_word(outcome: Outcome, style: TextStyle) -> String {
     styled(headline.name(), colour(headline), style)
 }
 
-/// Splits off the first sentence. A full stop in brackets does not end it, because text in brackets
-/// may come from a peer.
+/// Splits off the first sentence. A full stop in brackets does not end the sentence, because text in brackets may come
+/// from a peer.
 pub(crate) fn first_sentence(text: &str) -> (&str, &str) {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {
@@ -145,7 +144,7 @@ pub(super) fn bold(text: &str, style: TextStyle) -> String {
     styled(text, "1", style)
 }
 
-/// Wraps `text` in the escape sequences of a rendition (SGR, ECMA-48).
+/// Wraps `text` in the escape sequences for `code` (SGR, ECMA-48), unless the style is plain.
 pub(super) fn styled(text: &str, code: &str, style: TextStyle) -> String {
     match style {
         TextStyle::Plain => text.to_owned(),

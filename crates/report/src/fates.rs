@@ -1,5 +1,5 @@
-//! Tables of the fates of all units, which are pairs of message and recipient, and tables of the
-//! errors and the thresholds.
+//! Tables of what became of all messages, of the errors, and of the thresholds. Messages are counted in units: a unit
+//! is one message to one recipient.
 use super::figures::{Section, SectionBody};
 use super::seconds::seconds_of_errors;
 use mailrun_measurement::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
@@ -7,7 +7,7 @@ use mailrun_measurement::threshold;
 use mailrun_text::numbers::{count, share};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
-/// Returns the ledger: the fates, their sum, and the counts beside the fates.
+/// Returns the ledger: the fates of the units, the sum of the fates, and other counts that are not fates.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
     let mut table = Table::new([("fate", Align::Left), right("units"), right("share")]).leave_out(&["share"]);
@@ -43,8 +43,8 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     })
 }
 
-/// Returns the units of the ledger by their names in the record: created, accepted, the fates, and
-/// the counts beside the fates.
+/// Returns the counts of the ledger, with the names that they have in the record: created, accepted, the fates, and the
+/// counts that are not fates.
 pub(crate) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
     let ledger = &record.ledger;
     let first = [("created", ledger.created), ("accepted", ledger.accepted)];
@@ -83,7 +83,7 @@ fn units_beside(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 11] {
 }
 
 pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
-    // Without an observed receiver, nothing is known about a message after its acceptance.
+    // If deliveries were not observed, nothing is known about a message after the server accepted it.
     let on_the_way = if record.ledger.delivered.is_none() { "accepted" } else { "in flight" };
     some(&units_by_fate(&record.ledger), |name| match name {
         "in_flight" => on_the_way,
@@ -93,7 +93,7 @@ pub(crate) fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// Returns the counts beside the fates that are not zero.
+/// Returns the counts that are not fates, such as duplicates, without those that are zero.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     some(&units_beside(&record.ledger), |name| match name {
         "overflow" => "not recorded",
@@ -104,7 +104,7 @@ fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// Returns the rows that are not zero, under the names that `shown` gives them.
+/// Returns the rows that are not zero, with the names that `shown` gives to them.
 fn some(
     rows: &[(&'static str, Option<u64>)],
     shown: impl Fn(&'static str) -> &'static str,
@@ -113,8 +113,8 @@ fn some(
     occurred.map(|(name, number)| (shown(name), number)).collect()
 }
 
-/// Returns a line such as `created 15,145 · delivered 14,154 · failed 991`. `None` if all messages
-/// have the same fate and no other count is above zero.
+/// Returns a line such as `created 15,145 · delivered 14,154 · failed 991`. Returns `None` if all messages have the
+/// same fate and nothing else was counted, because the line would then say nothing new.
 pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
     let fates = fates(record);
     let beside = beside(record);
@@ -126,11 +126,11 @@ pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
     Some(rows.map(|(name, number)| format!("{name} {}", count(number))).collect::<Vec<_>>().join(" · "))
 }
 
-/// Maximum number of pairs of addresses that a report lists.
+/// Maximum number of rows in the table of rewritten addresses.
 const MAX_REWRITES: usize = 20;
 
-/// Returns the table of addresses under which mail arrived that the source had not named. `None` if
-/// there are none.
+/// Returns the table of addresses at which mail arrived although the source had not sent mail to them. Returns `None`
+/// if there are no such addresses.
 pub(crate) fn rewrites(record: &Record) -> Option<Section> {
     let mut table = Table::new([("recipient", Align::Wrapped), ("arrived for", Align::Wrapped), right("arrivals")]);
     for row in record.rewrites.iter().take(MAX_REWRITES) {
@@ -157,8 +157,7 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
     format!("a unit is a {unit}; rows add up to {}, which is NOT what was created", count(total))
 }
 
-/// Returns the table of 4xx and 5xx replies, cut connections and time-outs. `None` if there was no
-/// error.
+/// Returns the table of 4xx and 5xx replies, cut connections and time-outs, or `None` if there were no errors.
 pub(crate) fn errors(record: &Record) -> Option<Section> {
     let mut table = Table::new([("phase", Align::Left), right("code"), right("count"), ("first text", Align::Wrapped)]);
     for row in &record.errors {
@@ -168,7 +167,7 @@ pub(crate) fn errors(record: &Record) -> Option<Section> {
     Section::figures("Errors", when(record), table)
 }
 
-/// Returns the seconds in which errors occurred, for example `in seconds 1 to 4`.
+/// Returns the period in which errors occurred, for example `in seconds 1 to 4`.
 pub(super) fn when(record: &Record) -> Option<String> {
     seconds_of_errors(record).map(|(first, last)| match first == last {
         true => format!("in second {}", count(first)),
@@ -176,8 +175,7 @@ pub(super) fn when(record: &Record) -> Option<String> {
     })
 }
 
-/// Returns one line for each of the `limit` most frequent errors, and the number of further kinds of
-/// error.
+/// Returns one line for each of the `limit` most frequent kinds of error, and the number of kinds that are left out.
 pub(crate) fn errors_in_short(record: &Record, limit: usize) -> (Vec<String>, usize) {
     let row_text = |place: &str, what: &str, number: u64, text: &str| {
         let place = if what.is_empty() { format!("at {place}") } else { format!("{what} at {place}") };
@@ -200,15 +198,15 @@ pub(crate) fn errors_in_short(record: &Record, limit: usize) -> (Vec<String>, us
     (lines.into_iter().take(limit).map(|(_, line)| line).collect(), more)
 }
 
-/// Returns true for faults that the sink was told to make and has counted, if the source has
-/// counted them too.
+/// Returns true for a row of the sink that counts requested faults, if the source has counted the same faults as
+/// errors.
 fn is_reported_by_both(record: &Record, row: &ErrorRow) -> bool {
     let is_ordered = |row: &ErrorRow| row.text.starts_with("on purpose: ");
     let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !is_ordered(other);
     is_ordered(row) && record.errors.iter().any(is_same)
 }
 
-/// Shortens a reply, because a server may answer with kilobytes. `run.json` has the whole reply.
+/// Shortens a reply for the table, because a server may answer with kilobytes. `run.json` contains the whole reply.
 fn clipped(text: &str) -> String {
     const MAX_REPLY_CHARS: usize = 200;
     match text.char_indices().nth(MAX_REPLY_CHARS) {
@@ -217,7 +215,7 @@ fn clipped(text: &str) -> String {
     }
 }
 
-/// Returns the errors without those that a second party has counted again.
+/// Returns the errors, but each only once if both the source and the sink have counted it.
 pub(crate) fn errors_once(record: &Record) -> impl Iterator<Item = &ErrorRow> {
     record.errors.iter().filter(|row| !is_reported_by_both(record, row))
 }
@@ -231,8 +229,8 @@ pub(crate) fn thresholds_by_result(record: &Record, passed: bool) -> Option<Sect
     Section::figures("Thresholds", None, table_of(rows))
 }
 
-/// Returns a table of at most `limit` thresholds, the missed ones first, and the number of
-/// thresholds left out.
+/// Returns a table of at most `limit` thresholds, and the number of those left out. If some must be left out, the
+/// missed ones come first.
 pub(crate) fn threshold_table(record: &Record, limit: usize) -> (Table, usize) {
     let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();
     if rows.len() > limit {

@@ -1,17 +1,17 @@
-//! Sections of figures and facts, the stage whose figures stand for a run, its latencies as text, and errors in one form
-//! for SMTP and MADES.
+//! Parts that several reports share: sections, the stage whose figures stand for a run, the text of a latency, and
+//! errors in one form for SMTP and MADES.
 use mailrun_measurement::record::{ErrorRow, MadesTrouble, Record, StageRow};
 use mailrun_measurement::stage::Stage;
 use mailrun_text::numbers::latency;
 use mailrun_text::table::Table;
 
-/// Returns the last stage that messages reached. Its figures stand for the whole run.
+/// Returns the last stage that any message reached. Its figures stand for the whole run.
 pub fn final_stage(record: &Record) -> Option<&StageRow> {
     record.stages.iter().rev().find(|row| row.count > 0 && row.name != Stage::Created)
 }
 
-/// Formats a latency of a stage, for example `1.42 ms`. A time that is longer than messages were
-/// waited for is `> 3.00 s`.
+/// Formats a latency of a stage, for example `1.42 ms`. An infinite latency belongs to messages that had not arrived
+/// when the run stopped waiting. It is shown as a lower bound, for example `> 3.00 s`.
 pub(crate) fn stage_latency(row: &StageRow, milliseconds: f64) -> String {
     match row.beyond_ms.filter(|_| milliseconds == f64::INFINITY) {
         Some(bound) if bound > 0.0 => format!("> {}", latency(bound)),
@@ -22,15 +22,15 @@ pub(crate) fn stage_latency(row: &StageRow, milliseconds: f64) -> String {
 
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorFigures<'a> {
-    /// Phase of the dialogue in which the error occurred. For MADES, the kind of trouble.
+    /// Phase of the SMTP session in which the error occurred. For MADES, the kind of trouble.
     pub(crate) phase: &'a str,
-    /// Reply code. Empty if there was no reply.
+    /// Reply code, or an empty text if there was no reply.
     pub(crate) code: String,
     pub(crate) text: &'a str,
     pub(crate) count: u64,
     pub(crate) first_s: Option<f64>,
     pub(crate) last_s: Option<f64>,
-    /// Recipient of the first message with this error.
+    /// Recipient of the first message that had this error.
     pub(crate) sample: Option<&'a str>,
 }
 
@@ -67,14 +67,14 @@ fn of_trouble(row: &MadesTrouble) -> ErrorFigures<'_> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
-    /// A title of one to three words.
+    /// Title of one to three words. The summary for GitHub selects sections by it.
     pub(crate) title: &'static str,
     pub(crate) note: Option<String>,
     pub(crate) body: SectionBody,
 }
 
 impl Section {
-    /// Returns a section of figures, or `None` if the table has no rows.
+    /// Returns a section with a table, or `None` if the table has no rows. Reports can then leave the section out.
     pub(crate) fn figures(title: &'static str, note: Option<String>, table: Table) -> Option<Self> {
         (!table.is_empty()).then_some(Self { title, note, body: SectionBody::Figures(table) })
     }

@@ -1,5 +1,5 @@
-//! The facts that a reader must see first: the outcome of the run, the number of delivered
-//! messages, and the rate.
+//! The facts that a reader must see first: the outcome of the run, the number of messages that were delivered, and the
+//! rate.
 use super::figures::{final_stage, stage_latency};
 use mailrun_measurement::judge;
 use mailrun_measurement::record::{LedgerRow, Outcome, Record, StageRow};
@@ -9,10 +9,10 @@ use mailrun_text::table::plain;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Headline {
     Judged(Outcome),
-    /// The record of a sink alone. It knows the received messages, but not the number of sent
-    /// messages.
+    /// The record of a sink alone. A sink knows how many messages it received but not how many were sent, so its run is
+    /// not judged.
     Received,
-    /// The record of one part of a divided load, which is not judged alone.
+    /// The record of one part of a divided load. Only all parts together are judged.
     Sent,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn reasons(record: &Record) -> impl Iterator<Item = &String> {
     record.verdict.reasons.iter().filter(|reason| **reason != record.verdict.why)
 }
 
-/// Returns the counts, for example `199,800 of 200,000 messages delivered · 200 lost`.
+/// Returns the counts of messages, for example `199,800 of 200,000 messages delivered · 200 lost`.
 pub(crate) fn counts(record: &Record) -> String {
     let ledger = &record.ledger;
     let several = record.workload.recipients > 1;
@@ -80,8 +80,8 @@ fn failure_counts(ledger: &LedgerRow) -> Vec<String> {
     some.map(|(number, name)| format!("{} {name}", mailrun_text::numbers::count(number))).collect()
 }
 
-/// Returns the rate, the bytes, the median and the 99th percentile of the last observed stage. If
-/// nothing arrived where a sink was watched, returns the duration.
+/// Returns the rate, the bytes per second, the median and the 99th percentile of the last observed stage. Returns only
+/// the duration if deliveries were observed and nothing arrived.
 pub(crate) fn figures(record: &Record) -> String {
     let Some(last) = arrived_stage(record) else { return seconds(record.duration_s) };
     let mut parts: Vec<String> = last.rate_per_s.map(|per_s| format!("{} msg/s", rate(per_s))).into_iter().collect();
@@ -97,14 +97,12 @@ pub(crate) fn figures(record: &Record) -> String {
     parts.join(" · ")
 }
 
-/// Returns the last stage that messages reached, or `None` if deliveries were watched and there
-/// were none.
+/// Returns the last stage that messages reached. Returns `None` if deliveries were observed and there were none.
 fn arrived_stage(record: &Record) -> Option<&StageRow> {
     final_stage(record).filter(|_| record.ledger.delivered != Some(0))
 }
 
-/// Returns the rate and the 99th percentile, for example `5,343 msg/s, p99 44.20 ms`. `None` if
-/// neither is known.
+/// Returns the rate and the 99th percentile, for example `5,343 msg/s, p99 44.20 ms`, or `None` if neither is known.
 pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     let last = arrived_stage(record)?;
     let per_s = last.rate_per_s.map(|per_s| format!("{} msg/s", rate(per_s)));
@@ -113,8 +111,7 @@ pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Returns true if the verdict repeats a missed threshold, so that the report should show only one
-/// of the two.
+/// Returns true if the verdict's reason is a missed threshold. The report should then show the threshold only once.
 pub(crate) fn is_of_threshold(record: &Record) -> bool {
     judge::threshold_reasons(record).iter().any(|reason| reason.text == record.verdict.why)
 }

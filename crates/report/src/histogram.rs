@@ -1,26 +1,26 @@
-//! Draws the distributions of a run's latencies as bars of text on a logarithmic scale.
+//! Draws the latency distributions of a run as bars of text on a logarithmic scale.
 use mailrun_measurement::record::{Record, StageRow};
 use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::{count, counted, latency, share};
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{display_width, wrapped};
 
-/// Ends of the bins within a decade. The three choices go from coarse to fine.
+/// Ends of the bins within a decade, for three widths of bins from coarse to fine.
 const ENDS: [&[u64]; 3] = [&[10, 20, 50], &[10, 15, 20, 30, 50, 70], &[10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82]];
 const WANTED_BINS: usize = 10;
 const MIN_BAR: usize = 10;
-/// The first decade begins at 100 ns.
+/// Start of the first decade in nanoseconds: 100 ns. Shorter times count in the first bin.
 const FIRST_DECADE_NS: u64 = 100;
-/// Number of decades on the scale, which reaches beyond an hour.
+/// Number of decades on the scale. From 100 ns, eleven decades reach beyond an hour.
 const DECADES: u32 = 11;
 
-/// A bin of the histogram. It counts the messages from the end of the previous bin up to `end_ns`.
+/// A bin of the histogram. It counts the messages whose latency is between the end of the previous bin and `end_ns`.
 struct Bin {
     end_ns: u64,
     messages: u64,
 }
 
-/// Draws the histograms of all stages from the server's acceptance on, in at most `width` columns.
+/// Draws the histograms of all stages from the server's acceptance on, with lines of at most `width` columns.
 pub fn histograms(record: &Record, width: usize) -> String {
     let drawn: Vec<String> = record
         .stages
@@ -58,8 +58,8 @@ fn histogram(stage: &StageRow, times: &Latencies, width: usize) -> String {
     text
 }
 
-/// Returns the bins from the first to the last bin with messages. The bins are as coarse as
-/// possible, but there are at least ten of them if the finest choice permits that.
+/// Returns the bins from the first to the last one with messages. Of the three widths, the coarsest that gives at least
+/// ten bins is used. If there is none, the finest is used.
 fn bins(times: &Latencies) -> Vec<Bin> {
     let choices = ENDS.map(|ends| bins_of(times, ends));
     let finest = choices.len() - 1;
@@ -84,7 +84,7 @@ fn bins_of(times: &Latencies, ends: &[u64]) -> Vec<Bin> {
     bins.split_off(first)
 }
 
-/// Formats the end of a bin, for example `700 µs`, `1.5 ms` or `20 s`.
+/// Formats the end of a bin, for example `700 µs`, `1.5 ms` or `20 s`. The last bin has no end.
 fn end_text(end_ns: u64) -> String {
     match end_ns {
         u64::MAX => "any".to_owned(),

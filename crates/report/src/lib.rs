@@ -1,4 +1,4 @@
-//! Turns run records into text: the reports of a run that people read.
+//! Turns run records into the reports that people read, and into formats of other programs.
 //!
 //! ```text
 //! Record ─→ headline   outcome, counts, rate                   ┐
@@ -9,8 +9,8 @@
 //!        └→ exports    formats of other programs: CSV, JUnit, Prometheus, …
 //! ```
 //!
-//! `headline` and the sections decide the content, and `terminal` and `markdown` only lay it out.
-//! The record of a single party, which is a sink or a source, has fewer sections.
+//! `headline` and the sections decide what a report says, and `terminal` and `markdown` only lay it out. The record of
+//! a single party, such as a sink alone, has fewer sections.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod audit;
@@ -66,13 +66,13 @@ use mailrun_measurement::record::Record;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportLength {
     Verdict,
-    /// A report that fits a terminal of 80×24.
+    /// A report that fits on a terminal of 80×24.
     Short,
     Full,
 }
 
-/// Returns the report for a terminal or file of `width` columns. `details` is the path of the
-/// complete report.
+/// Returns the report for a terminal or file that is `width` columns wide. `details` is the path of the complete
+/// report, which the short one mentions.
 pub fn render(record: &Record, extent: ReportLength, width: usize, style: TextStyle, details: Option<&str>) -> String {
     match extent {
         ReportLength::Verdict => ending::verdict_alone(record, style),

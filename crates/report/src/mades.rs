@@ -1,5 +1,5 @@
-//! Reports a run over the Business Application API of MADES: its stages, the times between the
-//! stages, and the errors with the codes of the endpoint.
+//! Reports a run over MADES (the Business Application API): its stages, the times between the stages, and the errors
+//! with the codes of the endpoint.
 use super::fates::when;
 use super::figures::{Section, SectionBody};
 use super::stages::time_cell;
@@ -41,9 +41,9 @@ pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
     Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// Says how the bench received acknowledgements, for example `by a document to mailrun-endpoint-a,
-/// type TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`, or `by a document of ecp-endpoint; 2
-/// rejecting, 1 for unknown documents`.
+/// Says how the bench received acknowledgements, for example `by a document of ecp-endpoint; 2 rejecting, 1 for unknown
+/// documents`. If the bench itself sent them, the text tells how: `by a document to mailrun-endpoint-a, type
+/// TEST-MESSAGE, through ecp.endpoint.outbox; 300 sent`.
 fn acknowledged(back: &MadesAcknowledgements) -> String {
     let mut text = match back.sender {
         AcknowledgementSender::Bench => format!(
@@ -64,8 +64,8 @@ fn acknowledged(back: &MadesAcknowledgements) -> String {
     text
 }
 
-/// Returns product and version of the brokers, for example `apache-activemq-artemis 2.40.0`. If the
-/// brokers differ, both are named.
+/// Returns the product and version of the brokers, for example `apache-activemq-artemis 2.40.0`. Brokers that differ
+/// are all named.
 fn products(mades: &Mades) -> Option<String> {
     let mut products: Vec<String> = Vec::new();
     for broker in mades.brokers.iter().filter(|broker| !broker.product.is_empty()) {
@@ -96,8 +96,8 @@ fn arrival_of(record: &Record) -> String {
     }
 }
 
-/// Describes the schedule of a market, for example `open loop, at the times of a market:
-/// quarter-hour, every 10s; times in Europe/Oslo; 60 times as fast`.
+/// Describes the times at which messages were due, for example `open loop, at the times of a market: quarter-hour,
+/// every 10s; times in Europe/Oslo; 60 times as fast`.
 fn market(record: &Record) -> String {
     let Some(market) = record.mades.as_ref().and_then(|mades| mades.market.as_ref()) else {
         return arrival(&record.workload);
@@ -144,7 +144,7 @@ pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
 
 const MAX_WINDOWS: usize = 48;
 
-/// Returns the quarter-hours of a market by shape. If there are many, only the worst are shown.
+/// Returns the table of a market's quarter-hours by shape of load. If there are many, only the worst are shown.
 pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     let windows = &mades.market.as_ref()?.windows;
     let mut table = Table::new([
@@ -225,7 +225,8 @@ pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
     Section::figures("Waterfall", note, table)
 }
 
-/// Draws a bar that begins at the end of the previous step, for example `·····████··············`.
+/// Draws a bar that begins at the end of the previous step, such as `·····████··············`. A step that took any
+/// time has at least one `█`.
 fn bar(before: f64, share: f64) -> String {
     let columns = |share: f64| ((share.clamp(0.0, 1.0) * WATERFALL_WIDTH as f64).round() as usize).min(WATERFALL_WIDTH);
     let begins = columns(before).min(WATERFALL_WIDTH - 1);
@@ -243,7 +244,7 @@ pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     Section::figures("Errors", when(record), table)
 }
 
-/// Returns the counts of the simulator beside the counts of the run.
+/// Compares the message counts of the simulator with those of the bench. The simulator knows what really happened.
 pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([("messages", Align::Left), right("stand-in"), right("bench"), right("difference")]);
@@ -261,7 +262,7 @@ pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     Section::figures("Truth", note, table)
 }
 
-/// Returns the latencies that the simulator measured beside the latencies that the run measured.
+/// Compares the latencies that the simulator measured with those that the bench measured.
 pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([

@@ -1,4 +1,4 @@
-//! The report as Markdown, `report.md`. It has the same text as the report on a terminal.
+//! The report as Markdown, `report.md`. Its text is the same as on a terminal.
 use super::figures::{Section, SectionBody};
 use super::headline::{self, Headline};
 use super::sections::sections;

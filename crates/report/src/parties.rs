@@ -1,4 +1,4 @@
-//! The costs of each process of a run: processor time and memory.
+//! What each process of a run cost: CPU time and memory.
 use super::figures::Section;
 use mailrun_measurement::record::{Party, Record, Role};
 use mailrun_measurement::stage::Stage;
@@ -35,8 +35,8 @@ pub(crate) fn costs(record: &Record) -> Option<Section> {
     Section::figures("Processes", note, table)
 }
 
-/// Returns the costs in short, for example `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`.
-/// `None` if nothing was observed.
+/// Returns the costs in short, for example `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`. Returns `None` if no
+/// process was observed.
 pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     let texts = record.parties.iter().filter_map(|party| {
         let cores = cores(record, party).map(|cores| format!("{} cores", fixed(cores, 2)));
@@ -47,9 +47,8 @@ pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Returns the number of processors that a party kept busy. `None` if the result exceeds the
-/// processors of the host: the process then ran for longer than the messages took, so the share is
-/// unknown.
+/// Returns the number of cores that a party kept busy. Returns `None` if the result is more than the host has. In that
+/// case the process ran for longer than the measured time, so its share is unknown.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let max_cores = f64::from(record.host.cores.max(1)) * 1.05;
     let cores = party.work_s().map(|cpu| cpu / record.duration_s);
@@ -64,7 +63,8 @@ fn note(record: &Record) -> String {
     std::iter::once(always).chain(placement(record)).chain(looks).chain(faults).collect::<Vec<_>>().join("; ")
 }
 
-/// Names the processors to which parties were bound, for example `processors: source 0, sink 1`.
+/// Names the processors to which parties were bound, for example `processors: source 0, sink 1`. `None` if no party was
+/// bound.
 fn placement(record: &Record) -> Option<String> {
     let one = |party: &Party| Some(format!("{} {}", plain(&party.name), plain(party.cpus.as_ref()?)));
     let placed: Vec<String> = record.parties.iter().filter_map(one).collect();
@@ -81,12 +81,12 @@ fn busy_poll(party: &Party) -> Option<String> {
     ))
 }
 
-/// Returns the number of messages that a party processed: sent by a source, received by a sink, or
-/// accepted by a relay.
+/// Returns the number of messages that a party processed: those that a source sent, a sink received, or a relay
+/// accepted.
 fn messages(record: &Record, party: &Party) -> Option<u64> {
     let stage = match party.role {
         Role::Source => Stage::Sent,
-        // The source has counted the messages that the relay accepted.
+        // The source has counted the messages that the relay accepted, by the relay's replies.
         Role::Relay => return record.stage(Stage::Accepted).map(|row| row.count),
         Role::Sink => Stage::Delivered,
     };
@@ -94,8 +94,7 @@ fn messages(record: &Record, party: &Party) -> Option<u64> {
     own.clone().find(|row| row.name == stage).map(|row| row.count).or_else(|| own.map(|row| row.count).max())
 }
 
-/// Returns the number of TLS handshakes by party, version and cipher suite. `None` if there were
-/// none.
+/// Returns the table of TLS handshakes by party, version and cipher suite. Returns `None` if there were none.
 pub(crate) fn handshakes(record: &Record) -> Option<Section> {
     let mut table = Table::new([
         ("party", Align::Left),

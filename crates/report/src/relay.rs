@@ -1,4 +1,4 @@
-//! Reports the relay between source and sink: its rates, its queue, and its cost.
+//! Reports on the relay between source and sink: its rates, its queue, and what it cost.
 use super::figures::{Section, SectionBody};
 use mailrun_measurement::Stage;
 use mailrun_measurement::record::{Party, Record, Role};
@@ -12,12 +12,12 @@ pub struct RelayFigures {
     pub accept_s: f64,
     /// Seconds from the first created message to the last delivered message.
     pub deliver_s: f64,
-    /// Rates; not a number if there were too few messages for a rate.
+    /// Messages per second. NaN if there were too few messages for a rate.
     pub accepted_per_s: f64,
     pub delivered_per_s: f64,
     pub delivered_bytes_per_s: f64,
-    /// Maximum number of messages that were accepted but not delivered at the end of a second, and
-    /// the number of that second. `None` if the series is empty.
+    /// Largest number of messages that were accepted but not delivered at the end of a second, and the number of that
+    /// second. `None` if the record has no figures by second.
     pub deepest: Option<(u64, u64)>,
 }
 
@@ -26,7 +26,7 @@ impl RelayFigures {
     pub fn of(record: &Record) -> Option<Self> {
         let accepted = record.stage(Stage::Accepted)?;
         let delivered = record.stage(Stage::Delivered)?;
-        // If several seconds have the maximum, the first of them counts.
+        // Search from the end, because `max_by_key` returns the last maximum, and the first one in time is wanted.
         let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
         Some(Self {
             accepted: accepted.count,
@@ -39,7 +39,8 @@ impl RelayFigures {
         })
     }
 
-    /// Returns the seconds from the last accepted message to the last delivered message.
+    /// Returns the seconds between the last accepted and the last delivered message, in which the relay emptied its
+    /// queue.
     pub fn drain_s(&self) -> f64 {
         (self.deliver_s - self.accept_s).max(0.0)
     }
@@ -49,7 +50,7 @@ pub fn party(record: &Record) -> Option<&Party> {
     record.parties.iter().find(|party| party.role == Role::Relay)
 }
 
-/// Returns the milliseconds of processor time, user and system, for a thousand messages.
+/// Returns the CPU time per thousand messages, user and system together, in milliseconds.
 pub fn cpu_ms_per_1000(party: &Party, messages: u64) -> Option<f64> {
     (messages > 0).then_some(party.work_s()? * 1e6 / messages as f64)
 }
@@ -96,8 +97,8 @@ fn costs(record: &Record, relay: &Party, passage: &RelayFigures) -> String {
     }
 }
 
-/// Returns the bytes written to disk, for example `291 MiB written, 23.4 KiB per message`. `None`
-/// if the device does not count them.
+/// Returns the bytes that were written to disk, for example `291 MiB written, 23.4 KiB per message`. Returns `None` if
+/// the device does not count them.
 fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
     let written_bytes = record.surroundings.as_ref()?.disk_written_bytes?;
     let each = written_bytes.checked_div(passage.accepted);

@@ -1,4 +1,4 @@
-//! Sample records for the tests of reports, with one record for each outcome.
+//! Sample records for the tests of reports, one for each outcome of a run.
 use mailrun_measurement::record::{
     Cause, Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesTrouble, Outcome, Party,
     PhaseRow, Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
@@ -131,7 +131,7 @@ pub fn lossy() -> Record {
     record
 }
 
-/// The run `held`, but without an observed receiver.
+/// The run `held`, but without a sink or another receiver that observes the deliveries.
 pub fn unwatched() -> Record {
     let mut record = held();
     record.parties.truncate(1);

@@ -13,7 +13,7 @@ pub fn searches() -> Vec<(&'static str, CapacityRun)> {
     vec![("capacity-found", search("fine")), ("capacity-hostile", search(hostile)), ("capacity-missed", missed())]
 }
 
-/// A search that missed its goal even at the lowest rate.
+/// A search that found no capacity, because the server missed the goal even at the lowest rate.
 pub fn missed() -> CapacityRun {
     let mut nothing = search("slow");
     nothing.result.goals[0] = GoalOutcome {
@@ -42,7 +42,7 @@ fn measured(loss: f64) -> TrialOutcome {
     TrialOutcome::Measured(TrialFigures::new(vec![loss], 1_000.0))
 }
 
-/// A search that found a capacity. All texts of peers are `text`.
+/// A search that found a capacity. All texts that could come from a peer are `text`.
 pub fn search(text: &str) -> CapacityRun {
     let goal =
         Threshold::parse("delivered.p99 < 1s", RunProtocol::Smtp).expect("a threshold").loss_goal().expect("a goal");

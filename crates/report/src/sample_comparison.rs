@@ -1,5 +1,4 @@
-//! Sample comparisons for the tests of their page: one of stored runs, one of rounds, and one with
-//! hostile names.
+//! Sample comparisons for the tests of their page: one of stored runs, one of rounds, and one with hostile names.
 use crate::comparison::{ComparedFigure, ComparedSide, ComparisonPage, MetricVerdict, RunCurves};
 use crate::sample_load::noise;
 use mailrun_measurement::Latencies;
@@ -49,7 +48,7 @@ pub fn of_rounds() -> ComparisonPage {
     page
 }
 
-/// A comparison whose names and remarks contain markup, and whose figures are NaN.
+/// A comparison whose names and remarks contain markup and whose figures are NaN, which the page must survive.
 pub fn hostile() -> ComparisonPage {
     const MARKUP: &str = "</td><img src=x onerror=alert(1)><script>alert(2)</script>\u{202e}\u{1b}[2J\"'&";
     let mut page = of_runs();

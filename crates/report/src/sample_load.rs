@@ -1,5 +1,5 @@
-//! The load of a sample run, message by message. All figures of the run are sums over this load, so
-//! they are consistent.
+//! The load of a sample run, message by message. All figures of the run are sums over these messages, so the figures
+//! are consistent.
 use mailrun_measurement::Latencies;
 use mailrun_measurement::record::{SeriesRow, SlowMessage, SlowPhase};
 use mailrun_measurement::stage::Phase;
@@ -9,21 +9,20 @@ use std::time::Duration;
 pub(crate) const RATE: u64 = 1_000;
 /// Maximum number of messages that the server accepts per second while it catches up.
 const MAX_RATE: u64 = 1_600;
-/// Shares of the latency to delivery after which a message is sent and accepted.
+/// Shares of a message's latency to delivery at which the message is sent and accepted.
 const SENT_SHARE: f64 = 0.4;
 const ACCEPTED_SHARE: f64 = 0.7;
-/// In a run of more seconds than this, only some messages are timed.
+/// In a run of more seconds than this, only one in ten messages is timed.
 const LONG_RUN_S: u64 = 600;
 const SLOWEST: usize = 50;
 
-/// The trouble that the sample server has: seconds without an answer, rejected messages and lost
-/// messages.
+/// The trouble of the sample server: seconds without an answer, rejected messages, and lost messages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SampleTrouble {
     /// Seconds in which the server accepts nothing.
     pub(crate) stall: Range<u64>,
     pub(crate) rejected_per_s: u64,
-    /// Number of messages whose connection failed in the second second of the stall.
+    /// Number of messages that failed because their connection broke, in the second second of the stall.
     pub(crate) failed: u64,
     pub(crate) lost: u64,
 }
@@ -31,16 +30,15 @@ pub(crate) struct SampleTrouble {
 #[derive(Clone, Debug)]
 pub(crate) struct SampleLoad {
     pub(crate) trouble: SampleTrouble,
-    /// One in this many messages is timed. Long runs time fewer messages, because timing all would
-    /// slow down the tests.
+    /// One in this many messages is timed. In long runs, timing every message would slow down the tests.
     timed_interval: u64,
     pub(crate) series: Vec<SeriesRow>,
     pub(crate) sent: Latencies,
     pub(crate) accepted: Latencies,
-    /// Latency from the time when a session began a message to its acceptance.
+    /// Latency to acceptance without the time in which a message waited for a session.
     pub(crate) accepted_service: Latencies,
     pub(crate) delivered: Latencies,
-    /// The slowest messages, sorted by latency to acceptance, slowest first.
+    /// The slowest messages by latency to acceptance, slowest first.
     pub(crate) slowest: Vec<SlowMessage>,
 }
 
@@ -48,9 +46,9 @@ pub(crate) struct SampleLoad {
 struct SampleMessage {
     number: u64,
     due_s: f64,
-    /// Time for which the message waited for a session while the server stalled.
+    /// Time in milliseconds for which the message waited for a session, because the server stalled.
     waited_ms: f64,
-    /// Time from the beginning of the message's session to the sink.
+    /// Time in milliseconds from the moment when a session began the message until the sink had it.
     service_ms: f64,
 }
 
@@ -61,7 +59,7 @@ impl SampleMessage {
 }
 
 impl SampleLoad {
-    /// Makes a load of `length` seconds. Messages take `pace` times as long as usual.
+    /// Makes a load of `length` seconds. Each message takes `pace` times as long as usual, so 0.75 makes a faster run.
     pub(crate) fn new(length: u64, pace: f64, trouble: SampleTrouble) -> Self {
         let mut load = Self {
             series: counts(length, &trouble),
@@ -87,8 +85,7 @@ impl SampleLoad {
         self.series.iter().map(count).sum()
     }
 
-    /// Times the messages that are accepted in a second. The server accepts messages in the order
-    /// in which they were due.
+    /// Times the messages that the server accepts in a second. It accepts them in the order in which they were due.
     fn add_second(&mut self, second: u64, pace: f64, queue: &mut DueQueue, slowest: &mut Vec<SampleMessage>) {
         let row = &mut self.series[second as usize];
         let busy = row.created as f64 / RATE as f64;
@@ -111,7 +108,7 @@ impl SampleLoad {
             times.record(message.at(1.0));
             slowest.push(message);
         }
-        // Lost messages are included, because they are too few to change the percentiles.
+        // Include lost messages although they have no latency, because they are too few to change the percentiles.
         row.p50_ms = times.quantile_ms(0.5);
         row.p95_ms = times.quantile_ms(0.95);
         row.p99_ms = times.quantile_ms(0.99);
@@ -150,7 +147,7 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     for second in 0..length {
         let is_stalled = trouble.stall.contains(&second);
         let is_last = second + 1 == length;
-        // Two neighbouring seconds together have twice the average load.
+        // The load varies from second to second, but two neighbouring seconds always have the average load together.
         let difference = if length % 2 == 1 && is_last { 0 } else { noise(second / 2) % 200 };
         let created = if second % 2 == 0 { RATE + difference } else { RATE - difference };
         let failed = if trouble.stall.start + 1 == second { trouble.failed } else { 0 };
@@ -175,8 +172,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     rows
 }
 
-/// Returns the latency to delivery that `rank` of 100,000 messages do not exceed at the load
-/// `busy`.
+/// Returns the latency to delivery that `rank` of 100,000 messages do not exceed. `busy` is the load relative to the
+/// usual one.
 fn quantile_ms(busy: f64, rank: u64) -> f64 {
     let curve = [
         (0.0, 0.3),
@@ -216,7 +213,8 @@ fn slow_message(message: &SampleMessage) -> SlowMessage {
     }
 }
 
-/// Returns a pseudo-random number (SplitMix64).
+/// Returns a pseudo-random number (SplitMix64). The same seed always gives the same number, so the samples never
+/// change.
 pub(crate) fn noise(seed: u64) -> u64 {
     let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

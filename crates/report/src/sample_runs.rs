@@ -1,5 +1,5 @@
-//! Complete sample runs for the tests of pages. They last an hour, a minute, ten seconds or one
-//! second, and use all fields of a record.
+//! Complete sample runs for the tests of pages. They last an hour, a minute, ten seconds or one second, and fill all
+//! fields of a record.
 use crate::sample;
 use crate::sample_load::{RATE, SampleLoad, SampleTrouble, noise};
 use mailrun_measurement::Latencies;
@@ -81,7 +81,7 @@ pub fn failed() -> Record {
     record
 }
 
-/// A run of a minute whose figures are limited by the generator.
+/// A run of a minute that is invalid, because the generator was too slow.
 pub fn invalid() -> Record {
     let mut record = open_loop(&SampleLoad::new(60, 1.0, SampleTrouble::default()));
     let reason = "The generator offered 612 of 1,000 msg/s. Use more --workers, or run the source on another machine.";
@@ -142,8 +142,7 @@ pub fn mades() -> Record {
     record
 }
 
-/// A record whose texts contain markup, change the writing direction, and are long enough to fill
-/// the page.
+/// A record whose texts contain markup, change the writing direction, and are long. None of them may spoil the page.
 pub fn hostile() -> Record {
     const MARKUP: &str = "</script><img src=x onerror=alert(1)>\"'`<!--\u{202e}\u{2066}\u{1b}[2J\u{2028}&lt;b&gt;";
     let mut record = failed();
@@ -164,8 +163,8 @@ pub fn hostile() -> Record {
     record
 }
 
-/// Returns the record of a run through a relay at 1,000 messages per second. Every figure is a sum
-/// over the load.
+/// Returns the record of a run through a relay at 1,000 messages per second. Every figure is a sum over the messages of
+/// `load`.
 fn open_loop(load: &SampleLoad) -> Record {
     let mut record = sample::relayed();
     let length = load.series.len() as u64;
@@ -218,7 +217,7 @@ fn open_loop(load: &SampleLoad) -> Record {
     record
 }
 
-/// Returns two domains with half of the recipients each. The first domain has all the trouble.
+/// Returns two domains with half of the recipients each. All the trouble is in the first domain.
 fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
     let known = |count: Option<u64>| count.unwrap_or_default();
     let half = known(ledger.created) / 2;
@@ -245,7 +244,8 @@ fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
     ]
 }
 
-/// Returns a distribution with a tail. `factor` stretches its times.
+/// Returns a latency distribution with a tail, in which one in a hundred messages is slow. `factor` stretches its
+/// times.
 fn latencies(factor: u64) -> Latencies {
     let mut times = Latencies::default();
     for at in 1..=20_000_u64 {
@@ -255,7 +255,7 @@ fn latencies(factor: u64) -> Latencies {
     times
 }
 
-/// Returns the seconds of the MADES run, whose load is computed here and not by `SampleLoad`.
+/// Returns the figures by second of the MADES run, which does not use `SampleLoad`.
 fn mades_series(length: u64) -> Vec<SeriesRow> {
     let row = |second: u64| {
         let created = 800 + noise(second) % 400;

@@ -1,11 +1,12 @@
-//! Shows the run over time, with one line of bars for each figure.
+//! Shows the run over time, with a line of bars for each figure.
 use super::figures::Section;
 use mailrun_measurement::record::{Record, SeriesRow};
 use mailrun_text::numbers::{counted, decimals_of_figures, fixed};
 use mailrun_text::spark::{Fold, sparkline};
 use mailrun_text::table::{Align, Table, right};
 
-/// Returns the section with the run over time. A line has at most `room` bars.
+/// Returns the section that shows the run over time, with at most `room` bars in a line. Returns `None` for a run of a
+/// single second.
 pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
     let rows = record.series.as_slice();
     if rows.len() < 2 {
@@ -32,7 +33,8 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
 struct SparklineRow {
     name: &'static str,
     values: Vec<f64>,
-    /// Values from which the minimum, the median and the maximum are computed.
+    /// Values of the complete seconds, from which the minimum, the median and the maximum are computed. A part of a
+    /// second would look like a slow one.
     full_seconds: Vec<f64>,
     fold: Fold,
 }
@@ -54,8 +56,8 @@ impl SparklineRow {
     }
 }
 
-/// Returns the rate of accepted messages or, without these, of delivered messages: the name, the
-/// bars, the minimum, the median and the maximum.
+/// Returns the line for the rate of accepted messages or, if there are none, of delivered messages. It consists of the
+/// name, the bars, the minimum, the median and the maximum.
 pub(crate) fn rate_over_time(record: &Record, room: usize) -> Option<[String; 5]> {
     let lines = if record.series.len() < 2 { Vec::new() } else { lines(record) };
     let line = lines.into_iter().take(2).find(|line| line.values.iter().any(|value| *value > 0.0))?;
@@ -76,7 +78,7 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
         let counted = values[..whole].to_vec();
         SparklineRow { name, values, full_seconds: counted, fold }
     };
-    // A second without messages has no latency. A latency of 0 would be wrong.
+    // Leave out seconds without messages, because they have no latency. A latency of 0 would be wrong.
     let latency = |name, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
         let counted = values[..whole].iter().copied().filter(|value| *value > 0.0).collect();
@@ -92,21 +94,20 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
     ]
 }
 
-/// Returns the number of seconds that a row covers. This is 1 unless the resolution of a very long
-/// run was halved.
+/// Returns the number of seconds that a row covers. It is 1, except in a very long run, whose resolution was halved.
 pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     let distances = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     distances.min().unwrap_or(1).max(1)
 }
 
-/// Returns the end of the rows in which messages were due. Without such rows, as at a sink, it is
-/// the end of all rows.
+/// Returns the end of the rows in which messages were due. In a record without such rows, for example of a sink alone,
+/// returns the end of all rows.
 pub(crate) fn load_end(record: &Record) -> usize {
     record.series.iter().rposition(|row| row.created > 0).map_or(record.series.len(), |last| last + 1)
 }
 
-/// Returns the rows of the load without the last row, which may cover only a part of a second. The
-/// last row stays if load was offered until its end, or if there are fewer than three rows.
+/// Returns the rows of the load, without the last one if it may cover only a part of a second. A partial row would look
+/// like a drop in the rate.
 pub(crate) fn whole(record: &Record) -> &[SeriesRow] {
     let rows = &record.series[..load_end(record)];
     let (Some(first), Some((last, others))) = (rows.first(), rows.split_last()) else { return rows };

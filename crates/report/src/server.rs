@@ -1,16 +1,16 @@
-//! The section about the server under test: how the server identified itself, the processors of
-//! this host, and the processes of the server if they are visible.
+//! The section about the server under test: how the server identified itself, how busy this host was, and the processes
+//! of the server if they are visible.
 use super::capacity::{is_local, resources_used};
 use super::figures::{Section, SectionBody};
 use mailrun_measurement::record::{HostProcess, Record, ServerRow};
 use mailrun_text::numbers::memory;
 use mailrun_text::table::plain;
 
-/// Minimum processor time in seconds for a process to be shown.
+/// Minimum CPU time in seconds for a process to be shown.
 const MIN_TOLD_S: f64 = 0.05;
 
-/// Returns the section about the server. `None` if the bench made no test connection, as with
-/// servers that it starts itself.
+/// Returns the section about the server. Returns `None` if the bench made no test connection, which it does not need
+/// for a server that it starts itself.
 pub(crate) fn under_test(record: &Record) -> Option<Section> {
     let server = record.server.as_ref()?;
     let mut facts =
@@ -34,13 +34,14 @@ fn logins(server: &ServerRow) -> String {
     mechanisms.map_or_else(|| "not offered".to_owned(), |mechanisms| plain(mechanisms.trim()))
 }
 
-/// Returns the mechanisms in a line such as `AUTH PLAIN LOGIN`.
+/// Returns the mechanisms in a line of an EHLO reply such as `AUTH PLAIN LOGIN`, or `None` for any other line. Old
+/// servers write `AUTH=`.
 fn login_mechanisms(line: &str) -> Option<&str> {
     let (word, rest) = line.split_at_checked(4)?;
     (word.eq_ignore_ascii_case("auth") && (rest.is_empty() || rest.starts_with([' ', '=']))).then_some(rest)
 }
 
-/// Returns the TLS version and cipher suite that most of the source's connections used.
+/// Returns the TLS version and cipher suite of most of the source's connections.
 fn tls(record: &Record) -> String {
     let rows = record.tls.iter().filter(|row| row.party == "source");
     match rows.max_by_key(|row| row.handshakes) {
@@ -49,7 +50,8 @@ fn tls(record: &Record) -> String {
     }
 }
 
-/// Returns the processes on this host that do not belong to the run. The server may be among them.
+/// Returns the processes on this host that do not belong to the run, because the server may be among them. `None` if
+/// the server is on another host.
 fn processes(record: &Record) -> Option<String> {
     let surroundings = record.surroundings.as_ref().filter(|_| is_local(&record.workload.target))?;
     let one = |process: &HostProcess| {
@@ -57,7 +59,7 @@ fn processes(record: &Record) -> Option<String> {
         let used = format!("{:.2} s of CPU, {}", process.processor_s, memory(process.rss_bytes));
         format!("{}{number}: {used}", plain(&process.name))
     };
-    // Kernel threads have no memory of their own, so they are left out.
+    // Leave out kernel threads, which have no memory of their own.
     let is_telling = |process: &&HostProcess| process.rss_bytes > 0 && process.processor_s >= MIN_TOLD_S;
     let all: Vec<String> = surroundings.processes.iter().filter(is_telling).map(one).collect();
     (!all.is_empty()).then(|| all.join(" · "))

@@ -1,5 +1,5 @@
-//! The short report. It fits a terminal of 80×24 and ends with the verdict. Other screens choose the
-//! parts that fit by the same rule.
+//! The short report. It fits on a terminal of 80×24 and ends with the verdict. Other displays use the functions at the
+//! end of this file to choose the parts that fit.
 //!
 //! ```text
 //! mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …      the run
@@ -10,9 +10,8 @@
 //! details: mailrun-results/…/report.md
 //! FAIL  The server stopped answering at 1.5 s of 4.0 s …
 //! ```
-//! The report has at most 23 lines, so that the prompt of the shell fits below it. If the lines do
-//! not suffice, empty lines are left out first, and then whole parts in the order of
-//! `SectionPriority`.
+//! The report has at most 23 lines, so that the prompt of the shell fits below it. If there are more, empty lines are
+//! left out first. Then whole parts are left out, in the order of `SectionPriority`.
 use super::ending::{TextStyle, bold};
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
 use super::parties::costs_in_short;
@@ -33,10 +32,10 @@ const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
 const MAX_LOAD_STAGES: usize = 5;
 const MAX_NOTES: usize = 3;
-/// Columns of the line over time that are not bars.
+/// Number of columns in the line over time that are not bars: its name and its numbers.
 const BARS_MARGIN: usize = 55;
 
-/// Priority of a part. Parts with the lowest priority are left out first.
+/// Priority of a part, in ascending order. Parts with the lowest priority are left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SectionPriority {
     Costs,
@@ -55,7 +54,7 @@ enum SectionPriority {
     Always,
 }
 
-/// Returns the short report for `width` columns. `details` is the path of the complete report.
+/// Returns the short report for `width` columns. `details` is the path of the complete report, which the end mentions.
 pub(crate) fn short(record: &Record, width: usize, style: TextStyle, details: Option<&str>) -> String {
     let width = width.clamp(MIN_WIDTH, MAX_WIDTH);
     let mut parts = parts(record, width, style);
@@ -102,15 +101,14 @@ fn parts(record: &Record, width: usize, style: TextStyle) -> Vec<ReportPart<Sect
     let ranks = [SectionPriority::FirstRemark, SectionPriority::SecondRemark, SectionPriority::ThirdRemark];
     let notes = ending::notes_to_act_on(record);
     for (place, (text, rank)) in notes.iter().take(MAX_NOTES).zip(ranks).enumerate() {
-        // A note is shown whole or not at all, because the remedy is at its end.
+        // Show a note whole or not at all, because the remedy is at its end.
         let lines = ending::note(text, width);
         parts.push(ReportPart { priority: rank, has_gap: place == 0, lines });
     }
     parts
 }
 
-/// Describes the run, for example `mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100
-/// sessions, …`.
+/// Describes the run, for example `mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …`.
 fn head(record: &Record, width: usize, style: TextStyle) -> Vec<String> {
     let first = format!("mailrun {}: ", plain(&record.name));
     let mut lines = wrapped(&described(record), &first, "  ", width);
@@ -156,13 +154,13 @@ fn mail_words(record: &Record) -> Vec<String> {
     ]
 }
 
-/// Names the messages and the relay, for example `messages of 400 B to postfix at `. A run through
-/// mailrun's own relay is called a demonstration.
+/// Names the messages and the relay, for example `messages of 400 B to postfix at `. A run through mailrun's own relay
+/// is called a demonstration.
 fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
         None => messages,
-        // The server here is known by its address only, and not by a name.
+        // The relay has no name of its own here, only its address, which follows anyway.
         Some(name) if name == plain(&record.workload.target) => messages,
         Some(name) if name == "mailrun" && record.audit.is_none() => {
             format!("demonstration with mailrun's own relay: {messages}")
@@ -179,7 +177,7 @@ fn mades_words(mades: &Mades, workload: &Workload) -> Vec<String> {
     ]
 }
 
-/// Names the target, for example `127.0.0.1:25 (SMTP, STARTTLS)`.
+/// Describes the target, for example `127.0.0.1:25 (SMTP, STARTTLS)`.
 fn place(workload: &Workload) -> String {
     let tls = match workload.tls.as_str() {
         "" | "none" => String::new(),
@@ -225,7 +223,7 @@ fn latencies(record: &Record, width: usize) -> Vec<String> {
     if table.is_empty() { Vec::new() } else { compact(&table, width) }
 }
 
-/// Returns the last stage that the messages of each stage of the load reached.
+/// Returns a table with a row for each stage of the load, which shows how far its messages got.
 fn load_stages(record: &Record, width: usize) -> Vec<String> {
     let columns = [
         ("stage", Align::Left),
@@ -256,7 +254,7 @@ fn load_stages(record: &Record, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the stages from the server's acceptance on. A run over MADES shows all that are timed.
+/// Returns the stages to show: from the server's acceptance on or, for MADES, all stages with a latency.
 fn rows(record: &Record) -> impl Iterator<Item = &StageRow> {
     let is_shown = |row: &&StageRow| match record.mades {
         Some(_) => row.latency_ms.is_some(),
@@ -265,7 +263,7 @@ fn rows(record: &Record) -> impl Iterator<Item = &StageRow> {
     record.stages.iter().filter(is_shown)
 }
 
-/// Returns a table without the line below its titles.
+/// Returns a table without the rule below its titles, to save a line.
 fn compact(table: &Table, width: usize) -> Vec<String> {
     let text = table.terminal(width);
     text.lines().enumerate().filter(|(number, _)| *number != 1).map(|(_, line)| line.to_owned()).collect()
@@ -281,7 +279,7 @@ fn slowest(record: &Record) -> Option<String> {
     Some(format!("slowest phase: {}, p99 {}", row.name.name(), latency(row.latency_ms.p99)))
 }
 
-/// Names a message that did not arrive, with the reply that identifies it in the server's log.
+/// Names one message that did not arrive, with the server's reply, by which it can be found in the server's log.
 pub(crate) fn not_seen(record: &Record) -> Option<String> {
     let first =
         record.missing.iter().find(|message| message.fate == MissingFate::NotSeen && message.reply.is_some())?;
@@ -290,8 +288,8 @@ pub(crate) fn not_seen(record: &Record) -> Option<String> {
     Some(format!("not seen by the sink: message {}, {reply}; others in run.json (missing){kept}", first.message))
 }
 
-/// Says how many of the missing messages the record lists, for example `14 of 38 are kept`. `None`
-/// if the list is complete.
+/// Says how many of the missing messages the record lists, for example `14 of 38 are kept`. Returns `None` if the list
+/// is complete.
 pub(crate) fn kept(record: &Record) -> Option<String> {
     let kept: u64 = record.missing.iter().map(|message| u64::from(message.recipient_count.max(1))).sum();
     let ledger = &record.ledger;
@@ -326,11 +324,11 @@ fn thresholds(record: &Record, width: usize) -> Vec<String> {
     lines
 }
 
-/// Lines that a report keeps or leaves out together.
+/// Lines that a report shows or leaves out together.
 pub struct ReportPart<Rank> {
-    /// Parts with the lowest priority are left out first.
+    /// Priority of this part. Parts with the lowest priority are left out first.
     pub priority: Rank,
-    /// Set if an empty line comes before the part as long as there is room for it.
+    /// Set if the part is preceded by an empty line. The empty line is left out if the room is scarce.
     pub has_gap: bool,
     pub lines: Vec<String>,
 }
@@ -340,9 +338,8 @@ pub fn lines_in<Rank>(parts: &[ReportPart<Rank>]) -> usize {
     parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum()
 }
 
-/// Leaves out empty lines, and then the parts with the lowest priority, until the rest fits into
-/// `room` lines. Parts with the priority `always` stay. Returns true if more than empty lines was
-/// left out.
+/// Shortens a report to `room` lines: leaves out empty lines, and then the parts with the lowest priority. Parts with
+/// the priority `always` stay, even if they do not fit. Returns true if a part was left out.
 pub fn fit<Rank: Copy + Ord>(parts: &mut Vec<ReportPart<Rank>>, room: usize, always: Rank) -> bool {
     let mut is_cut = false;
     while lines_in(parts) > room {

@@ -1,5 +1,4 @@
-//! The stages in figures: the number of messages, the latencies, and the times of a session's
-//! phases.
+//! The stages in figures: how many messages reached each stage, the latencies, and the times of a session's phases.
 use super::figures::Section;
 use mailrun_measurement::Stage;
 use mailrun_measurement::record::{Arrival, LatencyMs, Pipelining, Record, stage_named};
@@ -7,7 +6,7 @@ use mailrun_text::numbers::{count, counted, figure, latency};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// Columns of times that a narrow terminal leaves out, the least important first.
+/// Columns of times that a narrow terminal leaves out, in this order. The least important one comes first.
 const OPTIONAL_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
 
 pub(crate) fn reached(record: &Record) -> Option<Section> {
@@ -70,7 +69,7 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
     Section::figures("Latency", note, table)
 }
 
-/// Returns the figures of each stage of the load, with those messages that did not get so far.
+/// Returns the figures of each stage of the load. Its messages that failed or are missing are counted, too.
 pub(crate) fn of_load(record: &Record) -> Option<Section> {
     let mut table = timed(&[
         ("stage of the load", Align::Left),
@@ -125,13 +124,13 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     Section::figures("Phases", note, table)
 }
 
-/// Returns a table of times. A narrow terminal shows the median and the 99th percentile at least.
+/// Returns an empty table of times. However narrow the terminal is, the median and the 99th percentile remain.
 pub(super) fn timed(names: &[(&'static str, Align)]) -> Table {
     let times = ["min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(right);
     Table::new([names, &times].concat()).leave_out(&OPTIONAL_TIMES)
 }
 
-/// Returns the cells of a table of [`timed`]. A figure beyond all times is `> 3,000`.
+/// Returns the cells for a table made by [`timed`]. An infinite time becomes a lower bound such as `> 3,000`.
 fn time_cells(times: &LatencyMs, beyond_ms: Option<f64>) -> [Cell; 8] {
     [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max]
         .map(|ms| time_cell(ms, beyond_ms))

@@ -1,8 +1,8 @@
-//! The full report on a terminal. It has all tables, then the notes, and the verdict at the end,
-//! next to the prompt.
+//! The full report on a terminal. All tables come first, then the notes, and the verdict at the end, where the prompt
+//! follows.
 //!
-//! Sentences take at most 100 columns. Tables take as many columns as they need, up to the width of
-//! the terminal.
+//! Sentences take at most 100 columns, because longer lines are tiring to read. Tables take as many columns as they
+//! need, up to the width of the terminal.
 use super::ending::{TextStyle, bold, styled};
 use super::figures::{Section, SectionBody};
 use super::sections::sections;
@@ -11,10 +11,10 @@ use mailrun_measurement::record::Record;
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{display_width, wrapped};
 
-/// Longer lines would be tiring to read.
+/// Maximum number of columns of a sentence. Longer lines would be tiring to read.
 const MAX_SENTENCE_WIDTH: usize = 100;
 const MIN_WIDTH: usize = 20;
-/// Columns of the table over time that are not bars.
+/// Number of columns in the table over time that are not bars.
 const BARS_MARGIN: usize = 46;
 const MIN_BARS: usize = 8;
 
@@ -23,8 +23,7 @@ pub(crate) fn terminal(record: &Record, width: usize) -> String {
     full(record, width, TextStyle::Plain, None)
 }
 
-/// Returns the full report for `width` columns. `details` is the path of the file with the complete
-/// report.
+/// Returns the full report for `width` columns. `details` is the path of the file with the complete report.
 pub(crate) fn full(record: &Record, width: usize, style: TextStyle, details: Option<&str>) -> String {
     let width = width.max(MIN_WIDTH);
     let mut text = format!("\n{}\n", title(record, width.min(MAX_SENTENCE_WIDTH), style));
@@ -41,8 +40,7 @@ pub(crate) fn full(record: &Record, width: usize, style: TextStyle, details: Opt
     text
 }
 
-/// Returns the title line, for example `── mailrun: quick ─────────────────── 2026-11-21T03:00:12Z
-/// ──`.
+/// Returns the title line, for example `── mailrun: quick ─────────────────── 2026-11-21T03:00:12Z ──`.
 fn title(record: &Record, width: usize, style: TextStyle) -> String {
     let name = format!("── mailrun: {} ", plain(&record.name));
     let time = format!(" {} ──", plain(&record.started_at));
@@ -65,7 +63,7 @@ fn push_section(text: &mut String, section: &Section, width: usize, style: TextS
     }
 }
 
-/// Writes the title of a section, for example `STAGES  note for the reader`.
+/// Writes the title of a section in capitals, followed by the note for the reader, if any.
 fn push_section_title(text: &mut String, section: &Section, width: usize, style: TextStyle) {
     let title = section.title.to_uppercase();
     let Some(note) = &section.note else {
@@ -74,8 +72,7 @@ fn push_section_title(text: &mut String, section: &Section, width: usize, style:
     };
     let first = format!("{title}  ");
     let lines = wrapped(&plain(note), &first, &" ".repeat(display_width(&first)), width).join("\n");
-    // Colour is added after wrapping, because the wrapping would count the escape sequences as
-    // columns.
+    // Add colour only after wrapping, because wrapping would count the escape sequences as columns.
     let notes = lines.strip_prefix(&title).unwrap_or(&lines);
     text.push_str(&format!("{}{}\n", bold(&title, style), styled(notes, "2", style)));
 }

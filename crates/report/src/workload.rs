@@ -5,12 +5,12 @@ use mailrun_measurement::record::{Arrival, OfferedStage, Pipelining, Record, Rol
 use mailrun_text::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use mailrun_text::table::plain;
 
-/// Default addresses of the envelope, which a report leaves out.
+/// Default addresses of the envelope. A report leaves them out, because they tell the reader nothing.
 const DEFAULT_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
 const MAX_LISTED_STAGES: usize = 8;
 
-/// Returns the section about the load. The record of a sink alone has none, because the sink does
-/// not know what was sent.
+/// Returns the section about the load. Returns `None` for the record of a sink alone, because a sink does not know what
+/// was sent.
 pub(crate) fn offered(record: &Record) -> Option<Section> {
     record.parties.iter().find(|party| party.role == Role::Source)?;
     let workload = &record.workload;
@@ -24,8 +24,7 @@ pub(crate) fn offered(record: &Record) -> Option<Section> {
     Some(Section { title: "Workload", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// Returns the section about the host, the version and the command line, which a reader needs to
-/// repeat the run.
+/// Returns the section about the host, the version and the command line, with which a reader can repeat the run.
 pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     let commit = record.commit.as_ref().map_or_else(String::new, |commit| format!(" (commit {commit})"));
     let mut facts = vec![("host", machine(record))];
@@ -41,8 +40,8 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     Some(Section { title: "Host", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// Returns facts about the server, the load and the host of a search. They come from the record of
-/// one trial, without the figures that differ between trials.
+/// Returns facts about the server, the load and the host of a search. They come from the record of a single trial,
+/// without the figures that differ between trials.
 pub fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static str, String)> {
     let workload = &record.workload;
     let started = record.parties.iter().find(|party| party.role == Role::Relay && party.name != workload.target);
@@ -60,7 +59,7 @@ pub fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static str, St
     ]
 }
 
-/// Describes the load in a few words, for example `200/s · 4.00 s · 400 B · 100 sessions`.
+/// Describes the load in a few words, such as `200/s · 4.00 s · 400 B · 100 sessions`.
 pub fn load_in_short(workload: &Workload) -> String {
     let whole = |rate: f64| if rate.fract() == 0.0 { count(rate as u64) } else { figure(rate) };
     let pace = match (workload.stages.as_slice(), workload.rate_per_s) {
@@ -105,8 +104,8 @@ fn load(workload: &Workload) -> String {
     }
 }
 
-/// Returns the size of the messages, for example `400 B`, or `12.4 KiB on average (400..64k)` if
-/// the sizes vary.
+/// Returns the size of the messages, for example `400 B`. If the sizes vary, returns their mean and the range, for
+/// example `12.4 KiB on average (400..64k)`.
 pub(super) fn sizes(workload: &Workload) -> String {
     let mean = octets(workload.message_bytes);
     match (&workload.sizes_varied, &workload.corpus) {
@@ -123,12 +122,12 @@ fn recipients(workload: &Workload) -> String {
     }
 }
 
-/// Returns a varied number, for example `1..5 (3.000 on average)`.
+/// Formats a varying number with its mean, for example `1..5 (3.000 on average)`.
 fn expected(varied: &Varied) -> String {
     format!("{} ({} on average)", plain(&varied.expression), figure(varied.mean))
 }
 
-/// Names the source of the messages if they were not generated.
+/// Says from which messages the load was taken, or `None` if they were generated.
 fn mail(workload: &Workload) -> Option<String> {
     if let Some(made) = workload.mime_messages {
         return Some(format!("MIME with attachments, drawn from {} by seed", counted(made, "message")));
@@ -152,7 +151,7 @@ fn addresses(workload: &Workload) -> Option<String> {
     (!are_usual).then(|| format!("from {} to {}", plain(&workload.from), plain(&workload.rcpt)))
 }
 
-/// Says which messages the figures leave out.
+/// Says which messages the figures leave out because they were sent during the warm-up.
 fn warm_up(record: &Record) -> Option<String> {
     let warm_up = record.warm_up?;
     let length = seconds(warm_up.length_s);
@@ -197,8 +196,7 @@ pub(super) fn arrival(workload: &Workload) -> String {
     }
 }
 
-/// Describes the stages of a load, for example ` in stages: 10.00 s at 100.0 msg/s, 60.00 s from
-/// 100.0 to 1,000 msg/s`.
+/// Describes the stages of a load, for example ` in stages: 10.00 s at 100.0 msg/s, 60.00 s from 100.0 to 1,000 msg/s`.
 fn staged(stages: &[OfferedStage]) -> String {
     let stage_text = |stage: &OfferedStage| {
         let name = stage.name.as_ref().map(|name| format!("{}: ", plain(name))).unwrap_or_default();

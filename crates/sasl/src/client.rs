@@ -65,7 +65,7 @@ impl ClientExchange {
         Ok(Self { mechanism, credentials: credentials.clone(), state })
     }
 
-    /// Mechanism of the exchange.
+    /// Returns the mechanism of this exchange, for example for a log.
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
@@ -150,8 +150,9 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
             Some(State::First(format!("user={name}\u{1}auth=Bearer {secret}\u{1}\u{1}").into_bytes(), None))
         }
         Mechanism::ScramSha256 => {
-            // The password is needed only after the challenge, but then a server would have to be
-            // told that the exchange is off, and another mechanism could no longer be tried.
+            // Check the password now, although it is needed only after the challenge. By then the
+            // exchange would have to be cancelled, and the client could no longer try another
+            // mechanism.
             prepared(secret)?;
             let first = scram::ClientFirst::new(ScramHash::Sha256, name, &nonce?)?;
             Some(State::First(first.message().into_bytes(), Some(first)))

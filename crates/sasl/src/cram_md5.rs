@@ -8,12 +8,13 @@ pub(crate) fn challenge(nonce: &str, host: &str) -> String {
     format!("<{nonce}@{host}>")
 }
 
-/// Returns the client's response: the name and the digest.
+/// Returns the client's response: the name, a space, and the digest.
 pub(crate) fn response(name: &str, secret: &str, challenge: &[u8]) -> String {
     format!("{name} {}", digest(secret, challenge))
 }
 
-/// Computes the digest in lower-case hexadecimal.
+/// Computes the digest: HMAC-MD5 of the challenge with the secret as the key, in lower-case
+/// hexadecimal.
 pub(crate) fn digest(secret: &str, challenge: &[u8]) -> String {
     use std::fmt::Write;
     let mut mac = Hmac::<Md5>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
@@ -24,7 +25,8 @@ pub(crate) fn digest(secret: &str, challenge: &[u8]) -> String {
     })
 }
 
-/// Splits a response into name and digest. The name may contain spaces.
+/// Splits a response into name and digest. The name may contain spaces, so the last space separates
+/// the two.
 pub(crate) fn parse(response: &[u8]) -> Option<(&str, &[u8])> {
     let text = std::str::from_utf8(response).ok()?;
     let (name, digest) = text.rsplit_once(' ')?;

@@ -30,7 +30,7 @@ impl DecoySecrets {
         std::array::from_fn(|at| mac[at])
     }
 
-    /// Returns a password that nobody has.
+    /// Returns an invented password for this name. Nobody can compute it without the key.
     pub fn password(&self, name: &str) -> String {
         encode(&self.mac("password", name)[..18])
     }

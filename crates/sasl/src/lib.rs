@@ -3,7 +3,7 @@
 //! response.
 //!
 //! `client` and `server` are the two sides of the mechanisms of SMTP's AUTH (RFC 4954). AMQP has a
-//! dialogue of its own and uses what `plain` and `scram` write and check, also with other hash
+//! dialogue of its own. It uses the messages of `plain` and `scram` directly, also with other hash
 //! functions than SHA-256.
 //!
 //! | mechanism | first word | what crosses the wire | RFC |
@@ -109,16 +109,16 @@ impl Mechanisms {
     pub const NONE: Self = Self(0);
     /// The set of all mechanisms that this crate knows.
     pub const ALL: Self = Self(0b1_1111);
-    /// The mechanisms that take a name and a password.
+    /// The mechanisms that take a name and a password: all but XOAUTH2, which takes a token.
     pub const PASSWORD: Self = Self(0b1_1011);
 
-    /// Adds a mechanism to the set.
+    /// Returns the set with this mechanism added.
     #[must_use]
     pub const fn with(self, mechanism: Mechanism) -> Self {
         Self(self.0 | 1 << mechanism as u8)
     }
 
-    /// Removes a mechanism from the set.
+    /// Returns the set without this mechanism.
     #[must_use]
     pub const fn without(self, mechanism: Mechanism) -> Self {
         Self(self.0 & !(1 << mechanism as u8))
@@ -140,13 +140,13 @@ impl Mechanisms {
         self.0 == 0
     }
 
-    /// Returns the strongest mechanism of the set.
+    /// Returns the strongest mechanism of the set, or `None` if the set is empty.
     pub fn strongest(self) -> Option<Mechanism> {
         Mechanism::ALL.into_iter().find(|mechanism| self.has(*mechanism))
     }
 
-    /// Parses names that are separated by spaces, as after AUTH in a reply to EHLO. Unknown names
-    /// are skipped.
+    /// Parses names that are separated by spaces, as after AUTH in a reply to EHLO. Unknown names,
+    /// such as `GSSAPI`, are skipped.
     pub fn parse(names: &[u8]) -> Self {
         let names = names.split(|octet| *octet == b' ').filter_map(Mechanism::parse);
         names.fold(Self::NONE, Self::with)
@@ -190,7 +190,8 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Compares two secrets in a time that does not reveal where they differ.
+/// Compares two secrets. The time that this takes does not reveal the position of the first
+/// difference.
 pub fn same(one: &[u8], other: &[u8]) -> bool {
     subtle::ConstantTimeEq::ct_eq(one, other).into()
 }

@@ -155,7 +155,7 @@ fn is_nonce(nonce: &str) -> bool {
     !nonce.is_empty() && nonce.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
 }
 
-/// The client after its first message.
+/// State of the client after its first message (client-first).
 #[derive(Clone, Debug)]
 pub struct ClientFirst {
     hash: ScramHash,
@@ -163,7 +163,7 @@ pub struct ClientFirst {
     nonce_bytes: usize,
 }
 
-/// The client after its proof.
+/// State of the client after its proof (client-final). It can check the server's proof.
 #[derive(Clone, Debug)]
 pub struct ClientFinal {
     signature: Vec<u8>,
@@ -182,12 +182,14 @@ impl ClientFirst {
         format!("n,,{}", self.bare)
     }
 
-    /// Answers server-first with the client's proof. Returns `None` if server-first is invalid.
+    /// Answers server-first with the client's proof. Returns `None` if server-first is invalid, or
+    /// if its number of iterations is out of range.
     pub fn prove(&self, password: &str, server_first: &[u8]) -> Option<(String, ClientFinal)> {
         let server_first = std::str::from_utf8(server_first).ok()?;
         let mut parts = server_first.split(',');
         let nonce = value(parts.next(), 'r')?;
         let ours = &self.bare[self.bare.len() - self.nonce_bytes..];
+        // The server must add a part of its own to the client's nonce (RFC 5802 §5.1).
         let is_theirs_too = nonce.strip_prefix(ours).is_some_and(is_nonce);
         let salt = decode(value(parts.next(), 's')?.as_bytes())?;
         let iterations = value(parts.next(), 'i')?.parse().ok().filter(|_| is_theirs_too)?;

@@ -3,7 +3,7 @@ use crate::{same, scram};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Secret of a user, which a server checks proofs against.
+/// Secret of a user, against which a server checks the proof of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
     /// The password itself.

@@ -24,7 +24,7 @@ pub enum ExchangeStep {
     /// The application must decide whether the name and the secret belong together. This ends the
     /// exchange.
     Check(ShownSecret),
-    /// The application must give the secret of this name.
+    /// The application must look up the secret of the user with this name.
     Lookup(SecretLookup),
     /// The client has proved its identity.
     Accepted,
@@ -162,7 +162,7 @@ fn client_first(nonce: String, response: &[u8]) -> Option<ExchangeStep> {
     Some(ExchangeStep::Lookup(SecretLookup { name, proof: LookupProof::ScramSha256 { message, nonce } }))
 }
 
-/// Name and secret as the client showed them.
+/// Name and secret that the client has shown. The session does not know whether they are right.
 #[derive(Clone)]
 pub struct ShownSecret {
     mechanism: Mechanism,
@@ -178,17 +178,17 @@ impl fmt::Debug for ShownSecret {
 }
 
 impl ShownSecret {
-    /// Mechanism of the login.
+    /// Returns the mechanism with which the client tries to log in.
     pub fn mechanism(&self) -> Mechanism {
         self.mechanism
     }
 
-    /// User name that the client claims.
+    /// Returns the user name that the client claims. It is not verified yet.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Password or token that the client shows.
+    /// Returns the password or token that the client has shown.
     pub fn secret(&self) -> &[u8] {
         &self.secret
     }
@@ -216,7 +216,7 @@ impl fmt::Debug for SecretLookup {
 }
 
 impl SecretLookup {
-    /// Mechanism of the login.
+    /// Returns the mechanism with which the client tries to log in.
     pub fn mechanism(&self) -> Mechanism {
         match self.proof {
             LookupProof::CramMd5 { .. } => Mechanism::CramMd5,
@@ -224,7 +224,7 @@ impl SecretLookup {
         }
     }
 
-    /// User name that the client claims.
+    /// Returns the user name that the client claims. It is not verified yet.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -234,6 +234,7 @@ impl SecretLookup {
         match (self.proof, secret) {
             (LookupProof::CramMd5 { .. } | LookupProof::ScramSha256 { .. }, None) => ExchangeStep::Refused,
             (LookupProof::CramMd5 { .. }, Some(Secret::Any)) => ExchangeStep::Accepted,
+            // The digest can be checked only with the password itself.
             (LookupProof::CramMd5 { .. }, Some(Secret::Keys(_))) => ExchangeStep::Refused,
             (LookupProof::CramMd5 { challenge, digest }, Some(Secret::Password(password))) => {
                 let right = cram_md5::digest(password, challenge.as_bytes());
@@ -277,12 +278,12 @@ impl fmt::Debug for AwaitedProof {
 }
 
 impl AwaitedProof {
-    /// Mechanism of the login, always SCRAM-SHA-256.
+    /// Returns SCRAM-SHA-256, the only mechanism whose proof follows the look-up.
     pub fn mechanism(&self) -> Mechanism {
         Mechanism::ScramSha256
     }
 
-    /// User name that the client claims.
+    /// Returns the user name that the client claims. It is not verified yet.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -78,7 +78,7 @@ impl Distribution {
         &self.expression
     }
 
-    /// Returns the number if it does not vary.
+    /// Returns the number if it is always the same.
     pub fn as_constant(&self) -> Option<u64> {
         (self.min() == self.max()).then(|| self.min())
     }
@@ -116,8 +116,8 @@ impl Distribution {
         }
     }
 
-    /// Returns true if numbers outside the bounds are clamped to the bounds. A caller may then
-    /// narrow the bounds without changing the kind of distribution.
+    /// Returns true for a log-normal distribution, which clamps its numbers to the bounds. A caller
+    /// may then clamp them to narrower bounds without changing the kind of distribution.
     pub fn is_clamped(&self) -> bool {
         matches!(self.kind, DistributionKind::LogNormal { .. })
     }
@@ -148,6 +148,7 @@ impl Distribution {
             DistributionKind::Weighted { parts, total } => weighted_quantile(parts, *total, position),
             DistributionKind::LogNormal { median, sigma, most } => {
                 let share = (position as f64 + 0.5) / 2_f64.powi(64);
+                // Keep away from 0 and 1, at which the quantile is infinite.
                 let number = median * (sigma * normal_quantile(share.clamp(1e-18, 1.0 - 1e-16))).exp();
                 (number.round() as u64).clamp(self.min(), *most)
             }
@@ -165,8 +166,8 @@ impl Distribution {
         self.as_constant().is_none().then(|| self.summary_in(1.0))
     }
 
-    /// Describes the distribution for the run record in a larger unit. `unit` is the number of its
-    /// own units in one of these.
+    /// Describes the distribution for the run record in a larger unit. `unit` is the number of
+    /// small units in a large one, for example 1e6 for numbers in ns that the record shows in ms.
     pub fn summary_in(&self, unit: f64) -> Varied {
         Varied {
             expression: self.expression.clone(),
@@ -177,8 +178,9 @@ impl Distribution {
     }
 }
 
-/// Returns a quantile of a weighted list. `position` is mapped to `total` equal steps, of which a
-/// part of weight w has w. The place within these steps is the quantile within the part.
+/// Returns a quantile of a weighted list. The range of `position` is divided into `total` equal
+/// steps, and a part of weight w has w of them. The place within the steps of a part selects the
+/// quantile of that part.
 fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, position: u64) -> u64 {
     let mut place = u128::from(position) * u128::from(total);
     for (weight, range) in parts {
@@ -317,9 +319,9 @@ fn normal_quantile(share: f64) -> f64 {
 /// purpose has its own random numbers: the size of message 7 tells nothing about its recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RandomStream {
-    /// Which message of a set is sent, or how long the message is.
+    /// Choice of a message from a set, or of the message's length.
     Message = 1,
-    /// Number of recipients.
+    /// Number of recipients of the message.
     Recipients,
     /// Number of messages on the connection that the message opens.
     Reuse,

@@ -1,5 +1,5 @@
-//! The load that a party offers, for any protocol: when the next message is due, and the random
-//! choices.
+//! The load that a client offers, in any protocol: the times at which messages are due, and the
+//! random choices about each message.
 //!
 //! This crate does no I/O: everything is a function of the options, the seed and the number of the
 //! message.

@@ -18,7 +18,7 @@ const MAX_NAME: usize = 40;
 /// A part of the run with its own rate or ramp.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateStage {
-    /// Name given by the user.
+    /// Name that the user has given to the stage, such as `peak`.
     pub name: Option<String>,
     pub(crate) length: Duration,
     /// Rate per second at the start of the stage.
@@ -50,12 +50,14 @@ impl RateStage {
         Ok(Self { name, length, from_per_s: read(from)?, to_per_s: read(to)? })
     }
 
-    /// Returns the name by which thresholds name the stage at a place in the load, counted from 0.
+    /// Returns the name of the stage in thresholds. Without a name of its own, this is its number,
+    /// counted from 1. `place` is the stage's place in the load, counted from 0.
     pub fn name_at(&self, place: usize) -> String {
         self.summary().name_at(place)
     }
 
-    /// Returns the stage in the syntax of the option.
+    /// Returns the stage in the syntax of the option, always with both rates, for example
+    /// `10s:100/s..100/s`.
     pub fn expression(&self) -> String {
         let name = self.name.as_ref().map(|name| format!("{name}=")).unwrap_or_default();
         format!("{name}{:?}:{}/s..{}/s", self.length, self.from_per_s, self.to_per_s)
@@ -78,7 +80,8 @@ impl RateStage {
         time_s * (self.from_per_s + slope * time_s / 2.0)
     }
 
-    /// Returns the time within the stage at which `messages` of its messages are due.
+    /// Returns the number of seconds after which `messages` messages of the stage are due. This is
+    /// the inverse of `due_within`.
     fn time_of(&self, messages: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         let speed = self.from_per_s + (self.from_per_s * self.from_per_s + 2.0 * slope * messages).max(0.0).sqrt();
@@ -88,7 +91,8 @@ impl RateStage {
     }
 }
 
-/// Checks a name, which stands before a colon in a threshold.
+/// Checks a name. It cannot contain a colon, because a colon follows it in a threshold, and cannot
+/// be a number, because numbers name the stages without names.
 fn checked_name(name: &str) -> Result<String, String> {
     let is_letter = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     let is_number = name.chars().all(|c| c.is_ascii_digit());
@@ -100,7 +104,7 @@ fn checked_name(name: &str) -> Result<String, String> {
     }
 }
 
-/// The rate during the whole run.
+/// The rate at which messages are due during the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OfferedRate {
     /// The same rate until the run ends.

@@ -19,7 +19,7 @@ pub struct ArrivalSchedule {
     began: Duration,
     /// The current offer, and offers that apply later. There is at least one.
     offers: VecDeque<OfferSegment>,
-    /// Number of messages that were handed out.
+    /// Number of messages that the caller has taken.
     issued: u64,
     /// Position of the next message in the whole run.
     position: f64,
@@ -67,7 +67,9 @@ impl ArrivalSchedule {
         schedule
     }
 
-    /// Delays constant arrivals by a share of a position.
+    /// Delays constant arrivals by this share of a position, for example 0.5 for half the gap
+    /// between two messages of the whole run. Poisson arrivals are random anyway, and are not
+    /// delayed.
     #[must_use]
     pub fn with_phase(mut self, phase: f64) -> Self {
         if self.random.is_none() {
@@ -88,8 +90,8 @@ impl ArrivalSchedule {
         self.next_s = self.due_s();
     }
 
-    /// Counts the messages that are due before `at`. The schedule must not have handed out any
-    /// messages.
+    /// Counts the messages that are due before `at`. The caller must not have taken any messages
+    /// yet.
     pub fn due_before(mut self, at: Duration) -> u64 {
         // All messages beyond the last stage are due at its end, so counting past the end would
         // never finish.
@@ -112,7 +114,7 @@ impl ArrivalSchedule {
         self.began.saturating_add(Duration::try_from_secs_f64(self.next_s).unwrap_or(Duration::MAX))
     }
 
-    /// Moves on to the next message after one was handed out.
+    /// Moves on to the next message. The caller does this after it has taken the current message.
     pub fn advance(&mut self) {
         self.issued += 1;
         self.compute_next();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Facts about a run that has ended. Times are on the monotonic clock.
 pub struct RunCourse<'a> {
-    /// Time from which the record's times count.
+    /// Time that is 0 in the record.
     pub origin: Duration,
     /// Time at which the load started.
     pub began: Duration,
@@ -21,7 +21,7 @@ pub struct RunCourse<'a> {
     pub ending: Ending,
     /// Time at which the load was stopped, if it was stopped early.
     pub stopped_at: Option<Duration>,
-    /// The threshold because of which the load was stopped.
+    /// Threshold that was missed, if the load was stopped for this reason.
     pub missed_threshold: Option<&'a ThresholdRow>,
 }
 
@@ -94,7 +94,7 @@ impl RunCourse<'_> {
     }
 }
 
-/// For example `100/s` or `100/s to 1,000/s`.
+/// Formats the rate of a stage, for example `100/s` or `100/s to 1,000/s`.
 fn rate_text(stage: &OfferedStage) -> String {
     let rate = |per_s: f64| match per_s {
         whole if whole.fract() == 0.0 => format!("{}/s", grouped(whole as u64)),

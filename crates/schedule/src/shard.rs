@@ -11,7 +11,7 @@
 //! one. A part's sequence numbers are a range, so that its ledger stays small. The positions of the
 //! parts alternate, so that all parts together send as evenly as a single source.
 //!
-//! This module does no I/O.
+//! This module does no I/O. The machines agree because they compute everything from the same plan.
 use mailrun_measurement::trace::{MESSAGE_NUMBERS, RunId};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -47,8 +47,8 @@ impl Shard {
         self.count
     }
 
-    /// Returns this part's share of a total. The first parts get one more each until the remainder
-    /// is used up.
+    /// Returns this part's share of a total. If the total cannot be divided evenly, the first parts
+    /// get one more each.
     pub fn share(self, total: u64) -> u64 {
         let count = u64::from(self.count);
         total / count + u64::from(u64::from(self.index) < total % count)
@@ -85,13 +85,13 @@ impl Shard {
         }
     }
 
-    /// Returns the position in the whole run of the message that this part sends after `sent`
-    /// others.
+    /// Returns the position in the whole run of this part's next message, when it has sent `sent`
+    /// messages.
     pub fn position(self, sent: u64) -> u64 {
         sent.saturating_mul(u64::from(self.count)).saturating_add(u64::from(self.index))
     }
 
-    /// Returns this part's share of a rate.
+    /// Returns this part's share of a rate. All parts have the same share.
     pub fn rate(self, per_s: f64) -> f64 {
         per_s / f64::from(self.count)
     }
@@ -132,7 +132,8 @@ impl FromStr for Shard {
 pub struct PlanHash([u8; 32]);
 
 impl PlanHash {
-    /// Hashes the words of a plan. The hash depends on their order and on where each word ends.
+    /// Hashes the words of a plan. The hash depends on the order of the words and on their lengths,
+    /// so that `ab`, `c` and `a`, `bc` have different hashes.
     pub fn of<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
         let mut hash = Sha256::new();
         for word in words {

@@ -67,8 +67,8 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Makes a path from bytes that [`Self::as_bytes`] returned. They are only split, not checked,
-    /// so the parts of any other bytes are meaningless.
+    /// Makes a path from bytes that [`Self::as_bytes`] returned, without checking the grammar
+    /// again. For any other bytes, the parts of the path are meaningless.
     pub fn checked_before(mailbox: &'a [u8]) -> Self {
         let is_quoted = mailbox.first() == Some(&b'"');
         // A quoted local part may itself contain an @.
@@ -81,7 +81,7 @@ impl<'a> Path<'a> {
         self.mailbox
     }
 
-    /// Returns the part before the `@`, including quotes.
+    /// Returns the part before the `@`, including quotes. It is empty for the null path.
     pub fn local_part(&self) -> &'a [u8] {
         &self.mailbox[..self.at.unwrap_or(self.mailbox.len())]
     }
@@ -119,7 +119,7 @@ fn closing_bracket(text: &[u8]) -> Option<usize> {
     })
 }
 
-/// Removes a source route: `@a,@b:` before the mailbox.
+/// Removes a source route, such as `@a,@b:`, which RFC 5321 §4.1.1.3 tells servers to ignore.
 fn without_route(path: &[u8]) -> Result<&[u8], PathError> {
     if path.first() != Some(&b'@') {
         return Ok(path);
@@ -169,13 +169,13 @@ fn quoted_length(mailbox: &[u8]) -> Option<usize> {
     None
 }
 
-/// The byte is allowed in a dot-string (RFC 5322 §3.2.3, and RFC 6531 §3.3 for characters above
-/// ASCII).
+/// Class of bytes that are allowed in a dot-string (RFC 5322 §3.2.3, and RFC 6531 §3.3 for
+/// characters above ASCII).
 const ATEXT: u8 = 1;
-/// The byte is allowed in a label. This includes underscores: RFC 1123 forbids them, but real host
-/// names contain them.
+/// Class of bytes that are allowed in a label. This includes underscores: RFC 1123 forbids them,
+/// but real host names contain them.
 const LABEL: u8 = 2;
-/// The byte is above ASCII.
+/// Class of bytes above ASCII. A text that contains them must also be valid UTF-8.
 const HIGH: u8 = 4;
 
 /// Classes of each byte. A table needs one look-up per byte, which matters because every address of
@@ -299,7 +299,8 @@ fn is_label(text: &[u8]) -> bool {
     (1..=MAX_LABEL_BYTES).contains(&text.len()) && !text.starts_with(b"-") && !text.ends_with(b"-")
 }
 
-/// Returns true if the text is UTF-8. `seen` combines the classes of all its bytes.
+/// Returns true if the text is UTF-8. `seen` is the union of the classes of its bytes. Most
+/// addresses are ASCII and need no further check.
 fn is_utf8(text: &[u8], seen: u8) -> bool {
     seen & HIGH == 0 || std::str::from_utf8(text).is_ok()
 }

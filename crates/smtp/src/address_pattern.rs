@@ -1,9 +1,8 @@
-//! Patterns of addresses.
+//! Patterns that match addresses by local part, by domain, or by both.
 use crate::address::Path;
 use crate::domain::Domain;
 
-/// Pattern of addresses. Its parts must be equal to the parts of the address, ignoring case. A part
-/// that is `None` matches anything.
+/// Pattern that addresses are compared with, ignoring case. A part that is `None` matches anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressPattern {
     local_part: Option<String>,
@@ -11,7 +10,8 @@ pub struct AddressPattern {
 }
 
 impl AddressPattern {
-    /// Parses `user@domain`, `@domain`, `user@`, or `*` for all addresses.
+    /// Parses `user@domain`, `@domain`, `user@`, or `*` for all addresses. Returns `None` for any
+    /// other text, such as `user` or `@`.
     pub fn parse(text: &str) -> Option<Self> {
         if text == "*" {
             return Some(Self { local_part: None, domain: None });
@@ -24,7 +24,8 @@ impl AddressPattern {
         (pattern.local_part.is_some() || pattern.domain.is_some()).then_some(pattern)
     }
 
-    /// Returns true if the address has the parts of the pattern. Domains are equal in any spelling.
+    /// Returns true if the address has the parts of the pattern. Domains are compared in normal
+    /// form, so `BÜCHER.example` matches `xn--bcher-kva.example`.
     pub fn matches(&self, address: &Path<'_>) -> bool {
         let wants_local_part = |wanted: &String| address.local_part().eq_ignore_ascii_case(wanted.as_bytes());
         let wants_domain = |wanted: &Domain<'_>| address.domain().is_some_and(|domain| Domain::new(domain) == *wanted);

@@ -7,12 +7,12 @@
 use crate::command::Chunk;
 use crate::data::{LineChecker, LineFault};
 
-/// Content that a message may have, which decides whether its lines are checked.
+/// Declared content of a message. It decides whether line endings and line lengths are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentKind {
-    /// Lines of text, which are checked.
+    /// Lines of text, whose endings and lengths are checked.
     Lines,
-    /// Any bytes (BODY=BINARYMIME).
+    /// Any bytes, which are not checked (BODY=BINARYMIME).
     Any,
 }
 
@@ -43,7 +43,8 @@ impl ChunkReader {
         Self { lines: LineChecker::new(line_limit), content_kind, chunk, left: 0, is_open: false }
     }
 
-    /// Begins a chunk. The next bytes of the input belong to it.
+    /// Begins a chunk. The next `chunk.bytes` bytes of the input belong to it, whatever they
+    /// contain.
     pub fn begin(&mut self, chunk: Chunk) {
         (self.chunk, self.left, self.is_open) = (chunk, chunk.bytes, true);
     }
@@ -53,7 +54,7 @@ impl ChunkReader {
         self.is_open
     }
 
-    /// Number of bytes of content so far.
+    /// Returns the number of content bytes read so far, in all chunks of the message.
     pub fn bytes(&self) -> u64 {
         self.lines.bytes
     }

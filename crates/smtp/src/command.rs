@@ -13,7 +13,7 @@ use std::ops::Deref;
 /// Maximum length of a command line, including CRLF, for all verbs except AUTH.
 pub(crate) const MAX_LINE_BYTES: usize = MAX_COMMAND_LINE_BYTES + MAX_MAIL_PARAMETER_BYTES;
 
-/// Command with which a client greets the server (RFC 5321 §4.1.1.1).
+/// Command with which a client opens the session (RFC 5321 §4.1.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
     /// EHLO: the client wants to know the server's extensions.
@@ -32,7 +32,7 @@ pub enum BodyType {
     SevenBit,
     /// Lines of any bytes (BODY=8BITMIME, RFC 6152).
     EightBitMime,
-    /// Any bytes, not in lines (RFC 3030 §3).
+    /// Any bytes, not divided into lines (BODY=BINARYMIME, RFC 3030 §3).
     Binary,
 }
 
@@ -59,7 +59,7 @@ pub struct Mail<'a> {
 /// The RCPT command: the recipient, and the events that the sender wants to be notified of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipient<'a> {
-    /// Recipient's address (forward-path).
+    /// Address of the recipient, which RFC 5321 calls the forward-path.
     pub path: Path<'a>,
     /// Value of NOTIFY: the events that the sender wants to be notified of (RFC 3461 §4.1).
     pub notify: Option<Notify>,
@@ -101,13 +101,13 @@ pub enum Command<'a> {
     Noop,
     /// VRFY, with its argument (RFC 5321 §4.1.1.6).
     Verify(&'a [u8]),
-    /// HELP (RFC 5321 §4.1.1.8).
+    /// HELP, whose argument is ignored (RFC 5321 §4.1.1.8).
     Help,
     /// QUIT, which ends the session (RFC 5321 §4.1.1.10).
     Quit,
     /// BDAT, which announces a chunk of the message (RFC 3030 §2).
     Chunk(Chunk),
-    /// STARTTLS (RFC 3207 §4).
+    /// STARTTLS, with which the client asks to begin TLS (RFC 3207 §4).
     StartTls,
     /// AUTH, with the mechanism and the undecoded initial response. The mechanism is `None` if this
     /// crate does not know it.
@@ -273,7 +273,6 @@ fn words(parameters: &[u8]) -> impl Iterator<Item = &[u8]> {
     parameters.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
 }
 
-/// Splits a parameter into keyword and value.
 fn split_parameter(word: &[u8]) -> (&[u8], Option<&[u8]>) {
     match memchr::memchr(b'=', word) {
         Some(at) => (&word[..at], Some(&word[at + 1..])),

@@ -65,7 +65,7 @@ impl DataReader {
         Self { state: DataState::LineStart, lines: LineChecker::new(line_limit) }
     }
 
-    /// Number of bytes of content so far.
+    /// Returns the number of content bytes read so far, without dot-stuffing.
     pub fn bytes(&self) -> u64 {
         self.lines.bytes
     }
@@ -123,7 +123,7 @@ impl DataReader {
     }
 }
 
-/// Checks the lines of a message. Used for DATA and BDAT.
+/// Checks line endings and line lengths of a message, for DATA and BDAT alike.
 #[derive(Clone, Debug)]
 pub(crate) struct LineChecker {
     /// Last byte of the content so far. At the start of a message it is a line end.
@@ -139,7 +139,6 @@ impl LineChecker {
         Self { previous: b'\n', line_bytes: 0, line_limit, bytes: 0, fault: None }
     }
 
-    /// Checks the next bytes of the content.
     pub(crate) fn check(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
         if has_bare_line_ending(self.previous, content) {

@@ -1,15 +1,15 @@
 //! The dialogue of a session as text, in the form that swaks prints: `<-` for lines of the server,
 //! ` ->` for lines of the client, and `===` for other events. Login data is hidden.
 //!
-//! It reads only the bytes of both sides, so it shows what was sent and not what a session made of
-//! it. The bytes may be cut anywhere.
+//! The text is made only from the bytes on the wire, so it shows what was really sent, even if a
+//! session misread it. The bytes may arrive in pieces of any size.
 use crate::reply::ReceivedReply;
 
-/// Longest part of a line that is shown, and held while the line is incomplete.
+/// Maximum number of bytes of a line that are shown. No more are kept while a line is incomplete.
 const MAX_LINE_BYTES: usize = 1000;
 
-/// First words of the lines that are shown although the client has tried to log in before. Any
-/// other line may be login data that the client has sent without waiting for the server's 334.
+/// Commands that are shown even after the client has tried to log in. Any other line is hidden from
+/// then on, because a client may send login data without waiting for the server's 334.
 const VERBS: [&str; 17] = [
     "AUTH", "BDAT", "DATA", "EHLO", "ETRN", "EXPN", "HELO", "HELP", "LHLO", "MAIL", "NOOP", "QUIT", "RCPT", "RSET",
     "STARTTLS", "VRFY", "XCLIENT",
@@ -25,9 +25,9 @@ pub struct Dialogue {
     part: ClientPart,
     /// Number of the client's lines that still await a reply.
     unanswered: u32,
-    /// Set from AUTH to its reply: the client's lines are login data.
+    /// Set from AUTH until its final reply. The client's lines are then login data and are hidden.
     is_login: bool,
-    /// Set after the first AUTH.
+    /// Set after the first AUTH. From then on, only lines that begin with one of `VERBS` are shown.
     has_login: bool,
 }
 
@@ -36,13 +36,14 @@ pub struct Dialogue {
 enum ClientPart {
     #[default]
     Commands,
-    /// A message. It is refused if the reply to DATA is not 354, and the next line is a command.
+    /// Lines of a message, up to the final dot. If the reply to DATA is not 354, commands follow
+    /// instead.
     Message(ShownMessage),
-    /// The rest of a chunk (RFC 3030), in bytes.
+    /// Content of a chunk (RFC 3030), with the number of its bytes that are still to come.
     Chunk(u64, ShownMessage),
 }
 
-/// Size so far of a message or chunk.
+/// Number of lines and bytes of a message or chunk that have been sent so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ShownMessage {
     lines: u64,
@@ -50,13 +51,14 @@ struct ShownMessage {
 }
 
 impl Dialogue {
-    /// Begins with a new connection. Of each message, the first `message_lines` lines are shown and
-    /// the others counted.
+    /// Begins the dialogue of a new connection. Shows the first `message_lines` lines of each
+    /// message and only counts the others.
     pub fn new(message_lines: u64) -> Self {
         Self { message_lines, ..Self::default() }
     }
 
-    /// Appends what the client has sent to `shown`.
+    /// Renders bytes that the client has sent, and appends complete lines to `shown`. An incomplete
+    /// line waits for the next call.
     pub fn client(&mut self, mut bytes: &[u8], shown: &mut String) {
         while !bytes.is_empty() {
             if let ClientPart::Chunk(rest, message) = self.part {
@@ -71,7 +73,7 @@ impl Dialogue {
         }
     }
 
-    /// Appends what the server has sent to `shown`.
+    /// Renders bytes that the server has sent, and appends complete lines to `shown`.
     pub fn server(&mut self, mut bytes: &[u8], shown: &mut String) {
         while let Some(line) = self.server_line.take(&mut bytes) {
             self.reply_line(&line, shown);
@@ -83,18 +85,20 @@ impl Dialogue {
         self.server(reply.wire(), shown);
     }
 
-    /// Appends an event that is not a line of either side.
+    /// Appends an event, such as the end of a connection, which neither side has sent as a line.
     pub fn event(text: &str, shown: &mut String) {
         push("===", text.as_bytes(), shown);
     }
 
-    /// Appends that TLS has begun. What was incomplete before is not part of the session.
+    /// Appends an event that TLS has begun. Drops incomplete lines, because plain text from before
+    /// TLS is not part of the new session.
     pub fn tls_started(&mut self, version: &str, cipher: &str, shown: &mut String) {
         *self = Self { has_login: self.has_login, ..Self::new(self.message_lines) };
         Self::event(&format!("TLS started: {version}, {cipher}"), shown);
     }
 
-    /// Appends the lines of which only a part was sent, at the end of the session.
+    /// Appends incomplete lines at the end of the session, because the rest of them will not
+    /// arrive.
     pub fn end(&mut self, shown: &mut String) {
         match self.part {
             ClientPart::Message(message) | ClientPart::Chunk(_, message) if message.bytes > 0 => {
@@ -198,7 +202,8 @@ impl Dialogue {
         }
         let code = text.get(..3);
         self.unanswered = self.unanswered.saturating_sub(1);
-        // A server answers AUTH after the commands that the client has pipelined before it.
+        // While replies to commands from before AUTH are due, this may be one of them, so the login
+        // is not over.
         self.is_login = code == Some(b"334") || self.is_login && self.unanswered > 0;
         let is_refused_message = matches!(self.part, ClientPart::Message(_)) && code != Some(b"354");
         if is_refused_message && self.unanswered == 0 {
@@ -211,7 +216,8 @@ impl Dialogue {
 #[derive(Debug, Default)]
 struct HeldLine {
     held: Vec<u8>,
-    /// Number of bytes, with the line end and with those that are not held.
+    /// Length of the line so far, including its line end and the bytes that are too many to be
+    /// held.
     bytes: u64,
 }
 

@@ -5,15 +5,15 @@ use std::fmt;
 use std::ops::Deref;
 
 /// A domain in a form that is the same for all spellings: lower case and A-labels (UTS 46). For
-/// example, `BÜCHER.example` and `xn--bcher-kva.example` are equal. An address literal is the
-/// shortest text of its address.
+/// example, `BÜCHER.example` and `xn--bcher-kva.example` are equal. An address literal is reduced
+/// to its shortest form, for example `[ipv6:::1]`.
 ///
 /// A name that cannot be converted to A-labels is only converted to lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Domain<'a>(Cow<'a, str>);
 
 impl<'a> Domain<'a> {
-    /// Normalises a domain. Most domains are already normal, and need no allocation.
+    /// Normalises a domain. Most domains are already in this form, and need no allocation.
     pub fn new<T: AsRef<[u8]> + ?Sized>(domain: &'a T) -> Self {
         let domain = domain.as_ref();
         let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(byte);

@@ -22,7 +22,7 @@ impl Return {
         }
     }
 
-    /// Parses the value of RET without regard to case. `None` if the value is unknown.
+    /// Parses the value of RET without regard to case. Returns `None` if the value is unknown.
     pub fn parse(value: &[u8]) -> Option<Self> {
         match value {
             _ if value.eq_ignore_ascii_case(b"FULL") => Some(Self::Full),
@@ -46,7 +46,7 @@ impl Notify {
     /// DELAY: delivery takes longer than usual.
     pub const DELAY: Self = Self(4);
 
-    /// Returns the set that has the events of both sets.
+    /// Returns the union of both sets. NEVER is the empty set, so it adds nothing.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -109,8 +109,8 @@ impl<'a> OriginalRecipient<'a> {
         (is_atom && fits && is_address).then_some(Self { kind, address })
     }
 
-    /// Returns the address as it is in RCPT. Returns `None` for an address of another kind than those of
-    /// Internet mail.
+    /// Returns the decoded address, as it would stand in RCPT. Returns `None` if the kind is
+    /// neither `rfc822` nor `utf-8`, or if the address is malformed.
     pub fn mailbox(&self) -> Option<Cow<'a, [u8]>> {
         if self.kind.eq_ignore_ascii_case(b"rfc822") {
             return Xtext::parse(self.address).map(|address| address.decode());
@@ -175,7 +175,8 @@ pub fn render_original_recipient(mailbox: &str) -> Option<String> {
     (value.len() <= MAX_ORIGINAL_RECIPIENT_BYTES).then_some(value)
 }
 
-/// Decodes the escapes of RFC 6533 §3. Returns `None` if one is malformed.
+/// Decodes the escapes of RFC 6533 §3, for example `\x{E9}`. Returns `None` if an escape is
+/// malformed.
 fn unescaped(address: &[u8]) -> Option<Vec<u8>> {
     let mut parts = std::str::from_utf8(address).ok()?.split("\\x{");
     let mut decoded = parts.next()?.to_owned();

@@ -59,7 +59,8 @@ impl Envelope {
     /// many bytes before.
     ///
     /// # Errors
-    /// See [`Envelope::new`]. After an error, the envelope must be rewritten before it is used.
+    /// Returns the same errors as [`Envelope::new`]. After an error, the envelope must be rewritten
+    /// before it is used.
     pub fn rewrite_with<'a>(
         &mut self,
         sender: &[u8],
@@ -114,7 +115,7 @@ impl Envelope {
         DATA
     }
 
-    /// Returns MAIL and all RCPT together. BDAT follows them (RFC 3030 §4.2).
+    /// Returns MAIL and all RCPT together, for a message that is sent with BDAT (RFC 3030 §4.2).
     pub fn addresses(&self) -> &[u8] {
         &self.wire[..self.wire.len() - DATA.len()]
     }

@@ -2,7 +2,7 @@
 use crate::sasl::Mechanisms;
 use crate::xclient::Attributes;
 
-/// Extensions that this crate knows, as a server offers them.
+/// Extensions that a server offers, as far as this crate knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// PIPELINING (RFC 2920): the client need not wait for each reply.

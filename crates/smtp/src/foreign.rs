@@ -5,8 +5,8 @@
 //! ports, and the body of a POST may contain a whole SMTP transaction. A server that only answers
 //! 500 to the lines of HTTP would go on to accept that mail (cross-protocol request forgery). TLS
 //! is no protection: an attacker can choose the names, tickets and session ids in a ClientHello,
-//! and these may contain line ends. Postfix does the same with `smtpd_forbidden_commands`, and with
-//! any line that looks like a header field.
+//! and these may contain line ends. Postfix closes such connections as well, for the commands of
+//! `smtpd_forbidden_commands` and for any line that looks like a header field.
 
 /// Methods of HTTP (RFC 9110 §9, RFC 5789). SMTP has no such verbs.
 const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];

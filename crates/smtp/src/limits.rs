@@ -26,9 +26,10 @@ pub struct Limits {
     pub recipients: usize,
     /// Maximum size of a message in bytes. The SIZE extension announces it (RFC 1870).
     pub message_bytes: u64,
-    /// Multiple of `message_bytes` up to which an oversized message is still read. The client gets 552
-    /// only at the end of the message, because it would send the message again if it were cut off
-    /// earlier. Beyond the multiple, the session ends with 421.
+    /// Multiple of `message_bytes` up to which an oversized message is still read. The client gets
+    /// 552 only at the end of the message, because it would send the message again if it were cut
+    /// off earlier. Beyond the multiple, the session ends: with 421 during DATA, and with 552 at a
+    /// BDAT.
     pub oversize_factor: u64,
     /// Number of rejected commands, without a message between them, that the session tolerates.
     /// Recipients beyond the limit do not count.

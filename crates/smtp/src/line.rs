@@ -6,7 +6,7 @@ pub(crate) enum ReadLine<'a> {
     Whole(&'a [u8]),
     /// A line that ended in a bare `<LF>`, without the `<LF>`.
     BareLf(&'a [u8]),
-    /// A line beyond the limit. It has been skipped.
+    /// The line was longer than the limit. Its bytes have been dropped.
     TooLong,
     /// The line is not complete, because its end has not arrived yet.
     Partial,
@@ -39,7 +39,8 @@ impl LineReader {
         if std::mem::take(&mut self.overlong) { ReadLine::TooLong } else { whole(&self.held, limit) }
     }
 
-    /// Drops the line that the last call returned.
+    /// Frees the memory of the line that the last call returned, so that an idle session holds
+    /// none.
     pub(crate) fn release(&mut self) {
         if self.spent {
             self.held = Vec::new();

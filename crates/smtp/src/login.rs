@@ -2,18 +2,18 @@
 use crate::sasl::Mechanism;
 use std::fmt;
 
-/// Asks the application about a client that logs in.
+/// A login that the application must accept or refuse.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {
-    /// Mechanism that the client uses.
+    /// Mechanism of AUTH that the client has chosen.
     pub mechanism: Mechanism,
-    /// User name that the client claims.
+    /// User name that the client claims. It is not verified yet.
     pub name: &'a str,
-    /// Proof that the client gives of its identity.
+    /// Secret or digest with which the client proves its identity.
     pub proof: Proof<'a>,
 }
 
-/// Proof of a client's identity.
+/// Form in which a client proves its identity.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Proof<'a> {
     /// The password or token itself. A positive answer, 235 by default, accepts the login.
@@ -31,7 +31,7 @@ impl Auth<'_> {
 }
 
 impl fmt::Debug for Auth<'_> {
-    /// Leaves the secret out.
+    /// Leaves the secret out, so that debug output and logs cannot reveal it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Auth({}, {:?})", self.mechanism.name(), self.name)
     }

@@ -26,7 +26,7 @@ const V2_HEAD_BYTES: usize = 16;
 /// Version 2 with the commands LOCAL and PROXY (§2.2).
 const LOCAL: u8 = 0x20;
 const PROXY: u8 = 0x21;
-/// Family and protocol of a connection without addresses.
+/// Value of the family and protocol byte for a header without addresses (AF_UNSPEC).
 const UNSPECIFIED: u8 = 0x00;
 
 /// Content of a PROXY header, which a proxy sends before the session.
@@ -81,7 +81,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderEr
 /// are needed.
 ///
 /// # Errors
-/// See [`parse`].
+/// Returns the same errors as [`parse`].
 pub fn length(bytes: &[u8]) -> Result<Option<usize>, ProxyHeaderError> {
     let begins = |whole: &[u8]| whole.starts_with(&bytes[..bytes.len().min(whole.len())]);
     match () {
@@ -156,7 +156,7 @@ fn parse_v2(whole: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
     Ok(header)
 }
 
-/// Checks that the version is 2 and the command LOCAL or PROXY.
+/// Checks the byte that holds version and command: version 2, with LOCAL or PROXY.
 fn is_command(octet: u8) -> Result<(), ProxyHeaderError> {
     if matches!(octet, LOCAL | PROXY) { Ok(()) } else { Err(ProxyHeaderError::Malformed) }
 }

@@ -203,7 +203,8 @@ impl ReplyReader {
         self.next_held(input)
     }
 
-    /// Drops the reply that the last call returned.
+    /// Frees the memory of the reply that the last call returned, so that an idle session holds
+    /// none.
     pub(crate) fn release(&mut self) {
         if self.spent {
             self.held = Vec::new();

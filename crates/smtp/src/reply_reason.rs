@@ -12,11 +12,11 @@ pub enum ReplyReason {
     Quit,
     /// The client sent HELP. The reply lists the verbs.
     Help,
-    /// The server does not know the verb.
+    /// The server does not know the verb (500).
     UnknownCommand,
-    /// The verb is known, but this server does not offer it.
+    /// The server knows the verb, but does not offer the command (502).
     NotImplemented,
-    /// The arguments violate the grammar.
+    /// The arguments of the command violate the grammar (501).
     Syntax,
     /// A command line, or a line of the message, exceeds its limit.
     LineTooLong,
@@ -24,51 +24,52 @@ pub enum ReplyReason {
     BareLineFeed,
     /// The greeting command (EHLO, HELO or LHLO) has no name.
     HelloNeedsName,
-    /// A command needs EHLO first.
+    /// The client sent a command that needs EHLO first (503).
     HelloFirst,
-    /// The command is not allowed during a transaction.
+    /// The command, such as a second MAIL or STARTTLS, is not allowed during a transaction.
     NestedMail,
-    /// RCPT or BDAT needs MAIL first.
+    /// The client sent a command that needs MAIL first, such as RCPT (503).
     MailFirst,
-    /// DATA or BDAT needs an accepted RCPT first.
+    /// The client sent DATA or BDAT before any RCPT was accepted (503).
     RecipientFirst,
-    /// DATA or BDAT follows, but every RCPT was refused.
+    /// The client sent DATA or BDAT although every RCPT was refused (554).
     NoValidRecipients,
-    /// MAIL has an invalid path.
+    /// The path of MAIL violates the grammar (501).
     BadSender,
-    /// RCPT has an invalid path.
+    /// The path of RCPT violates the grammar (501).
     BadRecipient,
-    /// A path, local part or domain exceeds its limit.
+    /// A path, local part or domain is longer than RFC 5321 §4.5.3.1 allows (501).
     PathTooLong,
-    /// MAIL or RCPT has an unknown parameter.
+    /// MAIL or RCPT has a parameter that the server does not know or does not offer (555).
     UnknownParameter,
-    /// A parameter has an invalid value.
+    /// A parameter of MAIL or RCPT has an invalid value, or occurs twice (501).
     BadParameter,
-    /// A UTF-8 address needs SMTPUTF8 on MAIL.
+    /// An address contains UTF-8, but MAIL did not have SMTPUTF8 (553).
     NeedsSmtpUtf8,
-    /// The message has as many recipients as the limit allows.
+    /// RCPT came after the message already had the maximum number of recipients.
     TooManyRecipients,
-    /// The message, or its announced SIZE, exceeds the limit.
+    /// The message, or its announced SIZE, exceeds the limit (552).
     MessageTooBig,
-    /// The message exceeds the limit so far that the session does not wait for its end.
+    /// The message exceeds the limit so far that the session ends with 421 before the end of the
+    /// message.
     MessageEndless,
     /// The message contains CR without LF, LF without CR, or NUL.
     BareLineEnding,
-    /// The client sent a line of another protocol.
+    /// The client speaks another protocol, such as HTTP. The session ends with 421.
     OtherProtocol,
     /// The client sent too many refused commands, or too many commands without mail.
     TooManyCommands,
-    /// The client was silent for too long, or its message is too slow.
+    /// The client was silent for too long, or its message is too slow. The session ends with 421.
     Timeout,
     /// The client sent no message for too long.
     TooLongWithoutMessage,
-    /// The client made too many failed logins.
+    /// The client failed to log in too often, so the session ends with 421.
     TooManyLogins,
-    /// The server shuts down.
+    /// The server shuts down, so the session ends with 421.
     ShuttingDown,
     /// The client sent a command other than QUIT after the greeting refused it.
     NoService,
-    /// There are more sessions than allowed.
+    /// The server has its maximum number of sessions. The client gets 421, and may try again later.
     TooManySessions,
     /// The client sent EHLO or HELO to an LMTP server.
     NeedsLhlo,
@@ -80,25 +81,25 @@ pub enum ReplyReason {
     BinaryNeedsChunks,
     /// BDAT has no valid size, so its end, and everything after it, is unknown.
     BadChunk,
-    /// A chunk was received.
+    /// A chunk was received that is not the last of its message.
     ChunkAccepted,
     /// STARTTLS is not allowed because TLS is already active.
     TlsActive,
-    /// The command needs TLS first.
+    /// The client sent a command that the server accepts only over TLS (530).
     NeedsTls,
-    /// AUTH needs TLS first.
+    /// The server offers this mechanism of AUTH only over TLS (538).
     AuthNeedsTls,
     /// The server does not offer this mechanism of AUTH.
     UnknownMechanism,
-    /// The client is already logged in.
+    /// The client sent AUTH although it is already logged in (503).
     AlreadyAuthenticated,
-    /// The command needs AUTH first.
+    /// The client sent a command that needs a login first (530).
     NeedsAuth,
-    /// AUTH succeeded.
+    /// The client has logged in (235).
     Authenticated,
-    /// AUTH failed because the proof is wrong.
+    /// The login failed because the client's proof is wrong (535).
     NotAuthenticated,
-    /// The server could not decide about AUTH.
+    /// The server cannot decide about the login now, so the client may try again later (454).
     AuthUnavailable,
     /// The client cancelled AUTH with `*`.
     AuthCancelled,

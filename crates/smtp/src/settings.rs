@@ -30,7 +30,7 @@ pub struct Requires {
     pub valid_parameters: bool,
 }
 
-/// The extensions that a server offers to clients, and its requirements for them.
+/// Extensions that a server offers, and requirements that its clients must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Protocol that the server speaks: SMTP or LMTP.
@@ -77,7 +77,8 @@ impl ServerSettings {
         Self::with_offer(name, limits, offer)
     }
 
-    /// Creates settings with this name, these limits and this offer.
+    /// Creates settings, and renders the replies to EHLO once for all sessions. If AUTH requires
+    /// TLS, EHLO lists AUTH only over TLS.
     pub fn with_offer(name: &str, limits: Limits, offer: Offer) -> Self {
         let Offer { protocol, extensions: offered, requires } = offer;
         // BINARYMIME is useless without CHUNKING (RFC 3030 §3).

@@ -77,7 +77,7 @@ impl Attributes {
     /// The set of all attributes.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// Adds an attribute to the set.
+    /// Returns the set with this attribute added.
     #[must_use]
     pub fn with(self, attribute: Attribute) -> Self {
         Self(self.0 | 1 << attribute as u8)
@@ -93,7 +93,8 @@ impl Attributes {
         self.0 == 0
     }
 
-    /// Parses the names after XCLIENT in a reply to EHLO. Unknown names are skipped.
+    /// Parses the names after XCLIENT in a reply to EHLO. Skips unknown names, because a newer
+    /// server may offer more attributes.
     pub(crate) fn parse(names: &[u8]) -> Self {
         let names = names.split(|octet| *octet == b' ').filter_map(Attribute::parse);
         names.fold(Self::NONE, Self::with)

@@ -10,7 +10,8 @@ use std::sync::Arc;
 pub struct Backlog {
     index: Arc<SharedIndex>,
     ids: std::vec::IntoIter<Id>,
-    /// Messages whose body is damaged, in ascending order.
+    /// Messages whose body is damaged, in ascending order, so that each can be found by binary
+    /// search.
     damaged_bodies: Vec<Id>,
 }
 
@@ -24,12 +25,13 @@ impl Backlog {
         Self { index: Arc::default(), ids: Vec::new().into_iter(), damaged_bodies: Vec::new() }
     }
 
-    /// Maximum number of messages still to come. Messages that are done by then are skipped.
+    /// Returns the maximum number of messages that the iterator will still return. It may return
+    /// fewer, because it skips messages that are done in the meantime.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Returns true if no message is still to come.
+    /// Returns true if the iterator has reached its end.
     pub fn is_empty(&self) -> bool {
         self.ids.len() == 0
     }

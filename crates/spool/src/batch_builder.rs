@@ -1,16 +1,17 @@
-//! Builds a batch. Small parts are copied into one buffer, and large bodies stay where they are.
+//! Collects records into a batch, which is written with one call. Small parts are copied into one
+//! buffer. Large bodies are not copied.
 use crate::format::{BATCH_HEADER_BYTES, BLOCK, BatchHeader, RecordHeader};
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bodies up to this length are copied, because a copy is cheaper than another piece in the system
-/// call.
+/// Bodies up to this length in bytes are copied into the buffer, because a copy is cheaper than
+/// another piece in the system call.
 const MAX_COPIED_BYTES: usize = 4096;
 
 pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
-    /// Number of bytes of the buffer that belong to finished pieces.
+    /// Number of bytes at the start of `bytes` that already belong to a piece.
     covered_end: usize,
     pieces: Vec<BatchPiece>,
     length: u64,
@@ -70,8 +71,8 @@ impl BatchBuilder {
         }
     }
 
-    /// Completes the batch with padding up to the end of its last block. Returns the pieces, which
-    /// are written in one call.
+    /// Pads the batch to whole blocks, so that no later write touches a block of this batch.
+    /// Returns the pieces, which are written with one call.
     pub(crate) fn finish(&mut self, seed: u32, synced: u64) -> Vec<IoSlice<'_>> {
         let batch = BatchHeader { records: self.records, bytes: self.length, synced };
         self.bytes[..BATCH_HEADER_BYTES].copy_from_slice(&batch.encode(seed));
@@ -94,8 +95,8 @@ impl BatchBuilder {
     }
 }
 
-/// Capacity above which the buffer is freed after a batch, so that a burst does not occupy memory
-/// forever.
+/// Capacity in bytes above which the buffer is shrunk after a batch, so that a burst does not
+/// occupy memory forever.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
 #[cfg(test)]

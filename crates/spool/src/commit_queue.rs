@@ -1,5 +1,5 @@
-//! Queue in which messages gather while the commit thread writes. The thread commits all gathered
-//! messages together.
+//! Queue in which messages wait while the commit thread writes. The thread then commits all of them
+//! together.
 use crate::message::{DeferredRecord, NumberedMessage, Reserve};
 use crate::receipt::{BatchOutcome, BatchStatus, NotesReceipt};
 use crate::{Error, Id, NewMessage, Receipt, format};
@@ -8,12 +8,14 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Longest time that a note waits for a batch.
+/// Longest time that a note waits until it is written. If a message arrives earlier, the note is
+/// written together with the message.
 pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
-/// When this many notes are waiting, they are written at once. This bounds their memory.
+/// Number of waiting notes at which the commit thread writes them at once. This bounds their
+/// memory.
 const MAX_DEFERRED_RECORDS: usize = 16_384;
-/// A checksum over this many bytes takes a few microseconds, which is no longer than combining two
-/// checksums.
+/// Longest part of a body whose checksum is computed while the queue is locked. This takes a few
+/// microseconds, which is no longer than combining two checksums.
 const MAX_LOCKED_CHECKSUM_BYTES: usize = 64 << 10;
 
 pub(crate) struct CommitQueue {
@@ -24,10 +26,10 @@ pub(crate) struct CommitQueue {
 struct CommitQueueState {
     stores: Vec<NumberedMessage>,
     deferred_records: Vec<DeferredRecord>,
-    /// Time at which the oldest deferred record was added.
+    /// Time at which the oldest deferred record was added, or `None` if no record is waiting.
     deferred_since: Option<Instant>,
     batch_status: Arc<BatchStatus>,
-    /// Receipts that wait until all notes so far are durable.
+    /// Requests for durable notes since the last batch, or `None` if there are no such requests.
     note_syncs: Option<NoteSyncs>,
     next_id: u64,
     is_waiting: bool,
@@ -35,7 +37,7 @@ struct CommitQueueState {
     stopped: Option<Error>,
 }
 
-/// Requests to make notes durable with the next batch.
+/// Requests of callers that wait until the notes are durable. The next batch fulfils them.
 #[derive(Default)]
 pub(crate) struct NoteSyncs {
     status: Arc<BatchStatus>,
@@ -83,7 +85,8 @@ impl Drop for CommitBatch {
     }
 }
 
-/// Tells the commit thread what to do when the queue is empty.
+/// Tells [`CommitQueue::take`] what to do while nothing must be committed: wait, or return at once
+/// so that the commit thread can continue compaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenIdle {
     Compact,
@@ -110,8 +113,8 @@ impl CommitQueue {
         lock(&self.state)
     }
 
-    /// Adds a message to the next batch. With `id_at`, writes the message's id into the body at
-    /// that offset. Returns the body as it is stored.
+    /// Adds a message to the next batch. If `id_at` is given, writes the message's id into the body
+    /// at that offset. Returns the body as it is stored.
     pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
         // Compute the checksum of the bytes after the id in the caller's thread, because there are
         // many callers but only one commit thread. Compute it before taking the lock, unless it
@@ -142,7 +145,8 @@ impl CommitQueue {
         (receipt, body)
     }
 
-    /// Adds a note, or a mark that a message is done, to a later batch.
+    /// Adds a note, or a mark that a message is done. It is written with the next batch, at the
+    /// latest after [`NOTE_DELAY`]. After the spool has stopped, it is discarded.
     pub(crate) fn add_deferred(&self, record: DeferredRecord) {
         let mut state = self.state();
         if state.stopped.is_some() {
@@ -158,7 +162,7 @@ impl CommitQueue {
         }
     }
 
-    /// Requests that all notes so far become durable.
+    /// Requests that the next batch makes all notes added so far durable.
     pub(crate) fn sync_notes(&self) -> NotesReceipt {
         let mut state = self.state();
         if let Some(error) = &state.stopped {
@@ -173,19 +177,22 @@ impl CommitQueue {
     }
 
     fn wake_committer(&self, mut state: MutexGuard<'_, CommitQueueState>) {
-        // The flag is cleared here, so that the thread is woken only once.
+        // Clear the flag here, so that the thread is woken only once even if more requests arrive
+        // before it runs.
         if mem::take(&mut state.is_waiting) {
             drop(state);
             self.work_added.notify_one();
         }
     }
 
-    /// Returns the disk error because of which the spool accepts nothing more, if there is one.
+    /// Returns the disk error because of which the spool accepts nothing more. Returns `None` if
+    /// the disk is sound, even after the spool was closed.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.state().stopped.clone().filter(|error| matches!(error, Error::Poisoned(_)))
     }
 
-    /// Closes the queue for new requests. Messages that are already gathered are still committed.
+    /// Closes the queue for new requests. Messages that are already in the queue are still
+    /// committed.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closing = true;
@@ -193,7 +200,7 @@ impl CommitQueue {
         self.wake_committer(state);
     }
 
-    /// Rejects all requests from now on, and fails the gathered messages.
+    /// Rejects all requests from now on, and fails the queued messages.
     pub(crate) fn stop(&self, error: Error) {
         let mut state = self.state();
         state.stopped = Some(error.clone());
@@ -208,7 +215,8 @@ impl CommitQueue {
         batch_status.resolve(BatchOutcome::Failed(error));
     }
 
-    /// Fails all waiting requests because the commit thread has exited.
+    /// Fails all waiting requests because the commit thread has exited. After a disk error there is
+    /// nothing to do, because [`Self::stop`] has failed them already.
     pub(crate) fn end(&self, reason: Error) {
         let stop_reason = self.state().stopped.clone();
         match stop_reason {
@@ -246,8 +254,8 @@ impl CommitQueue {
 }
 
 impl CommitQueueState {
-    /// Longest time that the gathered records may wait. Zero if a caller waits for them. `None` if
-    /// there are no records.
+    /// Returns the longest time that the queued records may still wait: zero if a caller waits for
+    /// them, or `None` if there are no records.
     fn max_wait(&self) -> Option<Duration> {
         let is_awaited = !self.stores.is_empty() || self.note_syncs.is_some();
         if is_awaited || self.is_closing || self.deferred_records.len() >= MAX_DEFERRED_RECORDS {

@@ -1,9 +1,9 @@
-//! Makes room by moving the live messages of the oldest segment to the end of the log.
+//! Makes room by moving the unfinished messages of the oldest segment to the end of the log.
 //!
 //! Segments are freed in order, so a message that waits for days would keep all later segments in
 //! use. Moving messages costs writes, so it is done only if the used segments hold more than twice
-//! as many bytes as their live messages. Then at most about half of the written bytes are moved
-//! messages.
+//! as many bytes as their unfinished messages. Then at most about half of the written bytes are
+//! moved messages.
 use crate::batch_builder::RecordParts;
 use crate::format::{RecordHeader, RecordKind, join_notes, split_notes};
 use crate::index::{FillLevel, MessageLocations};
@@ -19,17 +19,18 @@ use std::sync::Arc;
 pub(crate) struct CompactionState {
     scan: Option<(u64, Scan)>,
     /// Set if the rest of the oldest segment cannot be moved, because records are unreadable or
-    /// there is no room. Compaction tries again after a change.
+    /// there is no room. Compaction then pauses until the next batch.
     is_stuck: bool,
 }
 
-/// Number of bytes that are moved at a time. It is small because new messages have to wait
+/// Number of bytes that one step of compaction moves. It is small because new messages have to wait
 /// meanwhile.
 const SLICE_BYTES: u64 = 4 << 20;
-/// Number of batches that are read at a time.
+/// Maximum number of batches that one step of compaction reads, even if it finds nothing to move in
+/// them.
 const SLICE_BATCHES: u32 = 256;
 
-/// Tells whether compaction can continue at once.
+/// Tells the commit thread whether compaction has more to do at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompactionProgress {
     More,
@@ -43,8 +44,8 @@ fn is_worthwhile(fill: FillLevel, is_pressed: bool, options: &Options) -> bool {
 }
 
 impl CompactionState {
-    /// Does one step of compaction between two batches: frees segments, and moves some messages of
-    /// the oldest one.
+    /// Does one step of compaction between two batches: frees segments, and moves some messages out
+    /// of the oldest segment.
     pub(crate) fn compact(&mut self, log: &mut Log) -> io::Result<CompactionProgress> {
         log.retire()?;
         if !needs_compaction(log) {
@@ -66,7 +67,8 @@ impl CompactionState {
         Ok(if more { CompactionProgress::More } else { CompactionProgress::Done })
     }
 
-    /// Moves some of the live messages of the oldest segment.
+    /// Moves some unfinished messages out of the oldest segment. The next call continues at the
+    /// offset at which this one ended.
     fn compact_slice(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         let mut scan = match self.scan.take() {
             Some((order, scan)) if order == oldest.position => scan,
@@ -77,7 +79,7 @@ impl CompactionState {
         for _ in 0..SLICE_BATCHES {
             match scan.next_batch(&mut seen) {
                 Ok(ScanResult::Batch) => moved += relocate_all(log, oldest, &seen)?,
-                // The segment ends here, or it is damaged.
+                // The segment ends here, or damage keeps the scan from the rest of it.
                 Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(log, oldest),
             }
             if moved >= SLICE_BYTES {
@@ -88,9 +90,9 @@ impl CompactionState {
         Ok(())
     }
 
-    /// Moves the messages behind the damage at which the scan ended, or behind the last batch. If a
-    /// message cannot be moved, its segment stays in use until a restart, which reports the message
-    /// as damaged.
+    /// Moves the messages that the scan did not reach. It ends at damage or after the last batch,
+    /// but the index still knows where later messages are. If a message cannot be moved, its
+    /// segment stays in use until a restart, which reports the message as damaged.
     fn compact_rest(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         self.is_stuck = true;
         log.flush(FlushMode::Buffered).map_err(LogWriteError::Disk)?;
@@ -110,7 +112,8 @@ impl CompactionState {
 }
 
 /// Writes the messages again at the end of the log, as far as there is room, and syncs them. The
-/// only readable copies may be in old segments, so no segment may be freed before this.
+/// caller must do this before it frees any segment, because the only readable copy of a message may
+/// be in an old segment.
 pub(crate) fn rewrite(log: &mut Log, messages: Vec<Id>) -> io::Result<()> {
     for id in messages {
         let Some(locations) = log.index.lock().locate(id) else { continue };
@@ -146,9 +149,10 @@ fn relocate_all(log: &mut Log, segment: &Arc<Segment>, seen: &[ScannedRecord]) -
 
 fn relocate_one(log: &mut Log, locations: &MessageLocations) -> Result<(), LogWriteError> {
     let MessageLocations { segment, record: spot, .. } = locations;
-    // A message that cannot be read stays where it is, and its segment stays in use.
+    // A message that cannot be read stays at its place, and its segment stays in use.
     let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
     let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
+    // The notes in a record must not exceed this size in total, so drop the oldest if they do.
     while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MAX_ENVELOPE_BYTES {
         notes.remove(0);
     }

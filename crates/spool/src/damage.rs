@@ -1,4 +1,4 @@
-//! Damaged parts of a spool, and the messages that the damage costs.
+//! Describes damaged parts of a spool, and the messages that the damage costs.
 use crate::Id;
 use std::fmt;
 
@@ -10,16 +10,16 @@ pub struct Damage {
     pub segment: String,
     /// Offset of the first damaged byte in the file.
     pub offset: u64,
-    /// Maximum number of damaged bytes.
+    /// Length of the damaged part in bytes. Some of these bytes may be intact.
     pub bytes: u64,
-    /// The kind of part that is damaged, which decides what is lost.
+    /// Kind of the damaged part, on which the loss depends.
     pub kind: DamageKind,
-    /// The loss that the damage causes.
+    /// Loss that the damage causes. If it causes several, this is the largest.
     pub cost: Cost,
     /// Lost messages whose numbers are known, either from readable parts or because the numbers are
-    /// missing in the sequence. At most [`Damage::MAX_NAMED`].
+    /// missing in the sequence. There are at most [`Damage::MAX_NAMED`] of them.
     pub messages: Vec<Id>,
-    /// Number of messages that may be lost in addition to the messages in `messages`.
+    /// Maximum number of messages that are lost in addition to the messages in `messages`.
     pub unnamed: u64,
     /// Set if an earlier start has reported this damage, and the quarantine has a copy of the same
     /// bytes.
@@ -31,9 +31,11 @@ pub struct Damage {
 pub enum DamageKind {
     /// The header of a segment is unreadable, or consists of zeros although a header was written.
     Header,
-    /// The segment before this one, and perhaps others before it, must have existed and is missing.
+    /// The segment before this one is missing, and perhaps others before that. The numbers in the
+    /// headers show that it existed.
     MissingSegment,
-    /// The newest segment is missing. The damage has the name of that segment.
+    /// The newest segment is missing, according to the file `newest`. [`Damage::segment`] is the
+    /// name of the missing segment itself.
     MissingNewest,
     /// Two segments claim the same place in the log.
     DoubledSegment,
@@ -42,33 +44,36 @@ pub enum DamageKind {
     /// The body of a message is damaged, but its envelope is intact. The message is known, but
     /// cannot be delivered.
     Body,
-    /// The file is shorter than it was made. No crash shortens a segment.
+    /// The file is shorter than it was when it was made. No crash shortens a segment.
     Shortened,
     /// The segment belongs to another spool, so nothing in it is used.
     Foreign,
-    /// A crash tore the unsynced end of the log. If there was a crash, this is not damage.
+    /// The unsynced end of the log is incomplete, as after a crash. No message in it had been
+    /// answered 250, so after a crash this is not damage.
     TornEnd,
     /// The end of a log without syncs (`durability = "write"`) is incomplete. A crash may have torn
-    /// it, but its messages may have been answered.
+    /// it, but its messages may have been answered 250.
     UnsyncedEnd,
 }
 
-/// Loss that a damage causes, from the smallest to the largest.
+/// Loss that damage causes, from the smallest to the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
     /// Nothing is lost, because everything in the damaged part was done, is also stored elsewhere,
     /// or was recovered.
     Nothing,
-    /// Notes are lost, or marks that messages are done. Some work may be repeated.
+    /// Notes are lost, or marks that messages are done. Some work may be repeated, for example a
+    /// delivery.
     Notes,
     /// The loss is unknown. It may be notes, or a message that had been moved.
     Unknown,
-    /// Messages that were not done are lost.
+    /// Messages that were not done are lost, so their recipients may not have got them.
     Messages,
 }
 
 impl Damage {
-    /// Maximum number of lost messages that are listed.
+    /// Maximum number of lost messages that [`Damage::messages`] lists. [`Damage::unnamed`] counts
+    /// the others.
     pub const MAX_NAMED: usize = 10_000;
 
     /// Returns true if an administrator must act, because the damage costs something and does not

@@ -14,20 +14,22 @@ pub trait Disk: Send + Sync {
     /// Locks the directory against all other processes for as long as the returned value lives.
     /// Returns `WouldBlock` if another process has the lock.
     fn lock(&self) -> io::Result<Box<dyn Send + Sync>>;
-    /// Returns the names of all files in the directory.
+    /// Returns the names of all files in the directory, in any order. Files that do not belong to
+    /// the spool may be among them.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Creates a file. Returns `AlreadyExists` if there is a file with that name, which stays
-    /// unchanged. A name may contain one slash: the directory before the slash is created if
+    /// unchanged. A name may contain one slash. The directory before the slash is created if
     /// needed.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Opens an existing file for reading and writing.
+    /// Opens an existing file for reading and writing. Returns `NotFound` if there is no such file.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Removes a file from the directory.
+    /// Removes a file from the directory. Until [`Disk::sync_directory`] returns, a power failure
+    /// may bring the file back.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Makes earlier creations and removals of files durable. Returns when they are.
+    /// Makes earlier creations and removals of files durable, and returns when they would survive a
+    /// power failure.
     fn sync_directory(&self) -> io::Result<()>;
-    /// Returns the number of bytes that new files can have. `u64::MAX` means that the number is
-    /// unknown.
+    /// Returns the number of bytes that new files can have, or `u64::MAX` if the number is unknown.
     fn available_bytes(&self) -> io::Result<u64> {
         Ok(u64::MAX)
     }
@@ -35,7 +37,7 @@ pub trait Disk: Send + Sync {
 
 /// An open file of a [`Disk`].
 pub trait DiskFile: Send + Sync {
-    /// Returns the file's length in bytes.
+    /// Returns the present length of the file in bytes.
     fn bytes(&self) -> io::Result<u64>;
     /// Reads until `buffer` is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
@@ -52,27 +54,29 @@ pub trait DiskFile: Send + Sync {
     fn is_allocated(&self) -> io::Result<bool> {
         Ok(true)
     }
-    /// Makes everything written so far durable. Returns when it survives a power failure.
+    /// Makes everything written so far durable, and returns when it would survive a power failure.
     fn sync_data(&self) -> io::Result<()>;
 }
 
-/// Reads, and tries again once after an error, so that a single failed read loses no message.
+/// Reads from a file, and tries once more after an error, so that a single failed read loses no
+/// message.
 pub(crate) fn read_with_retry(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     file.read_at(buffer, at).or_else(|_| file.read_at(buffer, at))
 }
 
-/// Adds the name of the file to an error, because the system's errors do not have it.
+/// Adds the name of the file to an error, because errors of the system do not mention it.
 pub(crate) fn with_name(name: &str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{name}: {error}"))
 }
 
-/// A directory of a file system. The handle stays valid if the directory is renamed, and does not
-/// follow if another directory takes its path.
+/// A directory of a file system. If the directory is renamed, this value still refers to it, and
+/// not to a new directory at the old path.
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
     opened: File,
-    /// Set if files were moved to the quarantine directory since the last sync.
+    /// Set if files were created in the quarantine directory since the last sync. That directory
+    /// then has to be synced separately.
     has_quarantined: AtomicBool,
 }
 
@@ -87,7 +91,8 @@ impl RealDisk {
         Ok(Self { directory, opened, has_quarantined: AtomicBool::new(false) })
     }
 
-    /// Returns the path of the directory that holds the spool.
+    /// Returns the path with which the directory was opened. It is wrong if the directory was
+    /// renamed since then.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -150,7 +155,8 @@ impl ReadOnlyDisk {
         Ok(Self { opened: File::open(directory)? })
     }
 
-    /// Locks the spool against all processes that want to open it for writing.
+    /// Locks the spool against all processes that want to open it for writing. Other readers can
+    /// lock it at the same time.
     pub(crate) fn lock_shared(&self) -> io::Result<Box<dyn Send + Sync>> {
         let directory = lock_directory(&self.opened, FlockOperation::NonBlockingLockShared)?;
         match open_at(&self.opened, LOCK, OFlags::empty()) {
@@ -170,7 +176,8 @@ impl ReadOnlyDisk {
 /// Callers lock the file [`LOCK`] as well. Earlier versions lock only the file, and a network file
 /// system such as NFS shows other hosts the locks of files but not the locks of directories.
 fn lock_directory(directory: &File, operation: FlockOperation) -> io::Result<File> {
-    // A lock belongs to an open file, so each lock needs an open file of its own.
+    // A lock belongs to an open file and not to a process, so each lock needs an open file of its
+    // own.
     let file = open_at(directory, ".", OFlags::DIRECTORY)?;
     flock(&file, "the directory", operation)?;
     Ok(file)
@@ -321,5 +328,6 @@ const LOCK: &str = "lock";
 const QUARANTINE: &str = "quarantine";
 /// Maximum number of pieces per call on Linux (IOV_MAX).
 const MAX_IOVECS: usize = 1024;
-/// Size of a portion in bytes. It takes a disk some milliseconds.
+/// Number of zeros that `preallocate` writes before each sync. Disks take some milliseconds for
+/// this.
 const ZERO_CHUNK_BYTES: usize = 1 << 20;

@@ -1,10 +1,10 @@
-//! Errors of a spool, by what the caller can do about them.
+//! Errors of a spool. Each variant asks for a different reaction of the caller.
 use crate::{Damage, Id};
 use std::io;
 use std::sync::Arc;
 
-/// Reason why the spool did not do what it was asked. Errors are cheap to clone, because a whole
-/// batch may fail for one reason.
+/// Reason why the spool did not fulfil a request. Errors are cheap to clone, because a whole batch
+/// may fail for one reason.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The spool has no room for this message until other messages are done. An SMTP server should
@@ -16,7 +16,7 @@ pub enum Error {
     /// disk.
     #[error("the spool's disk failed; no mail is accepted until a restart: {0}")]
     Poisoned(Arc<str>),
-    /// Bytes that had been synced do not read as they were written.
+    /// Bytes that had been synced cannot be read as they were written.
     #[error("{file} is damaged at offset {offset}")]
     Damaged {
         /// Name of the file in the spool's directory.
@@ -83,7 +83,8 @@ impl Error {
     }
 }
 
-/// Returns the text of an error. Names the limit that a file has exceeded, which can be raised.
+/// Returns the text of an error. If a file has exceeded the host's limit, the text says how to
+/// raise that limit.
 pub(crate) fn cause_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::FileTooLarge => format!("{error}; raise the limit of file sizes (ulimit -f)"),

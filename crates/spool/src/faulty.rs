@@ -1,5 +1,5 @@
-//! A disk in memory that behaves as badly as a disk can. It crashes at any operation, tears and
-//! reorders unsynced writes, becomes full, and fails syncs. It is meant for tests, including those
+//! A disk in memory that behaves as badly as a disk can. It can crash at any operation, tear and
+//! reorder unsynced writes, become full, and fail syncs. It is meant for tests, including the tests
 //! of other crates.
 use crate::disk::{Disk, DiskFile};
 use crate::newest;
@@ -26,9 +26,9 @@ struct FaultyDiskShared {
 
 #[derive(Default)]
 struct FaultyDiskState {
-    /// Names of files as a process sees them.
+    /// Files as a process sees them: their names, and their indexes in `contents`.
     files: BTreeMap<String, usize>,
-    /// Names of files as they would be after a power failure.
+    /// Files as of the last sync of the directory, in the same form.
     durable_files: BTreeMap<String, usize>,
     contents: Vec<FileContent>,
     operations: u64,
@@ -40,11 +40,11 @@ struct FaultyDiskState {
     /// Number of the operation that fails, and its error code.
     fail_operation: Option<(u64, i32)>,
     failed: Option<FailedOperation>,
-    /// Parts of files whose reads fail.
+    /// Parts of files that cannot be read, each with the index of the file in `contents`.
     unreadable: Vec<(usize, Range<usize>)>,
     reads: u64,
     read_bytes: u64,
-    /// The interval of failing reads: every n-th read fails.
+    /// Interval of failing reads. For example, 3 means that every third read fails.
     fail_one_read_of: Option<u64>,
     is_frozen: bool,
     capacity: Option<u64>,
@@ -91,7 +91,8 @@ struct DiskRng(u64);
 
 impl DiskRng {
     fn below(&mut self, sides: u64) -> u64 {
-        // This is the generator splitmix64.
+        // This is the generator splitmix64. It is simple, and the same seed always gives the same
+        // faults.
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -120,7 +121,7 @@ impl FaultyDisk {
         self.state().syncs
     }
 
-    /// Returns the number of bytes that were read so far.
+    /// Returns the number of bytes that were read so far, from all files.
     pub fn read_bytes(&self) -> u64 {
         self.state().read_bytes
     }
@@ -179,7 +180,7 @@ impl FaultyDisk {
         self.state().fail_one_read_of = Some(reads);
     }
 
-    /// Makes all writes durable, as a kernel does in time without a sync.
+    /// Makes all writes so far durable, as a kernel does after some time even without a sync.
     pub fn write_back(&self) {
         self.state().contents.iter_mut().for_each(FileContent::sync);
     }
@@ -289,7 +290,8 @@ impl FileContent {
 
     fn after_power_loss(&self, dice: &mut DiskRng) -> Self {
         let mut octets = self.durable.clone();
-        // All unsynced writes survive, or none of them, or some.
+        // There are four cases: all unsynced sectors survive, none survives, some survive, or some
+        // survive and a few of them are torn.
         let mood = dice.below(4);
         let sectors: BTreeSet<usize> =
             self.dirty.iter().flat_map(|range| range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES)).collect();
@@ -322,7 +324,8 @@ fn frozen() -> io::Error {
 }
 
 impl FaultyDiskState {
-    /// Counts an operation and returns its result. `about` returns the target of the operation.
+    /// Counts an operation, and decides whether it succeeds, fails or freezes the disk. `about`
+    /// returns the target of the operation.
     fn count_operation(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<OperationOutcome> {
         if self.is_frozen {
             return Err(frozen());
@@ -337,14 +340,16 @@ impl FaultyDiskState {
         Ok(if self.is_frozen { OperationOutcome::Freeze } else { OperationOutcome::Done })
     }
 
-    /// Returns whether the file holds a log, or is a segment that is being made.
+    /// Returns whether the file holds a log, or is a segment that is being made. A segment is still
+    /// being made if everything after its first block is zero.
     fn target_of(&self, content: usize) -> FailedOperation {
         let used = self.contents[content].current.get(4096..).unwrap_or_default();
         let is_new = used.iter().all(|byte| *byte == 0);
         if is_new { FailedOperation::NewSegment } else { FailedOperation::Log }
     }
 
-    /// Counts an operation on the directory. After an error, the operation must not be done.
+    /// Counts an operation on the directory. If this returns an error, the caller must not do the
+    /// operation.
     fn count_directory_operation(&mut self) -> io::Result<()> {
         match self.count_operation(|_| FailedOperation::Directory)? {
             OperationOutcome::Done => Ok(()),

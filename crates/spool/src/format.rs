@@ -9,26 +9,25 @@ use std::hash::{BuildHasher, RandomState};
 /// Alignment of batches in bytes. It ensures that no write touches a block that an earlier sync
 /// made durable.
 pub(crate) const BLOCK: u64 = 4096;
-/// Offset of the first batch. The two blocks before it hold the segment's header, and are written
-/// alternately.
+/// Offset of the first batch. The two blocks before it are for the segment's header. Each new
+/// header goes to the block that does not hold the last one, so a torn write leaves that one
+/// intact.
 pub(crate) const BATCHES_OFFSET: u64 = 2 * BLOCK;
 pub(crate) const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"mrspool\0";
-/// No counter can have reached this value. A header with a larger value is rejected, because the
-/// next number could overflow.
+/// Highest valid value of a counter, which no spool reaches. A header with a higher value is
+/// rejected, because the next number could overflow.
 const MAX_COUNTER: u64 = u64::MAX >> 1;
 
 pub(crate) const HEADER_BYTES: usize = 96;
 pub(crate) const BATCH_HEADER_BYTES: usize = 32;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
-/// Offset of the checksum in a segment's header.
 const CRC_OFFSET: usize = HEADER_BYTES - 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentHeaderState {
-    /// The segment holds nothing live.
+    /// The segment holds no message that is still needed, and can be used again.
     Free,
-    /// The segment holds batches.
     Used,
 }
 
@@ -41,25 +40,28 @@ pub(crate) struct SegmentHeader {
     /// Number of this use of the segment. All uses of all segments are numbered consecutively. A
     /// free segment has the number of its last use.
     pub(crate) generation: u64,
-    /// Secret random number. Without it, somebody could send a message whose bytes look like a
-    /// record.
+    /// Secret random number that is part of the checksum seed. Without it, somebody could send a
+    /// message whose bytes look like a record.
     pub(crate) salt: u64,
-    /// All smaller message numbers have already been given.
+    /// Next message number at the time when this header was written. All smaller numbers had
+    /// already been given to messages.
     pub(crate) next_id: u64,
     /// Offset at which the batches of the previous use ended, or 0 if they were not all synced.
     pub(crate) previous_end: u64,
-    /// Length of the file. It never changes, so a shorter file was shortened by somebody else.
+    /// Length of the file in bytes. It never changes, so a file of another length was changed by
+    /// somebody else.
     pub(crate) file_bytes: u64,
     /// The oldest use that was not released when this header was written. All uses from this one on
     /// must exist, unless a later header or the file `newest` proves that they were released.
     pub(crate) oldest: OldestUse,
-    /// Random number of the spool, which no other spool has.
+    /// Random number of the spool, which no other spool has. It shows whether a segment belongs to
+    /// another spool.
     pub(crate) spool: u64,
     /// Set if messages in this use were answered only after a sync.
     pub(crate) is_synced: bool,
 }
 
-/// The oldest use of any segment that is still needed.
+/// The oldest use of a segment that may still hold unfinished messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OldestUse {
     pub(crate) generation: u64,
@@ -67,7 +69,8 @@ pub(crate) struct OldestUse {
     pub(crate) first_id: u64,
 }
 
-/// The header with which a new use of a segment begins.
+/// Values for the header of a new use. The other fields are taken from the last header of the same
+/// file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewUse {
     pub(crate) generation: u64,
@@ -90,7 +93,8 @@ impl SegmentHeader {
         self.revision % 2 * BLOCK
     }
 
-    /// Seed of all checksums in this use of the segment.
+    /// Returns the seed of all checksums in this use of the segment. Records of other uses have
+    /// other seeds, so they are not mistaken for records of this one.
     pub(crate) fn seed(&self) -> u32 {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
@@ -114,13 +118,14 @@ impl SegmentHeader {
         }
     }
 
-    /// Returns the header for the next use of this segment.
     pub(crate) fn begin(self, new: &NewUse) -> Self {
         let NewUse { generation, next_id, previous_end, oldest, is_synced } = *new;
         let state = SegmentHeaderState::Used;
         let revision = self.revision + 1;
         let mut next = Self { state, revision, generation, salt: 0, next_id, previous_end, oldest, is_synced, ..self };
         loop {
+            // The file still contains records of its last use. With the same seed, they would look
+            // valid.
             next.salt = RandomState::new().hash_one((generation, next.salt));
             if next.seed() != self.seed() {
                 return next;
@@ -128,8 +133,8 @@ impl SegmentHeader {
         }
     }
 
-    /// Returns the header that ends this use and frees the segment. `oldest` is the oldest use
-    /// after this one.
+    /// Returns the header that ends this use and frees the segment. `oldest` is the oldest use that
+    /// is still needed after this one.
     pub(crate) fn end(self, next_id: u64, oldest: OldestUse) -> Self {
         let revision = self.revision + 1;
         Self { state: SegmentHeaderState::Free, revision, next_id, previous_end: 0, oldest, ..self }
@@ -251,14 +256,15 @@ impl BatchHeader {
         bytes
     }
 
-    /// Returns the checksum seed of a batch that may begin here.
+    /// Returns the checksum seed under which `bytes` would be a valid batch header. Almost any
+    /// bytes yield a seed, so another checksum has to confirm it.
     pub(crate) fn seed_of(bytes: &[u8]) -> Option<u32> {
         let bytes: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk()?;
         (bytes[4] == BATCH_KIND).then(|| u32_at(bytes, 0) ^ checksum(&bytes[4..]))
     }
 
-    /// Decodes the batch header at the offset `at`. Returns `None` if the batch would not fit into
-    /// a segment of `segment_bytes`.
+    /// Decodes the batch header at the offset `at`. Returns `None` if the checksum is wrong, or if
+    /// the batch would not fit into a segment of `segment_bytes`.
     pub(crate) fn decode(bytes: &[u8], seed: u32, at: u64, segment_bytes: u64) -> Option<Self> {
         let bytes: &[u8; BATCH_HEADER_BYTES] = bytes.first_chunk()?;
         if bytes[4] != BATCH_KIND || u32_at(bytes, 0) != checksum(&bytes[4..]) ^ seed {
@@ -276,9 +282,9 @@ pub(crate) enum RecordKind {
     Stored = 1,
     /// A message that was moved here from an older segment, with all of its notes.
     Moved = 2,
-    /// A note about a message.
+    /// A note about a message, which is in the same segment or in an older one.
     Note = 3,
-    /// A mark that a message is done.
+    /// A mark that a message is done, so that a restart does not find the message again.
     Done = 4,
 }
 
@@ -289,7 +295,7 @@ pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
     pub(crate) id: Id,
     pub(crate) received_ns: u64,
-    /// Length of the envelope or of the note in bytes.
+    /// Length of the envelope in bytes. In a note's record, this is the length of the note.
     pub(crate) envelope_bytes: u32,
     /// Length in bytes of all notes of a moved message, including the length field before each
     /// note.
@@ -304,13 +310,13 @@ impl RecordHeader {
         Self { kind, id, received_ns: 0, envelope_bytes: 0, notes_bytes: 0, body_bytes: 0, body_crc: 0 }
     }
 
-    /// Length in bytes from the first byte up to the body. The record's own checksum covers this
-    /// part.
+    /// Returns the number of bytes before the body. The record's own checksum covers them, and
+    /// `body_crc` covers the body.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         RECORD_HEADER_BYTES as u64 + u64::from(self.envelope_bytes) + u64::from(self.notes_bytes)
     }
 
-    /// Total length in bytes. Records start at multiples of 8.
+    /// Returns the total length in bytes, with padding, because records start at multiples of 8.
     pub(crate) fn bytes(&self) -> u64 {
         (self.metadata_bytes() + u64::from(self.body_bytes)).next_multiple_of(8)
     }
@@ -358,7 +364,8 @@ impl RecordHeader {
     }
 }
 
-/// Joins notes into the form in which a moved message carries them.
+/// Joins notes into one byte string for the record of a moved message. The length of each note, in
+/// 4 bytes, precedes the note.
 pub(crate) fn join_notes(notes: &[Vec<u8>]) -> Vec<u8> {
     let mut joined = Vec::with_capacity(notes.iter().map(|note| note.len() + 4).sum());
     for note in notes {
@@ -385,7 +392,8 @@ pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Returns the checksum of two adjacent pieces from their checksums.
+/// Returns the checksum of two adjacent pieces from the checksums of the pieces, without reading
+/// their bytes again.
 pub(crate) fn combined_checksum(first: u32, second: u32, second_bytes: usize) -> u32 {
     crc_fast::checksum_combine(crc_fast::CrcAlgorithm::Crc32Iscsi, first.into(), second.into(), second_bytes as u64)
         as u32

@@ -3,7 +3,7 @@
 //!
 //! A header is written to two blocks alternately. A block is damaged if it holds neither a header
 //! nor zeros, or if it holds zeros although a header must have been written. If the header of a use
-//! is lost, its first batch yields the checksum seed.
+//! is lost, the checksum seed is computed from the first batch.
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{
     BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, BatchHeader, HEADER_BYTES, HeaderSlot, RecordKind, SegmentHeader,
@@ -14,15 +14,17 @@ use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
-/// Maximum size of a segment in bytes. It has room for a record with a body of 4 GiB and two notes.
+/// Maximum size of a segment in bytes. Even the segment for the longest message, with a body of
+/// almost 4 GiB, is smaller.
 const MAX_SEGMENT_BYTES: u64 = 8 << 30;
 
 pub(crate) struct ExaminedFile {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
-    /// Length of the file as it was made, according to its header, or else as it is.
+    /// Length that the file had when it was made, according to its header. Without a header, its
+    /// present length.
     pub(crate) bytes: u64,
-    /// Length of the file as it is.
+    /// Present length of the file. It is less than `bytes` if somebody shortened the file.
     pub(crate) file_bytes: u64,
     pub(crate) role: FileRole,
     /// The newest readable header. If the header of the last use was lost, this is the header of the use
@@ -53,7 +55,7 @@ struct HeaderSlots {
     /// The newest header, after repair of a single flipped bit.
     newest: Option<SegmentHeader>,
     bad: Vec<u64>,
-    /// Generations and seeds that can still be read from damaged headers.
+    /// Generations and seeds that can still be read from damaged headers. They may be wrong.
     hints: Vec<(u64, u32)>,
 }
 
@@ -75,7 +77,7 @@ pub(crate) fn examine(name: &str, file: Arc<dyn DiskFile>) -> Result<ExaminedFil
 }
 
 impl ExaminedFile {
-    /// Returns the number of the spool to which the file belongs, if a header says so.
+    /// Returns the random number of the spool to which the file belongs, if a header is readable.
     pub(crate) fn spool(&self) -> Option<u64> {
         self.header.map(|header| header.spool)
     }
@@ -117,7 +119,8 @@ fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
         places.newest = places.newest.filter(|other| other.revision > header.revision).or(Some(header));
     }
     if failures.len() == 2 {
-        // The disk cannot be read, but the data on it may be intact.
+        // The disk cannot be read, but the data on it may be intact, so this is an error and not
+        // damage.
         return Err(Error::from(failures.swap_remove(0)));
     }
     // The first header goes to the first block, and each later header overwrites the older of the
@@ -196,7 +199,8 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     Ok(first)
 }
 
-/// Maximum number of batches that are searched for a message's number.
+/// Maximum number of batches at the start of a segment that are searched for the number of a
+/// message.
 const MAX_PROBED_BATCHES: u32 = 4096;
 
 fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> FileRole {
@@ -216,8 +220,8 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
     }
 }
 
-/// Returns true if the first batch belongs to the use after the free header, and not to a much
-/// older use. The header of that use was lost, or never reached the disk.
+/// Returns true if the first batch was written after the free header, by a use whose own header was
+/// lost or never reached the disk. Returns false if the batch is left over from an older use.
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
@@ -228,7 +232,7 @@ fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bo
 
 /// Returns true if nothing was ever written at the offset of the first batch. The first header is
 /// synced before any batch is written. Therefore a file with a batch but no header is damaged, and
-/// a file with neither was just being made.
+/// a file without either was still being made.
 fn is_blank(file: &dyn DiskFile) -> io::Result<bool> {
     let mut block = [0; BLOCK as usize];
     let read_bytes = read_lossy(file, &mut block, BATCHES_OFFSET)?;

@@ -1,5 +1,5 @@
-//! Index of the messages that are not done. It has the locations of each message and its notes, and
-//! the number of live bytes in each segment.
+//! Index of the messages that are not done. It holds the locations of each message and its notes.
+//! For each segment, it counts the messages and their bytes, so that an empty segment can be freed.
 use crate::format::OldestUse;
 use crate::segment::{RecordLocation, Segment};
 use crate::{Error, Id};
@@ -18,7 +18,7 @@ pub(crate) struct MessageIndex {
 /// Index entry of a message. It takes 24 bytes, and 8 more for the message's id.
 struct IndexEntry {
     location: RecordLocation,
-    /// Locations of the message's notes. Most messages have none.
+    /// Locations of the message's notes. Most messages have no notes.
     #[expect(clippy::box_collection, reason = "a third of a vector's size, for every message")]
     notes: Option<Box<Vec<RecordLocation>>>,
 }
@@ -42,7 +42,8 @@ pub(crate) struct FillLevel {
     pub(crate) live_bytes: u64,
     pub(crate) segments: u64,
     pub(crate) segment_bytes: u64,
-    /// Bytes that are no longer live, in all segments except the newest.
+    /// Bytes in all segments except the newest that no unfinished message occupies. Compaction can
+    /// recover them.
     pub(crate) wasted_bytes: u64,
 }
 
@@ -57,13 +58,13 @@ impl MessageIndex {
     }
 
     /// Returns the oldest segment, and its number of messages that are not done. Returns `None` if
-    /// the oldest segment is also the newest.
+    /// the oldest segment is also the newest, which cannot be freed.
     pub(crate) fn oldest(&self) -> Option<(&Arc<Segment>, u32)> {
         let is_alone = self.segments.len() < 2;
         self.segments.front().filter(|_| !is_alone).map(|tenant| (&tenant.segment, tenant.messages))
     }
 
-    /// Returns the oldest use that is still needed.
+    /// Returns the use of the oldest segment in the index. Earlier uses are no longer needed.
     pub(crate) fn oldest_use(&self) -> Option<OldestUse> {
         let header = &self.segments.front()?.segment.header;
         Some(OldestUse { generation: header.generation, first_id: header.first_id() })
@@ -85,8 +86,8 @@ impl MessageIndex {
         self.segments.get(order.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
     }
 
-    /// Sets the location of a message. Its record includes its notes, so their former locations are
-    /// forgotten.
+    /// Sets the location of a message. The new record includes all notes of the message, so the
+    /// index forgets the notes' former locations.
     pub(crate) fn insert(&mut self, id: Id, location: RecordLocation) {
         if let Some(former) = self.messages.insert(id.0, IndexEntry { location, notes: None }) {
             self.subtract(former.location);
@@ -150,8 +151,8 @@ impl MessageIndex {
         self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
-    /// Returns the messages in these segments, each from an offset on. Segments are given by
-    /// position.
+    /// Returns the messages in the given tails of segments. Each tail is the position of a segment
+    /// and the offset from which on messages count.
     pub(crate) fn messages_after(&self, tails: &[(u64, u64)]) -> Vec<Id> {
         let is_there = |location: RecordLocation| {
             tails.iter().any(|(order, from)| location.position == *order && location.offset() >= *from)
@@ -192,6 +193,7 @@ impl SharedIndex {
 
     /// Reads a part of a message. During `read`, the message may be moved and its segment reused.
     /// Wrong bytes therefore count as damage only if the message is still at the same location.
+    /// Otherwise this reads again at the new location.
     pub(crate) fn read<T>(
         &self,
         id: Id,

@@ -1,4 +1,4 @@
-//! Reads a spool from outside in the same way as opening it would, but changes nothing.
+//! Reads a spool in the same way as opening it would, but changes nothing.
 use crate::disk::ReadOnlyDisk;
 use crate::index::SharedIndex;
 use crate::load::load;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// As long as this value lives, no relay can open the spool: the relay reports at once that another
 /// process has the spool open.
 pub struct Inspection {
-    /// All segments in the order of the log, followed by the files that are free or hold nothing.
+    /// All segments in the order of the log, followed by the files that hold no messages.
     pub segments: Vec<SegmentInfo>,
-    /// All damage, in no particular order.
+    /// All damage that was found, in no particular order.
     pub damage: Vec<Damage>,
     /// Number of bytes that a crash has torn at the end of the log. No message in them was answered
     /// 250.
@@ -146,12 +146,12 @@ pub struct InspectedMessages<'a> {
 }
 
 impl InspectedMessages<'_> {
-    /// Maximum number of messages still to come.
+    /// Returns the maximum number of messages that the iterator will still return.
     pub fn len(&self) -> usize {
         self.backlog.len()
     }
 
-    /// Returns true if no message is still to come.
+    /// Returns true if the iterator has reached its end.
     pub fn is_empty(&self) -> bool {
         self.backlog.is_empty()
     }

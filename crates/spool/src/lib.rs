@@ -1,4 +1,5 @@
-//! A log of messages that survives a power failure, and returns the receipt that a 250 needs.
+//! A log of messages that survives a power failure. For each message that is safe, it returns a
+//! receipt, and an SMTP server may answer 250 only with this receipt.
 //!
 //! ```
 //! use mailrun_spool::{NewMessage, Options, RealDisk, Spool};
@@ -18,19 +19,20 @@
 //! # }
 //! ```
 //!
-//! One thread commits all messages. It commits the messages that arrive while it writes together,
-//! with one write and one sync, so there is no timer and no batch size to tune. The spool returns a
-//! [`Stored`] only for a message that is durable, and nothing else can create that value. Progress
-//! of a message is written lazily, so a crash may repeat work but never loses a message.
+//! One thread commits all messages. Messages that arrive while it is writing form the next batch,
+//! which takes one write and one sync. Batches grow with the load, so there is no timer and no
+//! batch size to tune. The spool returns a [`Stored`] only for a message that is durable, and
+//! nothing else can create that value. The progress of a message, such as a finished recipient, is
+//! written some time later. A crash may therefore repeat work, but never loses a message.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `backlog` | the unfinished messages of a spool that is opened |
-//! | `batch_builder` | builds a batch |
+//! | `batch_builder` | collects records into a batch for one write |
 //! | `commit` | the thread that commits batches |
 //! | `commit_queue` | the queue of requests to the commit thread |
-//! | `compaction` | makes room by moving messages out of old segments |
-//! | `damage` | the damaged parts of a spool, and what they cost |
+//! | `compaction` | makes room by moving unfinished messages out of old segments |
+//! | `damage` | the kinds of damage to a spool, and the messages that each of them costs |
 //! | `disk` | the interface to a disk, and a real disk |
 //! | `error` | errors, by what the caller can do about them |
 //! | `faulty` | a disk in memory that crashes, tears, fills up and fails, for tests |
@@ -42,6 +44,7 @@
 //! | `log` | writes and syncs batches, and begins and frees segments |
 //! | `memory` | a spool that stores nothing on disk |
 //! | `message` | messages to store, and messages that were found unfinished |
+//! | `newest` | the file that names the newest segment, so that the loss of that segment is noticed |
 //! | `options` | sizes, and the durability that a receipt promises |
 //! | `preallocator` | the thread that keeps a free segment ready |
 //! | `probe` | measures the syncs that a disk can do for a spool |

@@ -1,5 +1,5 @@
-//! Reads a whole spool without changing it, and returns the segments in order, the live records and
-//! the damage. Both opening and inspecting a spool start here, so they agree.
+//! Reads a whole spool without changing it, and returns the segments in order, the unfinished
+//! messages and the damage. Both opening and inspecting a spool start here, so they agree.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::disk::{Disk, with_name};
 use crate::format::{HEADER_BYTES, OldestUse, SegmentHeader, SegmentHeaderState};
@@ -22,7 +22,8 @@ pub(crate) struct LoadedSpool {
     /// Used segments with the offsets at which their batches end, from the oldest on.
     pub(crate) used: Vec<(Arc<Segment>, u64)>,
     pub(crate) free_segments: Vec<FreeSegment>,
-    /// Names of files that hold nothing yet.
+    /// Names of files that hold no messages and will not be used, such as segments that were still
+    /// being made.
     pub(crate) unfinished: Vec<String>,
     pub(crate) illegible: Vec<(String, Arc<dyn crate::DiskFile>)>,
     pub(crate) resume_point: ResumePoint,
@@ -31,14 +32,14 @@ pub(crate) struct LoadedSpool {
     /// Messages that can be read but may be missing on the media, because nothing proves that their
     /// sync succeeded.
     pub(crate) unproven: Vec<Id>,
-    /// Number of bytes of a torn end.
+    /// Number of bytes that a crash has torn at the end of the log.
     pub(crate) cut_bytes: u64,
     pub(crate) next_file: u64,
     /// Content of the file `newest`, if it can be read and belongs to this spool.
     pub(crate) newest: Option<NewestSegment>,
-    /// The oldest use that must exist.
+    /// The oldest use that must exist, according to all headers and the file `newest`.
     oldest: OldestUse,
-    /// Random number of the spool.
+    /// Random number that identifies the spool.
     pub(crate) spool: u64,
 }
 
@@ -94,8 +95,8 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
     Ok(reading)
 }
 
-/// Returns the number of the spool to which most files belong, or a new number for a new spool. The
-/// file `newest` decides if two spools have as many files here.
+/// Returns the number of the spool to which most files belong, or a new number for a new spool. If
+/// two spools have equally many files, the file `newest` decides.
 fn spool_of(files: &[ExaminedFile], newest: Option<&NewestSegment>) -> u64 {
     let mut votes: HashMap<u64, usize> = HashMap::new();
     for spool in files.iter().filter_map(ExaminedFile::spool).chain(newest.map(|newest| newest.spool)) {
@@ -128,8 +129,8 @@ impl LoadedSpool {
         self.damage.iter().any(|damage| damage.kind == DamageKind::Foreign && damage.segment == name)
     }
 
-    /// Returns what the file `newest` has to say about this spool from now on, and whether that must
-    /// be written at once.
+    /// Returns the content that the file `newest` should have from now on, and whether it must be
+    /// written at once.
     pub(crate) fn newest_record(&self) -> (NewestSegment, bool) {
         let ResumePoint { next_generation, next_id, .. } = self.resume_point;
         let oldest =
@@ -151,7 +152,8 @@ impl LoadedSpool {
                 (NewestSegment::open(&header, 0, next_id, oldest), false)
             }
         };
-        // A removed file no longer proves that its uses were released.
+        // A removed file no longer proves that its uses were released, so `newest` has to be
+        // written before the removal.
         let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
         (NewestSegment { oldest, ..newest }, is_new || loses_proof)
     }
@@ -163,7 +165,8 @@ impl LoadedSpool {
         self.unfinished.extend(self.free_segments.extract_if(.., is_sparse).map(|spare| spare.name));
     }
 
-    /// Adds a file to the right list. Returns the file instead if it is a used segment.
+    /// Adds a file to the list of its kind, and reports damage to its header. Returns the file
+    /// instead if it is a used segment.
     fn classify(&mut self, look: ExaminedFile) -> Option<SegmentCandidate> {
         let is_foreign = look.spool().is_some_and(|spool| spool != self.spool);
         let ExaminedFile { name, file, bytes, file_bytes, role, header, bad_slots: bad_places } = look;
@@ -225,14 +228,16 @@ impl LoadedSpool {
         None
     }
 
-    /// Raises the bound of the uses that must exist. Later headers have higher bounds.
+    /// Raises the lower bound of the uses that must exist. The highest bound is right, because
+    /// later headers know of more releases.
     fn expect(&mut self, oldest: OldestUse) {
         if oldest.generation > self.oldest.generation {
             self.oldest = oldest;
         }
     }
 
-    /// Sorts the used segments, including those without a header.
+    /// Sorts the used segments into the order of the log. Segments without a header are inserted at
+    /// the position that their content suggests.
     fn order_segments(&mut self, candidates: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let (headless, mut row): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|candidate| candidate.headerless.is_some());
@@ -248,7 +253,8 @@ impl LoadedSpool {
                 (None, Some(after)) => after.saturating_sub(1),
             };
             candidate.segment.header.generation = known.generation.unwrap_or(guess);
-            // The setting that decides whether messages are synced rarely changes.
+            // Assume the same durability as in the neighboring segment, because that setting rarely
+            // changes.
             let neighbor = row.get(at).or(row.get(at.wrapping_sub(1)));
             candidate.segment.header.is_synced = neighbor.is_none_or(|neighbor| neighbor.segment.header.is_synced);
             self.resume_point.next_generation =
@@ -258,8 +264,8 @@ impl LoadedSpool {
         self.without_freed(row)
     }
 
-    /// Removes the oldest segment if it was probably freed: its other header is damaged, and the
-    /// segments after it are gone.
+    /// Removes the oldest segment if it was probably freed. This is assumed if its other header is
+    /// damaged and the segment after it is missing.
     fn without_freed(&mut self, mut row: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let is_gap = |row: &[SegmentCandidate]| {
             let [first, second, ..] = row else { return false };
@@ -273,10 +279,9 @@ impl LoadedSpool {
         row
     }
 
-    /// Replays all records, from the oldest segment on.
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
         let newest = self.newest;
-        // An unreadable segment may be the one that seems to be missing.
+        // An unreadable segment may be the newest segment that seems to be missing.
         let is_illegible = self.illegible.iter().any(|(name, _)| !self.is_foreign(name));
         let is_missing =
             |newest: &NewestSegment| newest.generation >= self.resume_point.next_generation && !is_illegible;
@@ -336,8 +341,9 @@ fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse, oldest: Oldes
         }
     };
     if known.generation.is_none() && known.first_id.is_none() {
-        // The segment contains only notes and moved messages, so it belongs into the gap, which may be
-        // before the first, or at the end.
+        // The segment contains only notes and moved messages, which do not show its position.
+        // Assume that it is the missing segment: before the first segment, in a gap of one segment,
+        // or else at the end.
         let is_oldest_missing = |first: &SegmentCandidate| first.segment.header.generation > oldest.generation;
         if oldest.generation > 0 && row.first().is_some_and(is_oldest_missing) {
             return 0;

@@ -23,14 +23,16 @@ pub(crate) struct Log {
     /// The segment that is being written. `None` after opening, because the last segment of an
     /// earlier run is never continued.
     current: Option<CurrentSegment>,
-    /// Offset at which the last segment of the previous run ends.
+    /// Offset at which the last segment of the previous run ends, for the first header of this run.
     previous_end: u64,
     next_generation: u64,
     next_id: u64,
     batch: BatchBuilder,
-    /// Changes of the index that take effect when the batch is written.
+    /// Changes of the index that take effect when the batch is written. Until then, readers must
+    /// not look for the new records.
     changes: Vec<IndexChange>,
-    /// Set while a moved message is not synced. Until then, its old copy is still needed.
+    /// Set while the new copy of a moved message is not synced. Until the sync, the old copy is
+    /// still needed.
     has_unsynced_moves: bool,
     /// Set when a message is rejected because the spool is full. Cleared when a segment is freed.
     pub(crate) is_under_pressure: bool,
@@ -40,7 +42,7 @@ struct CurrentSegment {
     segment: Arc<Segment>,
     /// Offset of the next batch.
     end: u64,
-    /// Offset before which everything has been synced, or 0 if not even the header has been synced.
+    /// Offset before which everything has been synced, or 0 if even the header has not been synced.
     synced: u64,
 }
 
@@ -89,9 +91,9 @@ impl Log {
         }
     }
 
-    /// Writes everything that was taken. Syncs it if it contains messages, or notes that must be
-    /// durable. An error ends the log. Returns the rejected messages, each with its position in the
-    /// batch and the reason.
+    /// Writes a batch, and syncs it if it contains messages, or notes that must be durable. Returns
+    /// the rejected messages, each with its position in the batch and the reason. After an error,
+    /// the log must not be used any more, because the content of the disk is unknown.
     pub(crate) fn commit(&mut self, batch: &mut CommitBatch) -> io::Result<Vec<(u32, Error)>> {
         for record in batch.deferred_records.drain(..) {
             self.append_deferred(record)?;
@@ -141,7 +143,7 @@ impl Log {
         let appended = self.append(&RecordParts { record, envelope: note, notes: &[], body: None }, Reserve::Notes);
         match (lazy, appended) {
             (DeferredRecord::Note(id, _), Ok(spot)) => self.changes.push(IndexChange::AddNote(id, spot)),
-            // The message is done in this process even if the mark could not be written. After a
+            // Even if the mark could not be written, the message is done for this process. After a
             // restart it would be found again and delivered twice.
             (DeferredRecord::Done(id), Ok(_)) => self.changes.push(IndexChange::Remove(id)),
             (lazy, Err(LogWriteError::NoSpace)) => {
@@ -170,6 +172,8 @@ impl Log {
         let bytes = content.record.bytes();
         self.segment_pool.lock().check(reserve)?;
         if self.free_bytes() < bytes {
+            // Sync this segment before it is left, because a later sync covers only the next
+            // segment.
             self.flush(FlushMode::Synced).map_err(LogWriteError::Disk)?;
             if self.free_bytes() < bytes {
                 let wanted =
@@ -182,7 +186,8 @@ impl Log {
         Ok(RecordLocation::new(current.segment.position, at, bytes))
     }
 
-    /// Bytes of records that still fit into the segment after the current batch.
+    /// Returns the number of bytes by which the current batch can still grow. This is 0 if no
+    /// segment has been begun.
     fn free_bytes(&self) -> u64 {
         let Some(current) = &self.current else { return 0 };
         current.segment.bytes.saturating_sub(CLOSING_BATCH_BYTES + current.end + self.batch.length())
@@ -191,8 +196,8 @@ impl Log {
     fn begin_segment(&mut self, bytes: u64, reserve: Reserve) -> Result<(), LogWriteError> {
         if self.has_unsynced_moves {
             // Moved messages are in the current segment. Once another segment is in use, syncing
-            // that one would not make them durable, but their old copies might be freed. So sync
-            // them now.
+            // the other segment would not make them durable, but their old copies might be freed.
+            // So sync them now.
             self.sync().map_err(LogWriteError::Disk)?;
         }
         let previous_end = match &self.current {
@@ -216,8 +221,8 @@ impl Log {
         self.index.lock().push_segment(Arc::clone(&segment));
         self.current = Some(CurrentSegment { segment, end: BATCHES_OFFSET, synced: 0 });
         if self.options.durability == Durability::Write {
-            // A crash may lose the batches of this segment, but the segment itself must not be
-            // missing between others.
+            // A crash may lose the batches of this segment, but not its header. Otherwise a restart
+            // would report a missing segment as damage.
             self.sync()?;
         }
         Ok(())
@@ -268,7 +273,7 @@ impl Log {
         _ = pool.record_newest();
     }
 
-    /// Makes the records that have been written visible to readers.
+    /// Makes the records of the written batch visible to readers.
     fn apply_changes(&mut self) {
         if self.changes.is_empty() {
             return;
@@ -283,10 +288,13 @@ impl Log {
         }
     }
 
-    /// Frees the oldest segments that hold nothing live. Freeing them in order loses no live note,
-    /// because notes in a segment are about messages in the same segment or in older ones.
+    /// Frees the oldest segments, as long as they hold no unfinished message. Freeing them in order
+    /// loses no live note, because notes in a segment are about messages in the same segment or in
+    /// older ones.
     pub(crate) fn retire(&mut self) -> io::Result<()> {
         while self.index.lock().oldest().is_some_and(|(_, messages)| messages == 0) {
+            // The freed segment may hold the old copies of moved messages, so sync the new copies
+            // first.
             let is_header_synced = self.current.as_ref().is_none_or(|current| current.synced > 0);
             if self.has_unsynced_moves || !is_header_synced {
                 self.sync()?;
@@ -302,8 +310,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes and syncs the rest, and marks the end. The mark ensures that later damage is not
-    /// mistaken for the torn end of a crash.
+    /// Writes and syncs the rest, and marks the end with an empty batch. Because of this mark,
+    /// later damage is not mistaken for the torn end of a crash.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush(FlushMode::Synced)?;
         self.sync()?;

@@ -10,7 +10,8 @@ use std::time::SystemTime;
 pub(crate) struct MemoryBackend {
     state: Mutex<MemoryState>,
     max_bytes: u64,
-    /// Part of the capacity in bytes that only notices may use.
+    /// Part of the capacity in bytes that only notices may use, so that a full spool can empty
+    /// itself.
     reserved_bytes: u64,
 }
 
@@ -23,8 +24,8 @@ struct MemoryState {
 
 impl MemoryBackend {
     pub(crate) fn new(options: &Options) -> Self {
-        // The ids of an earlier run are unknown. Ids that begin with the current time are larger
-        // than those, so they are unused.
+        // The ids of earlier runs are unknown, but must not be used again. Earlier runs began with
+        // an earlier time, so begin with the current time in nanoseconds.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let next_id = u64::try_from(now.as_nanos()).unwrap_or(1);
         let state = MemoryState { drafts: HashMap::new(), stats: SpoolStats::default(), next_id, is_closed: false };

@@ -1,4 +1,4 @@
-//! Messages to store, receipts for stored messages, and unfinished messages of an earlier run.
+//! Messages to store, proofs that messages are stored, and unfinished messages of an earlier run.
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ impl fmt::Display for Id {
 }
 
 impl Id {
-    /// Length of the number as text, in bytes.
+    /// Length of an id as text, in bytes.
     pub const TEXT_BYTES: usize = 16;
 
-    /// Writes the number as text at this offset of a body, if the body is long enough.
+    /// Writes the number as text at this offset of a body. Does nothing if the body is too short.
     pub(crate) fn write_in(self, body: &mut Arc<[u8]>, at: usize) {
         if let Some(place) = Arc::make_mut(body).get_mut(at..at + Self::TEXT_BYTES) {
             let digits: [u8; Self::TEXT_BYTES] =
@@ -39,12 +39,12 @@ pub struct NewMessage {
     pub body: Arc<[u8]>,
 }
 
-/// A stored message without its body, which is read from the disk when it is needed.
+/// A stored message without its body. [`Spool::read`](crate::Spool::read) returns the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEnvelope {
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Envelope in the bytes in which it was stored.
+    /// The same bytes as [`NewMessage::envelope`] when the message was stored.
     pub envelope: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Number of the message, which identifies it from now on.
+    /// Returns the number of the message, which identifies the message from now on.
     pub fn id(&self) -> Id {
         self.id
     }
@@ -69,7 +69,7 @@ pub struct RecoveredMessage {
     pub id: Id,
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Envelope in the bytes in which it was stored.
+    /// The same bytes as [`NewMessage::envelope`] when the message was stored.
     pub envelope: Vec<u8>,
     /// Notes about the message, from the oldest on.
     pub notes: Vec<Vec<u8>>,
@@ -89,7 +89,8 @@ pub(crate) struct NumberedMessage {
     pub(crate) reserve: Reserve,
 }
 
-/// A note, or a mark that a message is done. It may be written with a later batch.
+/// A note, or a mark that a message is done. It may be written with a later batch, because losing
+/// it in a crash only repeats work.
 #[derive(Debug)]
 pub(crate) enum DeferredRecord {
     Note(Id, Box<[u8]>),
@@ -100,12 +101,12 @@ pub(crate) enum DeferredRecord {
 /// room for the records that let it empty itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// New messages.
+    /// New messages. They must leave two segments for the other purposes.
     Messages,
     /// Notes, and messages such as notices that let other messages end. They may use one more
     /// segment than new messages.
     Notes,
-    /// Moved messages. They make room, so they may use all segments.
+    /// Moved messages. Moving them makes room, so they may use all segments.
     Moves,
 }
 

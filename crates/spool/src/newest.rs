@@ -2,26 +2,27 @@
 //! closed. Each segment proves that the segments before it must exist, and where they end. Only
 //! this file proves the same for the newest segment.
 //!
-//! It also names the oldest use that is still needed. A released segment whose file stays proves by
-//! its header that it was released, but a removed file proves nothing, so this record is written
-//! before the removal.
+//! The file also names the oldest use that is still needed. If the file of a released segment is
+//! kept, its header proves the release. If it is removed, that proof is lost, so the file `newest`
+//! is written before the removal.
 //!
-//! The file only helps to notice a loss. If it cannot be read, or written after the first sync of a
-//! segment, no mail is refused, but the loss of the newest segment or of its end goes unnoticed. The file is written after the first
-//! sync of a segment, so it never names a segment that a power failure can take back. Like a
-//! segment's header, it is written to two places alternately.
+//! The file only helps to notice a loss. If it cannot be read, or cannot be written after the first
+//! sync of a segment, no mail is refused, but the loss of the newest segment or of its end goes
+//! unnoticed. The file is written only after the first sync of a segment, so it never names a
+//! segment that a power failure can take back. Like a segment's header, it is written to two places
+//! alternately.
 use crate::disk::{Disk, DiskFile, read_with_retry};
 use crate::format::{OldestUse, SegmentHeader, checksum};
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
 
-/// Name of the file in the spool's directory.
 pub(crate) const NAME: &str = "newest";
 const MAGIC: &[u8; 8] = b"mrnewest";
 const VERSION: u32 = 3;
-/// Distance between the two places in bytes.
+/// Distance in bytes between the two places. They are in different sectors, because a crash may
+/// tear the sector that is being written.
 const SECTOR_BYTES: u64 = 512;
-/// Length of the content in bytes, including the checksum.
+/// Length of a record in bytes, including the checksum. The file has two places for a record.
 const RECORD_BYTES: usize = 92;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,14 +32,15 @@ pub(crate) struct NewestSegment {
     pub(crate) file_number: u64,
     /// Number of the first message that can be in the segment.
     pub(crate) first_id: u64,
-    /// When this was written, all smaller message numbers had already been given.
+    /// Next message number at the time when this was written. All smaller numbers had already been
+    /// given to messages.
     pub(crate) next_id: u64,
     /// Offset of the batch that closed the log, or 0 if the log is open. Everything before the
     /// offset had been synced.
     pub(crate) closed_at: u64,
-    /// The oldest use that was not released.
+    /// The oldest use that was not released when this was written.
     pub(crate) oldest: OldestUse,
-    /// Random number of the spool.
+    /// Random number that identifies the spool.
     pub(crate) spool: u64,
 }
 
@@ -55,7 +57,7 @@ impl NewestSegment {
 pub(crate) enum NewestState {
     /// The log is open, so more messages may have followed.
     Open = 1,
-    /// The log was closed after the last message.
+    /// The log was closed after the last message, so nothing follows [`NewestSegment::closed_at`].
     Closed = 2,
     /// The segment was missing when the spool was opened, and this has been reported.
     Lost = 3,
@@ -65,15 +67,17 @@ pub(crate) struct NewestFile {
     disk: Arc<dyn Disk>,
     file: Option<Arc<dyn DiskFile>>,
     revision: u64,
-    /// All uses below this number are released, and this process has written and synced that.
+    /// All uses below this number are released, and this process has written and synced a record
+    /// that says so.
     recorded_oldest: u64,
 }
 
 impl NewestFile {
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
         let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
-        // The content may exist only in the page cache, as a killed process left it. A removal that relied on it could
-        // survive a power failure without its proof.
+        // Begin with 0 whatever the file says. A killed process may have left its content only in
+        // the page cache. If a removal relied on that, the removal could survive a power failure
+        // while its proof is lost.
         Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }
 
@@ -82,7 +86,7 @@ impl NewestFile {
         generation < self.recorded_oldest
     }
 
-    /// Writes and syncs the file.
+    /// Writes a record to the place that does not hold the last record, and syncs it.
     pub(crate) fn record(&mut self, newest: &NewestSegment) -> io::Result<()> {
         let (file, is_new) = match &self.file {
             Some(file) => (Arc::clone(file), false),

@@ -1,4 +1,4 @@
-//! Options of a spool: its size, and the durability that its receipts promise.
+//! Options of a spool, such as its size and the durability that its receipts promise.
 
 /// Durability that a receipt promises for a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,10 +59,11 @@ impl Default for Options {
 impl Options {
     /// Minimum size of a segment in bytes. Each segment is a multiple of this size.
     pub const MIN_SEGMENT_BYTES: u64 = 64 << 10;
-    /// Maximum size of an envelope, and of a note, in bytes.
+    /// Maximum size of an envelope in bytes, and of a note.
     pub const MAX_ENVELOPE_BYTES: u64 = 16 << 20;
 
-    /// Adjusts the options to each other.
+    /// Adjusts the options to each other, for example the size of a segment to the size of the
+    /// spool.
     pub(crate) fn fitted(mut self) -> Self {
         let wanted = self.segment_bytes.min(self.max_bytes / 8).clamp(Self::MIN_SEGMENT_BYTES, 4 << 30);
         self.segment_bytes = wanted / Self::MIN_SEGMENT_BYTES * Self::MIN_SEGMENT_BYTES;

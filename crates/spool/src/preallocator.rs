@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use std::{io, thread};
 
-/// Maximum pause after a write, so that a stalling disk does not delay the segment even more.
+/// Maximum pause after a write. Without this limit, a disk that stalls would delay the segment
+/// twice.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(50);
 
 pub(crate) struct SharedSegmentPool {
@@ -28,9 +29,8 @@ impl SharedSegmentPool {
         lock(&self.pool)
     }
 
-    /// Takes a segment of exactly that size. Uses a segment that is ready or being made, or else
-    /// makes one now. Only one thread makes segments at a time, so that the spool stays within its
-    /// limit.
+    /// Takes a segment of exactly that size. If no such segment is ready or being made, makes one
+    /// now. Only one thread makes segments at a time, so that the spool stays within its limit.
     pub(crate) fn take(&self, bytes: u64, reserve: Reserve) -> Result<FreeSegment, crate::segment_pool::LogWriteError> {
         let mut pool = self.lock();
         while pool.is_preallocating && pool.free_segments.iter().all(|spare| spare.bytes != bytes) {
@@ -54,15 +54,17 @@ impl SharedSegmentPool {
         self.changed.notify_all();
     }
 
-    /// Pauses for as long as the last write kept the disk busy, because senders wait for the commit
-    /// thread's syncs. Does not pause if the commit thread waits for this segment.
+    /// Pauses for as long as the last write kept the disk busy, so that the commit thread can sync
+    /// meanwhile. Senders wait for its syncs. Does not pause if the commit thread waits for this
+    /// segment.
     fn throttle(&self, busy: Duration) {
         if !self.is_awaited.load(Ordering::Relaxed) {
             thread::sleep(busy.min(MAX_WRITE_DELAY));
         }
     }
 
-    /// Makes a segment whenever none is ready and there is room, until the pool is closed.
+    /// Runs until the pool is closed. Makes a segment whenever no free segment is left and there is
+    /// room for one.
     pub(crate) fn run(self: &Arc<Self>) {
         let mut pool = self.lock();
         loop {

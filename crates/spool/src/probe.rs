@@ -1,5 +1,5 @@
-//! Measures a disk. It writes batches like the commit thread, into a segment that is made like the
-//! spool's segments.
+//! Measures the syncs of a disk. It writes batches like the commit thread, into a segment that is
+//! made like a spool's segments.
 use crate::Id;
 use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::disk::{Disk, DiskFile, RealDisk};
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// An envelope of a message with one recipient, about as long as the relay's envelopes.
+/// Envelope of the measured messages. It is about as long as a relay's envelope with one recipient.
 const ENVELOPE: [u8; 120] = [b'e'; 120];
-/// Seed of the checksums. In a spool, each use of a segment has a seed of its own.
+/// Seed of the checksums. It is fixed because nobody reads the batches again.
 const SEED: u32 = 0x6d72_7031;
 
 /// A segment in a directory that is only used for measuring. It is removed when this value is
@@ -41,8 +41,8 @@ impl DiskProbe {
     ///
     /// # Errors
     ///
-    /// Fails if the directory does not exist, is not writable, or has no room. Nothing is left in
-    /// the directory then.
+    /// Fails if the directory does not exist, is not writable, or has no room. In that case, no
+    /// file is left in the directory.
     pub fn create(directory: &Path, name: &str, segment_bytes: u64) -> io::Result<Self> {
         if !directory.metadata()?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
@@ -75,13 +75,13 @@ impl DiskProbe {
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
-    /// Path of the file that is used for measuring.
+    /// Returns the path of the file that is used for measuring.
     pub fn path(&self) -> PathBuf {
         self.disk.directory().join(&self.name)
     }
 
-    /// Writes a batch of this many messages with the same body, and syncs it. At the end of the
-    /// segment, the next batch goes to the beginning.
+    /// Writes a batch of this many messages with the same body, and syncs it. If the batch does not
+    /// fit before the end of the segment, it is written at the beginning.
     ///
     /// # Errors
     ///

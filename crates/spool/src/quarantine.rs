@@ -1,4 +1,5 @@
-//! The subdirectory `quarantine`: copies of all bytes that were damaged when the spool was opened.
+//! Copies all bytes that are damaged when the spool is opened to the subdirectory `quarantine`, so
+//! that an administrator can examine them later.
 use crate::disk::{Disk, DiskFile};
 use crate::format::BLOCK;
 use crate::load::LoadedSpool;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 
 const COPY_CHUNK_BYTES: u64 = 1 << 20;
 
-/// Name of the copy. It consists of the segment's name, the seed of its use, the offset, and the
-/// kind of damage.
+/// Returns the name of the copy. It consists of the segment's name, the seed of its use, the
+/// offset, and the kind of damage.
 fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
     if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
         // The name has no offset, because a message keeps its number when it is moved.
@@ -38,7 +39,7 @@ fn damaged_file(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::
     file.map_or_else(|| disk.open(&damage.segment), |file| Ok(Arc::clone(file)))
 }
 
-/// Marks the damage that an earlier start has already copied.
+/// Marks the damage that an earlier start has already copied and reported.
 pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
     let is_copied = |damage| find_copy(disk, damage, reading).is_ok_and(|(_, state)| state == CopyState::Whole);
     let known: Vec<bool> = reading.damage.iter().map(is_copied).collect();
@@ -47,7 +48,7 @@ pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
     }
 }
 
-/// Relation of a file in the quarantine to a damage.
+/// State of a copy in the quarantine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CopyState {
     Missing,
@@ -85,7 +86,8 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         return Ok(CopyState::Whole);
     }
     let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
-    // A whole segment is copied with its header, which may be damaged itself.
+    // The copy may be longer than the damage. The copy of a whole segment has the same name as a
+    // copy of its header, and begins with the header.
     let mut is_equal = bytes >= expected;
     let mut is_part = bytes <= expected;
     let mut one = Vec::new();
@@ -110,15 +112,17 @@ fn end_of(damage: &Damage, file: &dyn DiskFile) -> io::Result<u64> {
     Ok((damage.offset + damage.bytes).min(file.bytes()?))
 }
 
-/// Splits the damage into parts for reading. Returns the offset and length of each part.
+/// Splits the damage into parts of at most [`COPY_CHUNK_BYTES`], so that a whole segment need not
+/// fit into memory. Returns the offset and length of each part.
 fn parts(damage: &Damage, file: &dyn DiskFile) -> io::Result<impl Iterator<Item = (u64, usize)> + use<>> {
     let end = end_of(damage, file)?;
     let parts = (damage.offset..end).step_by(COPY_CHUNK_BYTES as usize);
     Ok(parts.map(move |at| (at, (end - at).min(COPY_CHUNK_BYTES) as usize)))
 }
 
-/// Copies the damaged bytes. Returns when the copies are durable. A torn end is copied only if
-/// there is room. Other damage must be copied before the spool is changed.
+/// Copies the damaged bytes, and returns when the copies are durable. A torn end is copied only if
+/// there is room. If other damage cannot be copied, this fails, so that the spool is not changed
+/// before its damaged bytes are safe.
 pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     let mut is_any = false;
     // A missing file has no bytes to copy.

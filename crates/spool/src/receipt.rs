@@ -8,8 +8,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-/// Resolves when the message is as durable as the spool's options promise, or when it is certain
-/// that it will not be. Dropping the receipt has no effect: the message may be stored nevertheless.
+/// Resolves when the message is as durable as the spool's options promise, or when storing the
+/// message has failed. Dropping the receipt does not cancel anything, and the message may be stored
+/// nevertheless.
 #[derive(Debug)]
 #[must_use = "only the receipt tells whether the message was stored"]
 pub struct Receipt(ReceiptState);
@@ -57,7 +58,8 @@ pub struct NotesReceipt {
     unwritten: Option<UnwrittenNotes>,
 }
 
-/// Counter of notes that were not written for lack of room, and its value at the mark.
+/// Counter of notes that were not written for lack of room, and its value when the caller took its
+/// mark.
 #[derive(Debug)]
 struct UnwrittenNotes {
     counters: Arc<SpoolCounters>,
@@ -90,7 +92,7 @@ impl NotesReceipt {
 impl Future for NotesReceipt {
     type Output = Result<(), Error>;
 
-    /// Panics if it is polled again after it has resolved.
+    /// Panics if the receipt is polled again after it has resolved.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.receipt).poll(context).map(|outcome| {
             outcome?;
@@ -103,7 +105,7 @@ impl Future for NotesReceipt {
 impl Future for Receipt {
     type Output = Result<Stored, Error>;
 
-    /// Panics if it is polled again after it has resolved.
+    /// Panics if the receipt is polled again after it has resolved.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             ReceiptState::Resolved(outcome) => Poll::Ready(outcome.take().expect("a receipt resolves once")),
@@ -137,15 +139,14 @@ struct BatchWaiters {
     wakers: Vec<Option<Waker>>,
 }
 
-/// Initial capacity for the wakers of a batch.
 const INITIAL_WAKERS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) enum BatchOutcome {
-    /// All messages are stored except these. Each is given by its position in the batch, in
-    /// ascending order.
+    /// All messages are stored except the listed ones. Each has its position in the batch, and the
+    /// list is in the order of these positions.
     StoredExcept(Vec<(u32, Error)>),
-    /// No message of the batch is stored.
+    /// No message of the batch counts as stored.
     Failed(Error),
 }
 

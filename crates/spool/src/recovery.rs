@@ -21,8 +21,8 @@ pub(crate) struct RecoveredState {
     pub(crate) unproven: Vec<Id>,
 }
 
-/// Reads the whole spool. Changes only what the repair requires: copies damaged bytes, and removes
-/// unfinished files.
+/// Reads the whole spool, and repairs it. Changes only what the repair requires: copies damaged
+/// bytes, and removes files that cannot be used.
 pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<RecoveredState, Error> {
     let mut reading = load(&**disk)?;
     quarantine::mark_known(&**disk, &mut reading);
@@ -89,7 +89,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
 }
 
 /// Makes everything durable that was read: names, headers and batches. Writes of a killed process
-/// may exist only in the page cache, but from here on the spool relies on them.
+/// may exist only in the page cache, but the spool relies on them from now on.
 fn sync(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     disk.sync_directory()?;
     for (segment, _) in &reading.used {

@@ -17,12 +17,14 @@ pub(crate) struct Replay {
     next_id: u64,
     previous_end: u64,
     cut_bytes: u64,
-    /// Segments, by position, with the offset from which nothing proves a sync.
+    /// Positions of segments, each with the offset from which on nothing proves that the segment
+    /// was synced.
     unproven: Vec<(u64, u64)>,
-    /// Number of the last stored message. Before the first message, the number before the first one
-    /// that the oldest segment may hold.
+    /// Number of the message that was stored last. Before the first message is found, this is one
+    /// less than the lowest number that the oldest segment may hold.
     last_stored: Option<u64>,
-    /// Holes after which no message has been seen yet.
+    /// Holes after which no message has been seen yet. The number of the next message will show how
+    /// many messages a hole may have held.
     pending: Vec<PendingHole>,
     /// Messages that were seen as done or moved after the first pending hole.
     settled: HashSet<u64>,
@@ -30,11 +32,11 @@ pub(crate) struct Replay {
     missing: HashMap<u64, usize>,
     /// Messages with a damaged body, each with the index of its damage.
     bodies: HashMap<u64, usize>,
-    /// Messages of which only notes were seen.
+    /// Messages of which only notes were seen, because their own records may be lost.
     orphans: HashSet<u64>,
 }
 
-/// A hole, and the facts that limit its content.
+/// A gap in the log, and the facts from which follows which messages may have been in it.
 struct PendingHole {
     damage: usize,
     /// Number of the last message before the hole.
@@ -43,7 +45,8 @@ struct PendingHole {
     records: Option<u64>,
     max_records: u64,
     record: Option<DamagedRecord>,
-    /// Upper bound from the next segment, which was begun before this number was given.
+    /// All messages in the hole have smaller numbers than this. It is the next message number in
+    /// the header of the following segment.
     before: Option<u64>,
 }
 
@@ -110,7 +113,8 @@ impl Replay {
     /// Reports the loss of the oldest segment if `segment`, which is the first that was found, is not
     /// the oldest that must exist.
     pub(crate) fn check_oldest(&mut self, segment: &Segment, oldest: OldestUse) {
-        // Without a readable header or record, nothing is known of earlier uses.
+        // Generation 0 means that neither a header nor the file `newest` tells anything about
+        // earlier uses.
         if oldest.generation > 0 && segment.header.generation > oldest.generation {
             let damage = self.add_damage(segment, 0..0, DamageKind::MissingSegment);
             let after = oldest.first_id.checked_sub(1);
@@ -137,8 +141,9 @@ impl Replay {
         loop {
             match scan.next_part(&mut seen, claimed_end)? {
                 ScanStep::Batch => {
-                    // Cutting here would let the torn end look like damage later, because the next
-                    // segment states its end.
+                    // An intact batch follows the torn part, so let the next segment state no end.
+                    // The shorter end would hide this batch, and the full end would turn the torn
+                    // part into damage.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
@@ -180,7 +185,8 @@ impl Replay {
         if !region.was_promised {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
-        // The header of a batch says nothing about later batches.
+        // The batch's header states the number of lost records only if the region ends with this
+        // batch.
         let whole = region.batch.filter(|batch| begin + batch.bytes.next_multiple_of(BLOCK) >= region.range.end);
         let stated = whole.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
         let mut holes = region.holes.iter().peekable();
@@ -236,7 +242,7 @@ impl Replay {
         }
     }
 
-    /// Records that a message is done or stored here, so that losing its other records costs
+    /// Records that a message is done, or is stored here. Then the loss of its other records costs
     /// nothing.
     fn mark_settled(&mut self, id: Id) {
         // Most spools are undamaged, so skip the hashing if the sets are empty.
@@ -268,7 +274,7 @@ impl Replay {
     fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
-            // No message follows. Assume as many messages as there were records, if their number is
+            // No message follows. Assume that all lost records were messages, if their number is
             // known.
             pending.after.unwrap_or_default().saturating_add(1 + pending.records.unwrap_or(0))
         });
@@ -298,7 +304,8 @@ impl Replay {
         let damage = &mut self.damage[pending.damage];
         damage.cost = damage.cost.max(cost);
         if next.is_none() && pending.before.is_none() {
-            // The numbers of lost records must not be given again.
+            // The numbers of lost messages must not be given again. Nobody knows the numbers, so
+            // skip as many as there may have been records.
             let lost_records = pending.max_records.min(self.next_id);
             self.next_id = self.next_id.saturating_add(lost_records);
         }
@@ -312,7 +319,8 @@ impl Replay {
         }
     }
 
-    /// Reports the loss of the newest segment, and of those before it that are lost too.
+    /// Reports the loss of the newest segment, and of segments directly before it that are lost as
+    /// well.
     pub(crate) fn lose_newest(&mut self, lost: &NewestSegment, oldest: OldestUse) {
         let NewestSegment { state, file_number, next_id, .. } = *lost;
         if state != NewestState::Lost {
@@ -339,8 +347,8 @@ impl Replay {
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {
-            // The numbers of the lost messages must not be given again. Doubling is a guess: the
-            // lost segment hardly had more messages than all segments before it.
+            // The numbers of the lost messages must not be given again. Doubling is a guess,
+            // because the lost segment hardly had more messages than all segments before it.
             self.next_id = self.next_id.saturating_mul(2);
         }
     }

@@ -16,22 +16,22 @@ pub(crate) struct ScannedRecord {
     pub(crate) id: Id,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
-    /// Set if the body does not match its checksum. Always false if bodies are skipped.
+    /// Set if the body does not match its checksum. It is always false if bodies are skipped.
     pub(crate) is_body_damaged: bool,
 }
 
-/// Tells whether bodies are checked or skipped.
+/// Tells whether a scan compares bodies with their checksums, or does not read them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyMode {
     Check,
     Skip,
 }
 
-/// Result of reading at the scan's offset.
+/// Result of an attempt to read a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanResult {
     Batch,
-    /// There is no intact batch. The offset leads to the first wrong byte.
+    /// There is no intact batch here. The value is the offset of the first wrong byte.
     Invalid(u64),
 }
 
@@ -47,14 +47,14 @@ pub(crate) enum ScanStep {
 /// A part of a segment that cannot be read as intact batches.
 #[derive(Debug)]
 pub(crate) struct DamagedRegion {
-    /// From the start of a batch to the start of the next readable batch, or to the end of the log.
+    /// Offsets from the start of a batch to the start of the next readable batch, or to the end of
+    /// the log.
     pub(crate) range: Range<u64>,
     /// Offset of the first wrong byte.
     pub(crate) damage_offset: u64,
-    /// Set if it is proven that the whole region had been synced, or with `durability = "write"` that
-    /// it had been written. Then no crash explains the damage.
+    /// Set if it is proven that the whole region had been synced or, with `durability = "write"`,
+    /// written. Then a crash cannot explain the damage.
     pub(crate) was_promised: bool,
-    /// Header of the batch, if the header is readable.
     pub(crate) batch: Option<BatchHeader>,
     /// Gaps between intact records, which may have held other records.
     pub(crate) holes: Vec<Hole>,
@@ -80,7 +80,7 @@ pub(crate) enum DamagedRecord {
 
 impl DamagedRecord {
     /// Decodes the fixed part of a damaged record. Ignores the kind, which may be damaged as well.
-    /// Returns the length, too.
+    /// Also returns the length of the whole record in bytes.
     fn read(bytes: &[u8]) -> Option<(Self, u64)> {
         let mut bytes: [u8; RECORD_HEADER_BYTES] = *bytes.first_chunk()?;
         bytes[KIND_OFFSET] = RecordKind::Moved as u8;
@@ -91,7 +91,6 @@ impl DamagedRecord {
     }
 }
 
-/// Offset of the kind in a record.
 const KIND_OFFSET: usize = 4;
 
 /// A pass through the batches of one use of a segment.
@@ -110,9 +109,10 @@ pub(crate) struct Scan {
     is_closed: bool,
     /// Offset before which everything had been synced, according to the batches read so far.
     synced: u64,
-    /// Offset before which everything had been synced, according to later batches.
+    /// Offset before which everything had been synced, according to batches after the scan's
+    /// offset.
     later_synced: u64,
-    /// Offset up to which later batches were searched.
+    /// Offset up to which the segment was searched for later batches. No part is searched twice.
     searched_to: u64,
     /// Number of bytes of long records that salvage may still check.
     salvage_budget: u64,
@@ -138,7 +138,7 @@ impl Scan {
         }
     }
 
-    /// Creates a scan of a segment in use.
+    /// Creates a scan of a used segment, from its first batch on.
     pub(crate) fn of_segment(segment: &Segment, bodies: BodyMode) -> Self {
         let scan = Self::new(Arc::clone(&segment.file), segment.seed, segment.bytes, bodies);
         Self { file_bytes: segment.file_bytes, is_synced: segment.header.is_synced, ..scan }
@@ -155,8 +155,8 @@ impl Scan {
         self.at
     }
 
-    /// Returns the offset from which nothing proves a sync. `claimed_end` is the end according to
-    /// the next segment.
+    /// Returns the offset from which on nothing proves that the segment was synced. `claimed_end`
+    /// is the end of the segment according to the next segment.
     pub(crate) fn unproven_from(&self, claimed_end: u64) -> Option<u64> {
         let is_proven = self.is_closed || (claimed_end > 0 && claimed_end == self.at);
         (!is_proven).then_some(self.synced)
@@ -201,8 +201,8 @@ impl Scan {
         }
     }
 
-    /// Handles a batch that has damaged bodies. The batch extends from `begin` to the scan's
-    /// offset. If a crash may have torn the batch, the messages with damaged bodies are left out.
+    /// Handles a batch with damaged bodies, which extends from `begin` to the scan's offset. If a
+    /// crash may have torn the batch, the messages with damaged bodies are left out.
     fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
         let is_cut_off = seen.iter().any(|one| one.is_body_damaged && one.at + one.bytes > self.file_bytes);
         if claimed_end > begin || is_cut_off || self.is_stated_promised(begin)? {
@@ -239,8 +239,8 @@ impl Scan {
         // Nobody knows which records were after the end of a shortened file, unless the log had
         // ended before.
         let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
-        // Zeros prove such an end only where a whole header would be, because a header begins with a
-        // random number.
+        // Zeros prove that the log had ended only if they fill the space of a whole batch header,
+        // because a header begins with a random number.
         let is_cut_off = is_end && begin < last && seen_to.max(begin + BATCH_HEADER_BYTES as u64) > self.file_bytes;
         let is_last = is_end && !is_cut_off;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
@@ -251,15 +251,15 @@ impl Scan {
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
         let was_promised = is_claimed || is_cut_off || self.is_stated_promised(begin)?;
         if !was_promised {
-            // The crash tore this body, so the message was never answered with 250.
+            // The crash tore these bodies, so their messages were never answered with 250.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
         Ok(ScanStep::Region(DamagedRegion { range: begin..end, damage_offset, was_promised, batch, holes }))
     }
 
-    /// Finds the first batch after `begin` and before `last`. Returns, too, whether there are only
-    /// zeros before it.
+    /// Finds the first batch after `begin` and before `last`. Also returns whether there are only
+    /// zeros before that batch.
     fn next_header(&mut self, begin: u64, last: u64) -> io::Result<(Option<u64>, bool)> {
         let mut is_blank = self.is_blank(begin)?;
         for at in (begin + BLOCK..last.min(self.file_end())).step_by(BLOCK as usize) {
@@ -278,14 +278,16 @@ impl Scan {
         Ok(self.window.bytes(at, length)?.is_none_or(|bytes| *bytes == ZEROS[..bytes.len()]))
     }
 
-    /// Offset of the first block that is not in the file.
+    /// Returns the offset of the first block that is not in the file, because the file was
+    /// shortened.
     fn file_end(&self) -> u64 {
         self.file_bytes.next_multiple_of(BLOCK).min(self.segment_bytes)
     }
 
-    /// Returns true if a later batch proves that what is at `begin` had been synced or, in a use
-    /// without syncs, written: there each batch was answered before the next one was written. Each
-    /// part of the segment is searched once per scan, because a batch proves only what is before it.
+    /// Returns true if a later batch proves that the bytes at `begin` had been synced. In a use
+    /// without syncs, any later batch is enough, because each batch was answered before the next
+    /// one was written. Each part of the segment is searched only once per scan, because a batch
+    /// proves nothing about bytes after it.
     fn is_stated_promised(&mut self, begin: u64) -> io::Result<bool> {
         self.searched_to = self.searched_to.max(begin + BLOCK);
         while self.later_synced <= begin && self.searched_to < self.file_end() {
@@ -297,7 +299,8 @@ impl Scan {
         Ok(self.later_synced > begin)
     }
 
-    /// Searches for single intact records at each possible offset.
+    /// Searches for single intact records at each offset at which a record may begin, and appends
+    /// them to `seen`.
     fn salvage(&mut self, from: u64, to: u64, seen: &mut Vec<ScannedRecord>) -> io::Result<()> {
         let mut at = from;
         while at + RECORD_HEADER_BYTES as u64 <= to && at < self.file_bytes {
@@ -341,7 +344,8 @@ impl Scan {
         let mut at = begin + BATCH_HEADER_BYTES as u64;
         let ends = seen.iter().map(|one| (one.at, one.at + one.bytes)).chain([(end, end)]);
         for (after, (next, next_end)) in ends.enumerate() {
-            // There can be no padding at the offset of the batch's first record.
+            // A batch cannot begin with padding, so missing bytes before its first intact record
+            // are a hole.
             let is_first = at == begin + BATCH_HEADER_BYTES as u64;
             if at < next && (is_first || !self.is_padding(at, next)?) {
                 self.divide(at..next, after, &mut holes)?;
@@ -351,8 +355,8 @@ impl Scan {
         Ok(holes)
     }
 
-    /// Splits a range into the records that it held, as far as their length fields are right. What is
-    /// missing at the end of a shortened file is one hole.
+    /// Splits a range into the records that it held, as far as their length fields are right. The
+    /// missing end of a shortened file becomes one hole.
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -408,7 +412,8 @@ impl Scan {
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// Maximum number of bytes of long records that salvage checks in a segment.
+/// Maximum number of bytes of long records that salvage checks in a segment. Without a limit,
+/// damaged lengths could cause the same bytes to be read again and again.
 const SALVAGE_LIMIT: u64 = 1 << 30;
 
 /// Returns the first offset in a block at which a record may begin: a multiple of 8 with a valid
@@ -419,7 +424,6 @@ fn first_plausible(bytes: &[u8]) -> Option<u64> {
     words.map(is_plausible).position(|is| is).map(|at| at as u64 * 8)
 }
 
-/// Number of bytes that are read from the file at a time.
 const READ_AHEAD_BYTES: u64 = 1 << 20;
 
 /// A part of a file that has been read ahead. The missing part of a shortened file reads as zeros.
@@ -472,8 +476,8 @@ impl ReadWindow {
     }
 }
 
-/// Reads as much as possible, and puts zeros where the disk returns an error. The checksums reveal
-/// those zeros. Returns the number of bytes, including the zeros.
+/// Reads as much as possible, and fills blocks for which the disk returns an error with zeros. The
+/// checksums of the records reveal these zeros. Returns the number of bytes, including the zeros.
 pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     if let Ok(read) = file.read_at(buffer, at) {
         return Ok(read);
@@ -481,7 +485,8 @@ pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io:
     let length = file.bytes()?.saturating_sub(at).min(buffer.len() as u64) as usize;
     let mut from = 0;
     while from < length {
-        // Read only up to the next block boundary of the disk.
+        // Read only up to the next block boundary, so that an unreadable block does not hide
+        // readable bytes of the next.
         let to = (from + (BLOCK - (at + from as u64) % BLOCK) as usize).min(length);
         let part = &mut buffer[from..to];
         if read_with_retry(file, part, at + from as u64).is_err() {

@@ -11,9 +11,10 @@ pub(crate) struct Segment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
-    /// Length of the file as it was made.
+    /// Length that the file had when it was made.
     pub(crate) bytes: u64,
-    /// Length of the file as it is. A smaller one than `bytes` is damage.
+    /// Present length of the file. It is less than `bytes` if somebody shortened the file, which is
+    /// damage.
     pub(crate) file_bytes: u64,
     /// Seed of this use's checksums. It comes from the header, or from the first batch if the
     /// header was lost.
@@ -29,7 +30,7 @@ pub(crate) struct Segment {
 /// Location of a record. The type is small because each message that is not done needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RecordLocation {
-    /// Position of the segment.
+    /// [Position](Segment::position) of the segment that holds the record.
     pub(crate) position: u64,
     offset_words: u32,
     length_words: u32,
@@ -60,7 +61,7 @@ impl RecordMetadata {
         &self.bytes[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + self.record.envelope_bytes as usize]
     }
 
-    /// Returns the joined notes of a moved message.
+    /// Returns the joined notes of a moved message. They are empty in any other record.
     pub(crate) fn notes(&self) -> &[u8] {
         &self.bytes[RECORD_HEADER_BYTES + self.record.envelope_bytes as usize..]
     }
@@ -82,7 +83,7 @@ impl Segment {
         self.is_damaged.store(true, Ordering::Relaxed);
     }
 
-    /// True if the header of this use was lost, so that the seed came from the first batch.
+    /// Returns true if the header of this use was lost, so that the seed came from the first batch.
     pub(crate) fn has_lost_header(&self) -> bool {
         self.seed != self.header.seed()
     }
@@ -91,7 +92,8 @@ impl Segment {
         Error::Damaged { file: self.name.clone(), offset }
     }
 
-    /// Reads the record at that location up to its body. Returns `None` if there is no such record.
+    /// Reads the record at that location up to its body. Returns `None` if there is no intact
+    /// record of that length.
     pub(crate) fn read_metadata(&self, location: RecordLocation) -> io::Result<Option<RecordMetadata>> {
         let mut bytes = vec![0; location.bytes().min(METADATA_READ_BYTES) as usize];
         let count = read_with_retry(&*self.file, &mut bytes, location.offset())?;
@@ -111,8 +113,8 @@ impl Segment {
         Ok(RecordHeader::is_intact(&bytes, self.seed).then_some(RecordMetadata { record, bytes }))
     }
 
-    /// Reads the body of a message that is being moved. An unreadable body is replaced by zeros.
-    /// The moved record keeps the old checksum, which reveals the damage.
+    /// Reads the body of a message that is being moved, or inspected. An unreadable body is
+    /// replaced by zeros. The record keeps the old checksum, which reveals the damage.
     pub(crate) fn read_body_lossy(&self, location: RecordLocation, record: &RecordHeader) -> Arc<[u8]> {
         match self.read_body(location, record) {
             Ok(Some(body)) => body,

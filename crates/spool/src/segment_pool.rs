@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A segment that holds nothing live. It contains only zeros, or records of earlier uses.
+/// A segment that can be taken into use. It contains only zeros, or records of earlier uses that
+/// are no longer needed.
 pub(crate) struct FreeSegment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -21,8 +22,8 @@ pub(crate) struct FreeSegment {
 }
 
 /// Reason why a record could not be written. There is deliberately no conversion from
-/// [`io::Error`]: only an error of making a segment may count as lack of room, and no error of
-/// another write or sync.
+/// [`io::Error`], because only a failure to make a segment may count as lack of room. After any
+/// other failed write or sync, the content of the disk is unknown.
 #[derive(Debug)]
 pub(crate) enum LogWriteError {
     /// The spool or the disk has no room for another segment. Nothing was changed.
@@ -46,19 +47,20 @@ impl LogWriteError {
 
 pub(crate) struct SegmentPool {
     pub(crate) disk: Arc<dyn Disk>,
-    /// Random number of the spool.
+    /// Random number that identifies the spool, for the headers of new segments.
     pub(crate) spool: u64,
-    /// The content that the file `newest` should have. The file may lag behind with the number of
-    /// the oldest use.
+    /// The content that the file `newest` should have. The file may still have an earlier number of
+    /// the oldest use, because that is written only when it matters.
     pub(crate) newest: NewestSegment,
     pub(crate) newest_file: NewestFile,
     pub(crate) segment_bytes: u64,
     pub(crate) max_bytes: u64,
     pub(crate) free_segments: Vec<FreeSegment>,
-    /// Number of bytes of the segments in use.
+    /// Total size in bytes of the segments in use.
     pub(crate) used_bytes: u64,
     pub(crate) next_file: u64,
-    /// Set while the preallocator is making a segment.
+    /// Set while the preallocator is making a segment. The commit thread then waits instead of
+    /// making another one.
     pub(crate) is_preallocating: bool,
     /// Set if the preallocator failed to make a segment. It tries again after a segment was taken
     /// or freed.
@@ -90,7 +92,8 @@ impl SegmentPool {
         self.used_bytes + self.free_segments.iter().map(|spare| spare.bytes).sum::<u64>()
     }
 
-    /// Returns true if another segment should be made ready.
+    /// Returns true if the preallocator should make another segment. After a failure it waits until
+    /// a segment is taken or freed.
     pub(crate) fn needs_segment(&self) -> bool {
         self.free_segments.is_empty() && !self.has_failed && self.permits(self.segment_bytes, Reserve::Messages)
     }
@@ -114,9 +117,9 @@ impl SegmentPool {
         Ok(())
     }
 
-    /// Accepts a segment that was made in advance. If making it failed, the commit thread tries
-    /// again when it needs a segment, and reports the error. If another process had created the
-    /// file, the commit thread stops at the next record.
+    /// Adds a segment that was made in advance to the pool. If making it failed, the commit thread
+    /// tries again when it needs a segment, and reports the error. If another process had created
+    /// the file, the commit thread stops at the next record.
     pub(crate) fn put(&mut self, segment: io::Result<FreeSegment>) {
         match segment {
             Ok(spare) => self.free_segments.push(spare),
@@ -148,7 +151,7 @@ impl SegmentPool {
         format!("{}{number:08x}", Self::PREFIX)
     }
 
-    /// Fails if nothing may be written for this purpose, not even to the current segment.
+    /// Fails if nothing may be written for this purpose, even into the current segment.
     pub(crate) fn check(&mut self, reserve: Reserve) -> Result<(), LogWriteError> {
         match self.foreign_file.take() {
             Some(error) => Err(LogWriteError::Disk(error)),
@@ -191,7 +194,7 @@ impl SegmentPool {
     }
 
     fn make(&mut self, bytes: u64) -> Result<FreeSegment, LogWriteError> {
-        // Free segments of another size may have to make room.
+        // Remove free segments of another size if there is no room for the new segment otherwise.
         while self.bytes() + bytes > self.max_bytes && !self.free_segments.is_empty() {
             self.remove_free_segment().map_err(LogWriteError::Disk)?;
         }
@@ -247,13 +250,14 @@ impl SegmentPool {
         self.remove(&spare.name, spare.header.generation)
     }
 
-    /// Writes the file `newest`.
+    /// Writes the content of [`Self::newest`] to the file, and syncs the file.
     pub(crate) fn record_newest(&mut self) -> io::Result<()> {
         self.newest_file.record(&self.newest)
     }
 
-    /// Removes the file of a released segment. Only its header may prove that its last use was
-    /// released, so the file `newest` must say so before. Otherwise a restart would miss that use.
+    /// Removes the file of a released segment. Perhaps only its header proves that its last use was
+    /// released, so the file `newest` must say so before the removal. Otherwise a restart would
+    /// report that use as missing.
     fn remove(&mut self, name: &str, generation: u64) -> io::Result<()> {
         if generation > 0 && !self.newest_file.proves_release(generation) {
             self.record_newest()?;
@@ -277,9 +281,10 @@ impl SegmentPool {
         let end_use = || write_header(&*segment.file, &header).and_then(|()| segment.file.sync_data());
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
             if segment.has_lost_header() {
-                // The header numbers the uses of a file, because files are used again. Without one, old records in it
-                // would be taken for new ones after a crash before the removal. If the header cannot be written, because
-                // the file is damaged, the removal alone has to do.
+                // A header numbers the uses of a file, because files are used again. Without a
+                // header, a crash before the removal would leave a file whose old records are taken
+                // for new ones. If the header cannot be written, because the file is damaged, the
+                // removal alone has to do.
                 _ = end_use();
             }
             self.remove(&segment.name, segment.header.generation)?;

@@ -18,7 +18,7 @@ use mailrun_lock::lock;
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
-/// A log of messages that survives a power failure. This is a handle: all clones refer to the same
+/// A log of messages that survives a power failure. This is a handle. All clones refer to the same
 /// spool, which is closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct Spool {
@@ -26,7 +26,8 @@ pub struct Spool {
     max_message_bytes: u64,
 }
 
-/// A point in time that [`Spool::sync_notes`] uses to recognise unwritten notes.
+/// A point in time, from [`Spool::notes_mark`]. [`Spool::sync_notes`] fails if a note was not
+/// written since then.
 #[derive(Clone, Copy, Debug)]
 pub struct NotesMark(u64);
 
@@ -63,8 +64,8 @@ impl Spool {
     }
 
     /// Stores a message with the next batch, together with all messages that arrive while the last
-    /// batch is synced. This does not wait for the disk. The receipt resolves when the message is
-    /// as durable as the options promise.
+    /// batch is synced. This function does not wait for the disk. The receipt resolves when the
+    /// message is as durable as the options promise.
     pub fn store(&self, draft: NewMessage) -> Receipt {
         self.store_for(draft, Reserve::Messages, None).0
     }
@@ -110,7 +111,8 @@ impl Spool {
         retention.commit_queue.add_deferred(DeferredRecord::Note(id, note.into()));
     }
 
-    /// Marks a message as done. The mark is written like a note.
+    /// Marks a message as done, so that its space can be freed. The mark is written like a note: if
+    /// a crash loses it, the next start finds the message again.
     pub fn done(&self, id: Id) {
         match &*self.backend {
             Backend::Log(retention) => retention.commit_queue.add_deferred(DeferredRecord::Done(id)),
@@ -140,7 +142,7 @@ impl Spool {
     }
 
     /// Reads and checks the body of a message that is stored and not done. Blocks while the disk is
-    /// read.
+    /// read. Returns [`Error::Damaged`] if the body does not match its checksum.
     pub fn read(&self, id: Id) -> Result<Arc<[u8]>, Error> {
         self.fetch(id).map(|draft| draft.body)
     }
@@ -182,7 +184,7 @@ impl Spool {
         }
     }
 
-    /// Returns the spool's fill level, and counters of its work.
+    /// Returns the spool's fill level, and counters of its work since it was opened.
     pub fn stats(&self) -> SpoolStats {
         match &*self.backend {
             Backend::Log(retention) => retention.stats(),
@@ -190,8 +192,8 @@ impl Spool {
         }
     }
 
-    /// Stores the gathered messages, writes the waiting notes, syncs, and unlocks the directory.
-    /// Later requests through other handles are rejected.
+    /// Stores the queued messages, writes the waiting notes, syncs, and unlocks the directory.
+    /// Blocks until all of that is done. Later requests through other handles are rejected.
     pub fn close(self) {
         match &*self.backend {
             Backend::Log(retention) => retention.close(),
@@ -229,6 +231,8 @@ impl LogBackend {
             Arc::clone(&counters),
             &recovered.resume_point,
         );
+        // Each thread holds the lock until it exits, so that no other process opens the spool while
+        // one of them may still write.
         let preallocator = Builder::new().name("spool-tender".to_owned()).spawn({
             let segment_pool = Arc::clone(&segment_pool);
             let lock = Arc::clone(&lock);

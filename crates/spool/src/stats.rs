@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct SpoolStats {
     /// Number of messages that are not done.
     pub messages: u64,
-    /// Bytes of the log that messages which are not done occupy.
+    /// Bytes of the log that unfinished messages occupy.
     pub bytes: u64,
     /// Number of segments that hold batches.
     pub segments: u64,
@@ -20,9 +20,11 @@ pub struct SpoolStats {
     pub stored: u64,
     /// Number of messages rejected because there was no room.
     pub refused: u64,
-    /// Number of messages moved to make room.
+    /// Number of times that a message was moved to the end of the log, usually to make room.
     pub moved: u64,
-    /// Number of notes and marks that could not be written for lack of room.
+    /// Number of notes, and of marks that a message is done, that were not written for lack of
+    /// room. Notes above [`Options::MAX_ENVELOPE_BYTES`](crate::Options::MAX_ENVELOPE_BYTES) count
+    /// as well.
     pub unwritten: u64,
     /// Bytes at the end of the log that were cut off when the spool was opened, because a crash had
     /// torn them.
@@ -30,7 +32,7 @@ pub struct SpoolStats {
     /// Number of damaged places that were found when the spool was opened. Torn ends, and damage
     /// that costs nothing, do not count.
     pub damaged: u64,
-    /// Number of messages lost by this damage, as far as that is known.
+    /// Number of messages that this damage may have cost, as far as that is known.
     pub lost_messages: u64,
 }
 

@@ -22,7 +22,7 @@ impl MetricsText {
     }
 
     pub fn family(&mut self, name: &str, kind: &str, meaning: &str) {
-        // In OpenMetrics, the name of a counter's family lacks the suffix of its samples.
+        // OpenMetrics names a counter's family without the suffix `_total` that its samples have.
         let family = match self.exposition {
             Exposition::OpenMetrics if kind == "counter" => name.trim_end_matches("_total"),
             _ => name,
@@ -32,14 +32,14 @@ impl MetricsText {
         let _ = writeln!(self.text, "# HELP {prefix}{family} {meaning}\n# TYPE {prefix}{family} {kind}");
     }
 
-    /// Adds a sample. The label values may come from peers.
+    /// Adds a sample. The label values are escaped, because they may come from peers.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.text, "{}{name}", self.prefix);
         for (number, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.text, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, label_text(text));
         }
         let value = value.to_string();
-        // Both formats write infinities in another way than Rust.
+        // Both formats write infinity as `+Inf`, and Rust writes `inf`.
         let value = match value.as_str() {
             "inf" => "+Inf",
             "-inf" => "-Inf",
@@ -60,8 +60,10 @@ impl MetricsText {
         self.sample(name, &[], value);
     }
 
-    /// Adds the samples of a histogram. `counts` has the number of values up to each bound and, at the
-    /// end, of those beyond the last one. The family must have been added with the kind `histogram`.
+    /// Adds the samples of a histogram. `counts` holds the number of values of each bucket, of
+    /// which the last has no upper bound. They are added up here, because both formats want the
+    /// number of values up to each bound. The family must have been added with the kind
+    /// `histogram`.
     pub fn histogram(&mut self, name: &str, labels: &[(&str, &str)], bounds: &[f64], counts: &[u64], sum: f64) {
         let mut total = 0;
         let bounds = bounds.iter().copied().chain([f64::INFINITY]);
@@ -75,7 +77,8 @@ impl MetricsText {
         self.sample(&format!("{name}_count"), labels, total);
     }
 
-    /// Returns the text with the end that its format requires.
+    /// Returns the text. In OpenMetrics it ends with `# EOF`, which shows a reader that nothing is
+    /// missing.
     pub fn finish(mut self) -> String {
         if self.exposition == Exposition::OpenMetrics {
             self.text.push_str("# EOF\n");

@@ -16,7 +16,7 @@ pub const UNKNOWN: &str = "unknown";
 /// Text for a figure that has no value, such as a rate over a time of zero.
 const NONE: &str = "–";
 
-/// Formats a count. Returns `unknown` if nobody observed it.
+/// Formats a count, or returns `unknown` for a count that nobody has observed.
 pub fn known(number: Option<u64>) -> String {
     number.map_or_else(|| UNKNOWN.to_owned(), count)
 }
@@ -30,7 +30,7 @@ pub fn figure(value: f64) -> String {
     // The limits are the points at which rounding adds a digit: 9.9996 becomes 10.00, not 10.000.
     match value {
         v if v < 0.000_000_5 => "0".to_owned(),
-        // One per hour is 0.000278 per second.
+        // Show six decimals, because the lowest rate, one per hour, is 0.000278 per second.
         v if v < 0.000_5 => format!("{v:.6}"),
         v if v < 9.999_5 => format!("{v:.3}"),
         v if v < 99.995 => format!("{v:.2}"),
@@ -83,6 +83,7 @@ pub fn fixed(value: f64, decimals: usize) -> String {
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
     // The parser fails from 2^64 on, but no measured number comes near that.
     let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count);
+    // A negative value that is rounded to zero gets no sign.
     let sign = if value < 0.0 && text.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { "-" } else { "" };
     if part.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{part}") }
 }
@@ -142,7 +143,8 @@ pub fn octets(bytes: u64) -> String {
     }
 }
 
-/// Returns the median. Of an even number of values it is the mean of the two in the middle.
+/// Returns the median, or `None` if there are no values. For an even number of values, this is the
+/// mean of the two in the middle.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -153,8 +155,8 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Formats `part` of `whole` in per cent, for example `99.90 %`. Only all is `100 %`, and only none
-/// is `0 %`.
+/// Formats `part` of `whole` in per cent, for example `99.90 %`. Other shares are never rounded to
+/// `100 %` or `0 %`, because a reader would take these for all or none.
 pub fn share(part: u64, whole: u64) -> String {
     match (part, whole) {
         (_, 0) => NONE.to_owned(),

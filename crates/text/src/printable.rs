@@ -31,8 +31,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Returns the beginning of a peer's text, for records that keep many of them: at most `max_chars`
-/// characters, without white space around them and with spaces for control characters.
+/// Returns the beginning of a peer's text, for records that keep many such texts: at most
+/// `max_chars` characters, without white space around them and with spaces for control characters.
 pub fn clipped(text: &str, max_chars: usize) -> String {
     text.trim().chars().take(max_chars).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

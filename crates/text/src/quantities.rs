@@ -10,9 +10,9 @@
 //! percent       1%
 //! interval      10s..15s
 //! ```
-//! `Display` of a number and `Debug` of a `Duration` are read back as the same value. For a number
-//! with an exponent or commas, the refusal shows the form to write. For a value that is too large,
-//! it shows the largest value.
+//! The parsers read the output of `Display` for numbers and of `Debug` for `Duration` as the same
+//! value. If they refuse a number with an exponent or commas, the error shows the form to write,
+//! for example `1000` for `1e3`. If a value is too large, the error shows the largest one.
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use std::time::Duration;
 /// Largest count. A `f64` represents every whole number up to this one exactly, and a thousand
 /// times as much fits into 64 bits.
 pub const MAX_COUNT: u64 = 1_000_000_000_000_000;
-/// Largest size: 1024T.
+/// Largest size in bytes, which users write as 1024T.
 pub const MAX_BYTES: u64 = 1 << 50;
-/// Longest time: 10,000 days. Its nanoseconds fit into 64 bits.
+/// Longest time: 10,000 days, whose nanoseconds still fit into 64 bits.
 pub const MAX_DURATION: Duration = Duration::from_secs(10_000 * 86_400);
-/// Highest rate, per second.
+/// Highest rate that can be given, in messages per second.
 pub const MAX_RATE_PER_S: f64 = 1e7;
-/// Lowest rate that is not zero, per second. It is once per hour.
+/// Lowest rate above zero that can be given, per second. It is once per hour.
 pub const MIN_RATE_PER_S: f64 = 1.0 / 3_600.0;
 
 /// Parses a whole number such as `500`, `10k`, `1M` or `10_000`, where k is 1000. An error names
@@ -102,7 +102,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3_600.0,
-        // A number without a unit might mean anything.
+        // Refuse a time without a unit, as in `5/10`, because it does not say which unit is meant.
         time if time.ends_with(|letter: char| letter.is_ascii_digit()) => return Err(error()),
         time => match duration(time) {
             Ok(time) if !time.is_zero() => time.as_secs_f64(),
@@ -110,6 +110,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
         },
     };
     let (number, factor) = split_thousands(number);
+    // Check the form first, because the parser of `f64` also accepts signs, exponents and `inf`.
     Decimal::parse(number).ok_or_else(error)?;
     let number: f64 = number.replace('_', "").parse().map_err(|_| error())?;
     match number * factor as f64 / seconds {
@@ -151,8 +152,8 @@ fn signed_number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| is_number && number.is_finite())
 }
 
-/// Removes the commas between thousands, as in `1,000/s`. The parsers of this module refuse commas
-/// such as that in `0,1`, because in an option a comma separates the parts of a list.
+/// Removes the commas between thousands, as in `1,000/s`. The parsers of this module refuse all
+/// commas, because in an option a comma separates the parts of a list.
 pub fn without_commas(text: &str) -> Cow<'_, str> {
     let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(text.len()));
     match plain_form(number) {
@@ -170,8 +171,8 @@ pub fn interval(text: &str) -> Result<(Duration, Duration), String> {
     if from < to { Ok((from, to)) } else { Err(format!("{text:?}: write the earlier time first, as in 10s..15s")) }
 }
 
-/// Makes the refusal of a text without `..`. If the text has a time and a length, the refusal names
-/// the interval that they form.
+/// Returns the error for a text without `..`. If the text has a time and a length, such as
+/// `10s,5s`, the error shows the interval that they form.
 fn no_interval(text: &str) -> String {
     if let Some((at, length)) = text.split_once(',')
         && let (Ok(at), Ok(length)) = (duration(at.trim()), duration(length.trim()))
@@ -182,8 +183,8 @@ fn no_interval(text: &str) -> String {
     format!("{text:?} is not a valid interval; use something like 10s..15s")
 }
 
-/// Parses a quantity that is neither zero nor negative. `read` parses any quantity of its kind. An
-/// error names the fault and a valid form.
+/// Parses a quantity that is neither zero nor negative. `read` parses the quantity itself, for
+/// example [`duration`]. An error names the fault and a valid form.
 pub fn positive<T: Default + PartialEq>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
     if text.strip_prefix('-').is_some_and(|rest| read(rest).is_ok()) {
         return Err(format!("{text:?}: must be positive"));
@@ -239,18 +240,18 @@ fn nanoseconds_of(unit: &str) -> Option<u128> {
     })
 }
 
-/// Number of decimal places that are kept.
+/// Number of decimal places that a number keeps. Further digits are dropped.
 const DECIMAL_PLACES: usize = 18;
 const ONE: u128 = 1_000_000_000_000_000_000;
-/// Larger numbers exceed every quantity. Up to this number, the product with any factor fits into
-/// 128 bits.
+/// Maximum whole part of a number. Larger numbers exceed the maximum of every quantity, and up to
+/// this one the product with any factor fits into 128 bits.
 const MAX_WHOLE: u128 = 1 << 70;
 
 /// A number without sign and exponent.
 #[derive(Clone, Copy, Debug)]
 struct Decimal {
     whole: u128,
-    /// Number of units of 10^-18.
+    /// Fractional part, in units of 10^-18.
     fraction: u128,
 }
 
@@ -271,7 +272,8 @@ impl Decimal {
         Some(Self { whole: number(whole), fraction: number(fraction) })
     }
 
-    /// Returns the product if it is a whole number.
+    /// Returns the number times `factor` if the product is a whole number. For example, 0.5k is 512
+    /// bytes, but 0.3k is not a whole number of bytes.
     fn exactly(self, factor: u128) -> Option<u128> {
         (self.fraction * factor).is_multiple_of(ONE).then(|| self.about(factor))
     }
@@ -291,7 +293,7 @@ fn too_large(text: &str, max: impl std::fmt::Display) -> String {
     format!("{text:?} is too large; at most {max}")
 }
 
-/// Makes the refusal of an invalid quantity. The refusal says that the quantity is negative, or
+/// Returns the error for an invalid quantity. The error says that the quantity is negative, or
 /// shows the valid form that `form` returns, or otherwise says `what` is expected.
 fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> String {
     let rest = text.strip_prefix('-');
@@ -317,7 +319,7 @@ fn count_form(text: &str) -> Option<String> {
     })
 }
 
-/// Range of the numbers whose digits a refusal shows.
+/// Range of the numbers that an error message shows in digits instead of with an exponent.
 const SHOWN: RangeInclusive<f64> = 1e-9..=1e15;
 
 /// Returns the digits of a number that has an exponent (`1e6`) or commas between thousands

@@ -2,7 +2,7 @@
 /// visible.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// How several values are combined into one bar if there are more values than bars.
+/// Way in which several values become one bar, if there are more values than bars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     /// The mean, which suits rates.

@@ -4,17 +4,17 @@
 //! are wrapped between words first. Then whole columns are left out, in the order of `leave_out`.
 //! The file report.md and the run record have all columns.
 //!
-//! Cells may contain text of an untrusted server, which is made harmless here. The text gets no
-//! control characters, so that it cannot move the cursor, it cannot change the writing direction,
-//! and it stays on one line. In Markdown it is escaped, so that it cannot become markup, a link or
-//! HTML.
+//! Cells may contain text of an untrusted server, so this module makes all text harmless. It
+//! replaces control characters and direction marks, so that the text cannot move the cursor or
+//! change the writing direction, and stays on one line. In Markdown it also escapes the text, so
+//! that the text cannot become markup, a link or HTML.
 use super::numbers;
 use super::wrap::{clipped, display_width, longest_word, wrapped};
 use crate::printable::is_hidden;
 
 /// Number of blank columns between two columns of a table.
 const GAP: usize = 2;
-/// Sentences are wrapped down to this width before whole columns are left out.
+/// Width down to which sentences are wrapped before whole columns are left out.
 const WRAPPED_TEXT_WIDTH: usize = 24;
 /// Minimum width of a column of sentences or names, unless all its contents are narrower.
 const MIN_TEXT_WIDTH: usize = 8;
@@ -66,8 +66,8 @@ impl From<&str> for Cell {
     }
 }
 
-/// A column for other layouts. Each cell has its text, which may come from a peer, and its value if
-/// it is a number.
+/// A column for a layout that is not made here, such as an HTML table. Each cell has its text,
+/// which may come from a peer, and its value if it is a number.
 pub struct ColumnCells {
     pub title: &'static str,
     pub align: Align,
@@ -121,8 +121,8 @@ impl Table {
         self
     }
 
-    /// Removes a column whose cells are all equal, and returns their text. `None` if the cells
-    /// differ or if there are fewer than two rows.
+    /// Removes a column whose cells are all equal, and returns their text. Keeps the column and
+    /// returns `None` if the cells differ or if there are fewer than two rows.
     pub fn take_constant(&mut self, title: &str) -> Option<String> {
         let at = self.columns.iter().position(|(name, _)| *name == title)?;
         let (first, others) = self.rows.split_first()?;
@@ -175,7 +175,7 @@ impl Table {
         lines.join("\n")
     }
 
-    /// Returns the columns for other layouts, without the hidden columns.
+    /// Returns the columns for an HTML table, except the columns that [`Table::hide_zero`] hides.
     pub fn column_cells(&self) -> Vec<ColumnCells> {
         let contents = |column: Column| {
             let values = self.rows.iter().map(|row| row.get(column.at).and_then(Cell::value));
@@ -185,7 +185,7 @@ impl Table {
         self.texts(str::to_owned).into_iter().map(contents).collect()
     }
 
-    /// Returns the columns as text, without the hidden columns.
+    /// Returns the columns as text, except the columns that [`Table::hide_zero`] hides.
     fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
         let column = |(at, (title, align)): (usize, &(&'static str, Align))| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
@@ -219,7 +219,7 @@ impl Table {
         }
         shrink(columns, &|column| column.align == Align::Wrapped, MIN_TEXT_WIDTH);
         shrink(columns, &|column| column.align == Align::Left, MIN_TEXT_WIDTH);
-        // If that is not enough, the last columns are left out.
+        // If the table is still too wide, leave out columns from the end.
         while missing(columns) > 0 && columns.len() > 1 {
             columns.pop();
         }
@@ -240,7 +240,8 @@ impl Column {
         self.cells.iter().all(|text| text.is_empty() || text.chars().all(|character| "0.–".contains(character)))
     }
 
-    /// Returns the width of the longest word, if the word has an ordinary length.
+    /// Returns the width of the longest word of a wrapped column, to which the column can shrink
+    /// without breaking a word. Words that are wider than `WRAPPED_TEXT_WIDTH` do not count.
     fn longest_word(&self) -> usize {
         if self.align != Align::Wrapped {
             return 0;

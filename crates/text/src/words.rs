@@ -29,7 +29,8 @@ pub fn listed(words: &[String]) -> String {
     }
 }
 
-/// Minimum length of a known name for which two wrong letters are tolerated.
+/// Minimum length of a known name for which two wrong letters are tolerated. In a shorter name,
+/// they would make unrelated words similar, such as `foo` and `log`.
 const LONG_NAME: usize = 6;
 
 /// Returns true if `name` can be a misspelling of `known`: with one wrong letter for a short name

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Words that belong to the number before them.
+/// Units, which stay on the same line as the number before them.
 const UNITS: [&str; 18] = [
     "%", "B", "KiB", "MiB", "GiB", "TiB", "s", "ms", "µs", "min", "h", "msg/s", "MiB/s", "cores", "core", "messages",
     "message", "seconds",
@@ -44,7 +44,7 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
     if display_width(first) >= width {
         return wrapped(&format!("{first}{words}"), "", rest, width);
     }
-    // On such a narrow terminal, the words matter more than the prefix.
+    // If the terminal is too narrow for both, leave out the prefix, because the words matter more.
     let rest = if width < display_width(rest) + MIN_TEXT_WIDTH { "" } else { rest };
     let mut lines = Vec::new();
     let mut line = first.to_owned();
@@ -69,6 +69,8 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
             words.push_front(unit.to_owned());
             words.push_front(number.to_owned());
         } else {
+            // A wide character takes two columns, so a narrower part might be empty and the loop
+            // endless.
             let (head, tail) = split_at(&word, width.max(2));
             lines.push(head.to_owned());
             words.push_front(tail.to_owned());
@@ -84,7 +86,8 @@ pub fn longest_word(text: &str) -> usize {
     text.split(' ').map(display_width).max().unwrap_or(0)
 }
 
-/// Returns the words of a text. A number and its unit stay together.
+/// Returns the words of a text. A number and its unit count as one word, so that they are not
+/// separated.
 fn words_with_units(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {

@@ -3,62 +3,62 @@ use crate::verifier::is_marked_as_authority;
 use rustls::pki_types::UnixTime;
 use rustls::{CertificateError, Error, InvalidMessage};
 
-/// Largest number of a certificate's names that are reported. There may be hundreds.
+/// Maximum number of a certificate's names that a message lists. A certificate may have hundreds of them.
 const MAX_NAMES: usize = 3;
 const HOUR_SECONDS: u64 = 3600;
 const DAY_SECONDS: u64 = 24 * HOUR_SECONDS;
 
-/// Reasons why a handshake with a server failed that the user can remove. `server` is the name that was asked for.
+/// Reason why a handshake with a server failed, if the user can do something about it. `server` is the name that the
+/// client asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeFault {
-    /// No trusted certificate is the server's, or has signed it.
+    /// The server's certificate is neither trusted itself nor signed by a trusted certificate.
     #[error("the certificate of {server} is not trusted")]
     Untrusted {
-        /// The name asked for.
+        /// Name that the client asked for.
         server: String,
     },
-    /// The certificate is for other names, or for none.
+    /// The certificate is for other names, or for no name at all.
     #[error("the certificate {} for {server}", of_names(names))]
     OtherName {
-        /// The name asked for.
         server: String,
-        /// Names that it is for: printable, some of them.
+        /// Names that the certificate is for. Only the first three printable names, because the server chooses them.
         names: Vec<String>,
     },
     /// The certificate has expired.
     #[error("the certificate of {server} expired{since}")]
     Expired {
-        /// The name asked for.
         server: String,
-        /// ` 3 days ago`, or empty.
+        /// Text that follows "expired", such as ` 3 days ago`. It is empty if the time is not known.
         since: String,
     },
     /// The certificate is not valid yet.
     #[error("the certificate of {server} is not valid yet{until}")]
     NotYetValid {
-        /// The name asked for.
         server: String,
-        /// `, but in 3 days`, or empty.
+        /// Text that follows "not valid yet", such as `, but in 3 days`. It is empty if the time is not known.
         until: String,
     },
-    /// The answer is not TLS.
+    /// The server answered with something other than TLS.
     #[error("the server does not speak TLS on this port")]
     NotTls,
 }
 
-/// Options that remove a fault, as the user writes them.
+/// Options with which the user can remove a fault, as they are written on the command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Remedies {
-    /// Trusts more certificates: `--cacert FILE`.
+    /// Option that trusts more certificates, such as `--cacert FILE`.
     pub trust: &'static str,
-    /// Asks for another name, which stands in it as NAME: `--tls-name NAME`.
+    /// Option that asks for another name, such as `--tls-name NAME`. A name of the certificate replaces NAME in
+    /// messages.
     pub name: &'static str,
-    /// Accepts any certificate: `--insecure`.
+    /// Option that accepts any certificate, such as `--insecure`.
     pub insecure: &'static str,
 }
 
 impl HandshakeFault {
-    /// Returns the fault behind the error of a handshake with `server`, or `None` if the server is not at fault.
+    /// Returns the fault behind the error of a handshake with `server`. Returns `None` if the user cannot remove the
+    /// cause.
     pub fn of(error: &Error, server: &str) -> Option<Self> {
         let server = server.to_owned();
         if is_marked_as_authority(error) {
@@ -70,7 +70,7 @@ impl HandshakeFault {
             _ => return None,
         };
         Some(match certificate {
-            // Signed by an authority with the same name as a trusted certificate.
+            // The signature is bad if the authority has the name of a trusted certificate, but another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::Untrusted { server },
             CertificateError::NotValidForNameContext { presented, .. } => {
                 let names = presented.iter().filter_map(|name| plain_name(name)).take(MAX_NAMES).collect();
@@ -97,7 +97,7 @@ impl HandshakeFault {
                 format!("{self}: create one with subjectAltName={}:{server}, or {insecure}", kind_of(server))
             }
             Self::OtherName { names, .. } => {
-                // A pattern cannot be asked for.
+                // A client cannot ask for a pattern such as `*.example.com`.
                 let server_name = names.iter().find(|name| !name.contains('*')).map_or("NAME", String::as_str);
                 format!("{self}: {}", name.replace("NAME", server_name))
             }
@@ -115,8 +115,8 @@ fn of_names(names: &[String]) -> String {
     }
 }
 
-/// Returns the name in webpki's notation, `DnsName("mx.example")` or `IpAddress(127.0.0.1)`. It comes from the server,
-/// so a name that is not printable is left out.
+/// Extracts the name from webpki's notation, `DnsName("mx.example")` or `IpAddress(127.0.0.1)`. Returns `None` if the
+/// name is not printable, because it comes from the server and is shown to the user.
 fn plain_name(words: &str) -> Option<String> {
     let dns = words.strip_prefix("DnsName(\"").and_then(|rest| rest.strip_suffix("\")"));
     let address = || words.strip_prefix("IpAddress(").and_then(|rest| rest.strip_suffix(')'));

@@ -1,4 +1,4 @@
-//! Remembers what a server has shown, for a person who wants to see it.
+//! Records the certificates that a server has shown, so that a user can look at them.
 use crate::fault::HandshakeFault;
 use mailrun_lock::lock;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -6,7 +6,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use std::sync::{Arc, Mutex};
 
-/// Certificates that a server has shown, and why they are not trusted.
+/// Certificates that a server has shown, and the reason why they are not trusted, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownCertificates {
     /// The chain in DER form. The server's own certificate comes first. It is empty if the handshake
@@ -16,12 +16,14 @@ pub struct ShownCertificates {
     pub fault: Option<String>,
 }
 
-/// Verifies as `enforced` does, and remembers the certificates and what `judge` says about them.
-/// The two differ if any certificate is accepted, but the user wants to know which one it is.
+/// Verifies with `enforced`, and records the certificates and the verdict of `judge`. The two
+/// verifiers differ if the client accepts any certificate, but the user wants to know whether this
+/// one could be trusted.
 #[derive(Debug)]
 pub struct CertificateRecorder {
     enforced: Arc<dyn ServerCertVerifier>,
-    /// The error is the reason why nothing can be trusted.
+    /// Verifier whose verdict is recorded but has no effect. The error is the reason why nothing
+    /// can be trusted.
     judge: Result<Arc<dyn ServerCertVerifier>, String>,
     shown: Mutex<ShownCertificates>,
 }
@@ -31,7 +33,8 @@ impl CertificateRecorder {
         Self { enforced, judge, shown: Mutex::default() }
     }
 
-    /// Returns what the server has shown in the last handshake.
+    /// Returns the certificates of the last handshake. The chain is empty before the first
+    /// handshake.
     pub fn certificates(&self) -> ShownCertificates {
         lock(&self.shown).clone()
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// and validity period are checked in either case.
 ///
 /// # Errors
-/// If one of them cannot be read, or there is none.
+/// Fails if a certificate cannot be read, or if `trusted` is empty.
 pub fn servers_of(
     trusted: Vec<CertificateDer<'static>>,
     provider: &Arc<CryptoProvider>,
@@ -27,17 +27,17 @@ pub fn servers_of(
     Ok(Arc::new(TrustedServers { ordinary, roots, trusted, algorithms }))
 }
 
-/// Accepts any certificate and any name. The handshake's signatures are verified nevertheless: the server has proved
-/// that it has the key of its certificate.
+/// Accepts any certificate and any name. The signatures of the handshake are still verified, so the server proves that
+/// it has the key of its certificate.
 pub fn any_server(provider: &Arc<CryptoProvider>) -> Arc<dyn ServerCertVerifier> {
     Arc::new(AnyServer(provider.signature_verification_algorithms))
 }
 
 /// The ordinary verification, except that a trusted certificate may be the server's own.
 ///
-/// `openssl req -x509` marks its certificates as certificates of an authority (CA:TRUE), and webpki accepts none of
-/// these as a server's, whoever has signed it. A user who gives that very certificate means that server. Nobody else
-/// gains by it: the holder of a trusted key could sign any certificate for itself.
+/// `openssl req -x509` marks its certificates as certificates of an authority (CA:TRUE), and webpki refuses such a
+/// certificate as a server's, whoever has signed it. A user who trusts exactly this certificate means this server. The
+/// exception helps no attacker, because the holder of a trusted key could sign any certificate anyway.
 #[derive(Debug)]
 struct TrustedServers {
     ordinary: Arc<WebPkiServerVerifier>,
@@ -48,8 +48,9 @@ struct TrustedServers {
 }
 
 impl TrustedServers {
-    /// Returns true if the certificate is valid at `now`. webpki has no function for that, but it checks the dates
-    /// before the issuer and the signature. So an error about one of these means that the dates are valid.
+    /// Returns true if the certificate is valid at `now`. webpki has no function for this, but it checks the dates
+    /// before the issuer and the signature. So an error about the issuer or the signature means that the dates are
+    /// valid.
     fn is_in_date(&self, certificate: &ParsedCertificate<'_>, now: UnixTime) -> bool {
         let verified =
             verify_server_cert_signed_by_trust_anchor(certificate, &self.roots, &[], now, self.algorithms.all);
@@ -61,7 +62,7 @@ impl TrustedServers {
     }
 }
 
-/// Reports whether a certificate was refused because it is an authority's (CA:TRUE).
+/// Returns true if a certificate was refused because it is marked as an authority's (CA:TRUE).
 pub(crate) fn is_marked_as_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
     matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))

@@ -8,16 +8,16 @@ use crate::frame::{self, AMQP_HEADER, Attach, Layer, LinkRole, SASL_HEADER};
 use crate::sasl_client::{ClientLogin, LoginError, SaslClient};
 use thiserror::Error;
 
-/// Options of a client's connection.
+/// Options of a client's connection. The client tells most of them to the server in its open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionOptions {
     /// Container-id of this client (AMQP 1.0 §2.7.1).
     pub container: String,
-    /// Name of the host that we want to talk to.
+    /// Name of the host that we want to talk to (AMQP 1.0 §2.7.1).
     pub hostname: Option<String>,
     /// Maximum size of a frame that we accept, in bytes. At least 512.
     pub max_frame_size: u32,
-    /// Interval in which we want to hear something, in milliseconds.
+    /// Interval within which the peer must send a frame, in milliseconds. Even an empty frame counts.
     pub idle_timeout_ms: u32,
     /// Maximum size in bytes of a message on a link without a limit of its own. All incomplete
     /// messages together may take twice as much.
@@ -33,7 +33,7 @@ pub struct LinkRequest<'a> {
     pub role: LinkRole,
     /// Address of the node at the server, for example the name of a queue.
     pub address: &'a str,
-    /// Capabilities that the node must have.
+    /// Capabilities that we request of the node, such as `queue` or `durable`.
     pub capabilities: &'a [&'a str],
     /// Set if messages are sent settled, so that nobody waits for an outcome.
     pub settled: bool,
@@ -84,7 +84,7 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::ExpectHeader { authenticated: true };
     }
 
-    /// Begins a session.
+    /// Begins a session. Links can be attached to it before the peer has answered.
     ///
     /// # Errors
     /// Fails if the connection is not open, or if it has as many sessions as both sides allow.
@@ -206,7 +206,8 @@ impl<T> AmqpConnection<T> {
         write_end(self.output.tail(), id.0, None);
     }
 
-    /// Closes the connection. `Closed` follows when the peer has answered.
+    /// Closes the connection. `Closed` follows when the peer has answered. If the server's AMQP header has not arrived
+    /// yet, the connection ends at once, without an event.
     pub fn close(&mut self, error: Option<(&str, &str)>) {
         let is_answered = self.expects_performatives() && self.state != ConnectionState::CloseSent;
         if is_answered {

@@ -20,7 +20,7 @@ pub struct Violation {
 impl Violation {
     /// Condition of a message that is longer than its link allows.
     pub const MESSAGE_SIZE: &str = "amqp:link:message-size-exceeded";
-    /// Condition if the peer exceeds one of our own limits, such as the time for a handshake.
+    /// Condition for a peer that exceeds one of our own limits, such as the time for a handshake.
     pub const RESOURCE_LIMIT: &str = "amqp:resource-limit-exceeded";
 
     pub(super) fn new(condition: &'static str, description: &'static str) -> Self {
@@ -57,16 +57,16 @@ impl Violation {
 /// to the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConnectionError {
-    /// The peer's first bytes are not a header of AMQP 1.0.
+    /// The peer's first bytes are not a header of AMQP 1.0. They are kept to recognise the other protocol.
     #[error("not AMQP 1.0: the connection begins with {0:02x?}")]
     Header([u8; 8]),
     /// The peer skips SASL, which is required.
     #[error("the peer does not authenticate itself")]
     Unauthenticated,
-    /// The peer's login is wrong.
+    /// The peer logged in with a wrong user or password.
     #[error("user or password is wrong")]
     Refused,
-    /// The peer does not accept our login.
+    /// The peer did not accept our login, for the reason in the error.
     #[error("{0}")]
     Login(#[from] LoginError),
     /// The peer sends bytes that are not a frame.
@@ -95,7 +95,7 @@ impl ConnectionError {
 /// Part of a connection that can end on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Only a link.
+    /// Only the link itself, so the other links of its session continue.
     Link,
     /// A session and all of its links.
     Session,
@@ -116,16 +116,16 @@ pub enum EndError {
     /// The peer ended the link or the session, for this reason.
     #[error("{0}")]
     Peer(PeerError),
-    /// We ended it because the peer broke a rule.
+    /// We ended the link or the session because the peer broke a rule.
     #[error("{0}")]
     Violation(Violation),
 }
 
-/// An error in a frame, and what it ends.
+/// An error in a frame. The variant tells whether it ends a link, a session or the whole connection.
 #[derive(Debug)]
 pub(super) enum FrameError {
     Link(LinkId, Violation),
-    /// Ends our session with this number.
+    /// Ends the session that has this number on our side.
     Session(u16, Violation),
     Connection(ConnectionError),
 }

@@ -19,9 +19,9 @@ use std::time::Duration;
 /// If a trial is too short to measure the growth of its backlog, the source may leave this share of
 /// the due messages unsent.
 const MAX_UNSENT: f64 = 0.01;
-/// If the backlog did not grow, messages may have waited for a session for this share of the trial
-/// when the trial ended. The source stops at that moment, and these messages are no later than
-/// those that it sent last.
+/// Share of a trial for which messages may still be waiting for a session when the trial ends,
+/// provided that the backlog did not grow. Such messages do not count as due, because the source
+/// stops at that moment, and they are no later than the messages that it sent last.
 const MAX_WAIT: f64 = 0.1;
 /// Time after the load in which a backlog must be gone. For a shorter trial, the limit is the
 /// trial's duration.
@@ -34,11 +34,11 @@ pub(super) enum TrialSubject {
     Server,
 }
 
-/// Judges a trial by its record.
+/// Judges a trial by its record: measured, void, or a reason to end the search.
 ///
 /// # Errors
 ///
-/// If a goal is about a figure that the record does not have.
+/// Returns an error if a goal is about a figure that the record does not have.
 pub(super) fn judge_trial(
     record: &Record,
     goals: &[LossGoal],
@@ -88,7 +88,7 @@ pub(super) fn loss_reason(record: &Record) -> Option<(Cause, String)> {
     first_reason(record, |cause| losses.contains(&cause))
 }
 
-/// Returns the weightiest reason of the verdict whose cause is one of these.
+/// Returns the weightiest reason of the verdict whose cause `is_wanted` accepts.
 fn first_reason(record: &Record, is_wanted: impl Fn(Cause) -> bool) -> Option<(Cause, String)> {
     let verdict = &record.verdict;
     let found = verdict.causes.iter().zip(&verdict.reasons).find(|(cause, _)| is_wanted(**cause));
@@ -229,7 +229,8 @@ fn backlog_samples(record: &Record, rate: f64) -> Vec<BacklogSample> {
     samples
 }
 
-/// Seconds from the end of the load to the last delivery.
+/// Returns the seconds from the end of the load to the last delivery, or to the last acceptance if
+/// nobody observes deliveries.
 fn drain_s(record: &Record, duration_s: f64) -> f64 {
     let offered_s = record.offered_s.unwrap_or(duration_s);
     last_stage(record).map_or(0.0, |row| row.duration_s) - offered_s
@@ -248,7 +249,7 @@ fn is_drained(record: &Record, duration_s: f64) -> bool {
 pub(super) struct TrialOrder<'a> {
     pub(super) trial: SearchTrial,
     pub(super) name: &'a str,
-    /// Text for the progress line.
+    /// Name of the trial in the progress line, for example `trial 3, 1,000/s`.
     pub(super) title: String,
     pub(super) directory: &'a Path,
     /// Arrival pattern of trials with a rate. A trial without a rate runs flat out and ignores it.
@@ -259,19 +260,19 @@ pub(super) struct TrialOrder<'a> {
 
 /// Kind of bench that carries out the trials of a search, one after the other.
 pub(super) trait TrialSeries {
-    /// Runs a trial and returns its record.
+    /// Runs a trial and returns its record, by which the trial is then judged.
     ///
     /// # Errors
-    /// If the trial cannot run, or if its files cannot be written. The error is `Interrupted` if
-    /// the user interrupted the trial before it had a record.
+    /// Returns an error if the trial cannot run, or if its files cannot be written. The error is
+    /// `Interrupted` if the user interrupted the trial before it had a record.
     fn run(&mut self, order: TrialOrder<'_>) -> Result<Record>;
 
     fn subject(&self) -> TrialSubject;
 
-    /// Ends the series, and returns remarks on it for the report.
+    /// Ends the series, for example by stopping its relay, and returns remarks for the report.
     ///
     /// # Errors
-    /// If a relay that still runs does not stop.
+    /// Returns an error if a relay that still runs does not stop.
     fn finish(&mut self) -> Result<Vec<String>>;
 }
 

@@ -29,8 +29,8 @@ use mailrun_text::numbers::{latency, rate, seconds};
 use std::path::Path;
 use std::time::Instant;
 
-/// Maximum number of confirmations. If a confirmation does not hold, the search continues at lower
-/// rates and its new result is confirmed again.
+/// Maximum number of confirmations. If a load at or below the capacity misses a goal in a
+/// confirmation, the search continues at lower rates, and its new result is confirmed again.
 const MAX_CONFIRMATIONS: u64 = 3;
 
 /// Difference between the seeds of two trials. It is larger than the number of a source's workers,
@@ -42,7 +42,7 @@ const SEED_STEP: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// If the first trial cannot run, or if the directory cannot be written to.
+/// Returns an error if the first trial cannot run, or if the directory cannot be written to.
 pub fn search(options: &CapacityOptions) -> Result<(CapacityRun, Option<anyhow::Error>)> {
     let directory = RunDirectory::create(options.bench.out.as_deref(), &options.bench.name, jiff::Timestamp::now())?;
     let trials = MailTrials::new(options, directory.path());
@@ -56,7 +56,7 @@ pub fn search(options: &CapacityOptions) -> Result<(CapacityRun, Option<anyhow::
 ///
 /// # Errors
 ///
-/// If the first trial cannot run, or if the directory cannot be written to.
+/// Returns an error if the first trial cannot run, or if the directory cannot be written to.
 pub fn search_mades(options: &MadesCapacityOptions) -> Result<(CapacityRun, Option<anyhow::Error>)> {
     let directory = RunDirectory::create(options.bench.out.as_deref(), &options.bench.name, jiff::Timestamp::now())?;
     let trials = Box::new(MadesTrials::new(options));
@@ -166,8 +166,7 @@ impl<'a> CapacityRunner<'a> {
     /// nothing to report.
     fn carry_out(&mut self, trial: SearchTrial, name: &str, title: String) -> Result<Option<(CapacityTrial, Record)>> {
         let directory = self.directory.join(name);
-        // With random arrivals, each trial should have bursts of its own. It therefore gets its own
-        // seed.
+        // Give each trial its own seed, so that with random arrivals it has bursts of its own.
         let seed = self.course.seed.wrapping_add(self.carried_out.wrapping_mul(SEED_STEP));
         let order = TrialOrder {
             trial,
@@ -280,7 +279,7 @@ pub fn short_trials_remark(goal: &LossGoal, settings: &SearchSettings) -> Option
 ///
 /// # Errors
 ///
-/// If a file cannot be written.
+/// Returns an error if a file cannot be written.
 pub fn save(run: &CapacityRun, json: &str, text: &str) -> Result<()> {
     let page = mailrun_report::capacity_page(run);
     for (name, content) in [("capacity.json", json), ("capacity.txt", text), ("capacity.html", &page)] {
@@ -293,7 +292,7 @@ pub fn save(run: &CapacityRun, json: &str, text: &str) -> Result<()> {
 ///
 /// # Errors
 ///
-/// If a goal is about deliveries, and the bench has no sink behind the server.
+/// Returns an error if a goal is about deliveries, and the bench has no sink behind the server.
 pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
     let is_watched = !matches!(target, BenchTarget::Server { sink: None, .. });
     let unseen_goal = goals.iter().find(|goal| goal.expression().starts_with("delivered") && !is_watched);
@@ -312,7 +311,7 @@ pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Never in practice, because the expression is a valid threshold.
+/// Never fails in practice, because the expression is a valid threshold.
 pub fn default_goal(target: &BenchTarget) -> Result<LossGoal> {
     let stage = if matches!(target, BenchTarget::Server { sink: None, .. }) { "accepted" } else { "delivered" };
     within_a_minute(stage, RunProtocol::Smtp)
@@ -323,7 +322,7 @@ pub fn default_goal(target: &BenchTarget) -> Result<LossGoal> {
 ///
 /// # Errors
 ///
-/// Never in practice, because the expression is a valid threshold.
+/// Never fails in practice, because the expression is a valid threshold.
 pub fn default_mades_goal() -> Result<LossGoal> {
     within_a_minute("delivered", RunProtocol::Mades)
 }

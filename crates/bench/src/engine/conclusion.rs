@@ -22,7 +22,7 @@ pub(crate) struct Defects {
 }
 
 impl Defects {
-    /// Appends further defects to each list.
+    /// Appends the defects of `more` to each list.
     pub(crate) fn extend(&mut self, more: Self) {
         self.failed.extend(more.failed);
         self.invalid.extend(more.invalid);
@@ -40,7 +40,7 @@ pub struct Conclusion {
     /// Set if an invalid or inconclusive outcome must not count as a success, because targets or
     /// thresholds were asked for, or because mail was not delivered.
     pub is_strict: bool,
-    /// Set if the user stopped the scenario.
+    /// Set if the user stopped the scenario early.
     pub is_interrupted: bool,
 }
 

@@ -20,12 +20,12 @@ pub(crate) struct RatioColumn<M> {
 }
 
 impl<M> RatioColumn<M> {
-    /// Makes a column of values of which a higher one is better.
+    /// Makes a column for values that should be high, such as a rate.
     pub(crate) const fn higher(title: &'static str, value: fn(&M) -> Option<f64>) -> Self {
         Self { title, gain: Gain::Higher, value }
     }
 
-    /// Makes a column of values of which a lower one is better.
+    /// Makes a column for values that should be low, such as CPU time.
     pub(crate) const fn lower(title: &'static str, value: fn(&M) -> Option<f64>) -> Self {
         Self { title, gain: Gain::Lower, value }
     }

@@ -153,7 +153,7 @@ pub(crate) fn rounds_text(rounds: u32, figures: ShownFigures) -> String {
 pub(crate) struct ReportParts {
     pub(crate) title: String,
     pub(crate) tables: Vec<Table>,
-    /// Notes that the reader needs besides the tables.
+    /// Notes below the tables, which the reader needs to understand them.
     pub(crate) notes: Vec<String>,
     /// Reason for a PASS. The report puts the number of runs before it.
     pub(crate) pass: &'static str,
@@ -170,7 +170,7 @@ impl<C, M> ComparisonResults<C, M> {
         runs.filter_map(|(contestant, run)| Some((run, plain(&format!("{}: {}", contestant.name, run.fault()?)))))
     }
 
-    /// Makes the report. Below the tables, it lists the runs that went wrong and then the notes.
+    /// Makes the report. The runs that went wrong are listed below the tables, and then the notes.
     pub(crate) fn report(&self, parts: ReportParts) -> TextReport {
         let mut remarks: Vec<String> = self.faults().map(|(_, fault)| format!("NOT OK: {fault}")).collect();
         let mut defects = parts.wrong;

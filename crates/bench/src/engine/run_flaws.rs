@@ -60,7 +60,8 @@ impl RunFlaws {
         }
     }
 
-    /// Adds targets that were not met. The first that makes the run a failure is its fault.
+    /// Adds targets that were not met. If the run has no fault yet, the first target that makes it
+    /// a failure becomes its fault.
     pub(crate) fn add(&mut self, targets: Defects) {
         self.fault = self.fault.take().or_else(|| targets.failed.into_iter().next());
         self.missed.extend(targets.missed);
@@ -92,13 +93,13 @@ impl<C, M: BenchFigures> Contestant<C, M> {
 }
 
 impl<C, M: BenchFigures> ComparisonResults<C, M> {
-    /// Collects the flaws of all runs.
     pub(crate) fn defects(&self) -> Defects {
         named_defects(self.contestants.iter().flat_map(Contestant::flaws))
     }
 }
 
-/// Collects the remarks on the runs of these cases, as [`distinct_remarks`].
+/// Collects the remarks on the runs of these cases, and joins similar remarks as
+/// [`distinct_remarks`] does.
 pub(crate) fn run_remarks<'s, C: 's, M: BenchFigures + 's>(
     contestant: impl Iterator<Item = &'s Contestant<C, M>>,
 ) -> Vec<String> {

@@ -16,8 +16,8 @@ use mailrun_text::numbers::{count, octets, seconds};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-/// Limit of what a contestant may write to standard error. It is killed when it writes more,
-/// because the output fills a file on disk.
+/// Maximum number of bytes that a contestant may write to standard error. A contestant that writes
+/// more is killed, because the output fills a file on disk.
 const MAX_STDERR_BYTES: u64 = 64 << 20;
 /// A contestant is given up after this many failed runs without a valid run in between.
 const MAX_FAULTS_IN_A_ROW: usize = 3;
@@ -42,13 +42,13 @@ pub(crate) trait Comparison {
     type Case;
     type Measurement;
 
-    /// Name of a case in the progress display and in reports.
+    /// Returns the name of a case for the progress display and for reports.
     fn name(&self, case: &Self::Case) -> String;
 
-    /// Makes one run of a case. Returns `None` if the user stopped it.
+    /// Makes one run of a case, or returns `None` if the user stopped it.
     ///
     /// # Errors
-    /// If the contestant cannot start, fails or hangs.
+    /// Returns an error if the contestant cannot start, fails or hangs.
     fn run(&self, case: &Self::Case, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<Self::Measurement>>>;
 
     /// Returns the line of progress for the next run.
@@ -56,8 +56,8 @@ pub(crate) trait Comparison {
         LiveLine::of_runs(run.done, run.planned, &contestants[run.place].name, run.began)
     }
 
-    /// Reports whether more rounds would not change the result. The runner asks once, at the
-    /// budget's early look.
+    /// Reports whether the result is certain, so that more rounds would not change it. The runner
+    /// asks once, after the number of rounds in `RoundBudget::early_look`.
     fn is_decided(&self, _contestants: &[Contestant<Self::Case, Self::Measurement>]) -> bool {
         false
     }
@@ -74,7 +74,7 @@ pub(crate) struct RunPlan {
     pub(crate) live: LiveMode,
 }
 
-/// The rounds that a comparison may make, and what ends it early.
+/// Limits for the rounds of a comparison, and the conditions that end it early.
 #[derive(Clone, Debug)]
 pub(crate) struct RoundBudget {
     pub(crate) schedule: RoundSchedule,
@@ -88,9 +88,8 @@ pub(crate) struct RoundBudget {
 
 /// The run that comes next, for the line of progress.
 pub(crate) struct NextRun<'a> {
-    /// Index of the contestant.
     pub(crate) place: usize,
-    /// Number of runs that count and are done, and of all that are planned.
+    /// Number of runs that are done and count. `planned` is the number of all runs.
     done: usize,
     planned: usize,
     pub(crate) schedule: &'a RoundSchedule,
@@ -100,7 +99,7 @@ pub(crate) struct NextRun<'a> {
 
 #[derive(Clone, Debug)]
 pub(crate) enum ComparedRun<M> {
-    /// The run did all of its work.
+    /// The run did all of its work, so its figures count.
     Sound(M),
     /// The run finished, but some of its work was not done. The text says what is missing.
     Faulty(M, String),
@@ -120,7 +119,7 @@ impl<M> ComparedRun<M> {
         }
     }
 
-    /// Figures of a run that finished, whether or not it did all of its work.
+    /// Returns the figures of a run that finished, whether or not it did all of its work.
     pub(crate) fn measurement(&self) -> Option<&M> {
         match self {
             Self::Sound(measured) | Self::Faulty(measured, _) | Self::Undecided(measured, _) => Some(measured),
@@ -128,8 +127,8 @@ impl<M> ComparedRun<M> {
         }
     }
 
-    /// Figures of a run that did all of its work. Those of other runs do not count, because they
-    /// measure different work.
+    /// Returns the figures of a run that did all of its work. The figures of other runs do not
+    /// count, because those runs did different work.
     pub(crate) fn sound(&self) -> Option<&M> {
         match self {
             Self::Sound(measured) => Some(measured),
@@ -137,7 +136,7 @@ impl<M> ComparedRun<M> {
         }
     }
 
-    /// Reason why the run went wrong.
+    /// Returns the reason why the run went wrong, or `None` for a sound run.
     pub(crate) fn fault(&self) -> Option<&str> {
         match self {
             Self::Sound(_) => None,
@@ -153,7 +152,7 @@ pub(crate) struct Contestant<C, M> {
     pub(crate) name: String,
     /// One run for each round, in the order of the rounds.
     pub(crate) runs: Vec<ComparedRun<M>>,
-    /// Reason why the contestant was given up. It does not run any more.
+    /// Reason why the contestant was given up. It takes no part in later rounds.
     pub(crate) failure: Option<String>,
 }
 
@@ -162,7 +161,7 @@ impl<C, M> Contestant<C, M> {
         Self { case, name, runs: Vec::new(), failure: None }
     }
 
-    /// Figures of the runs that finished, whether or not they did all of their work.
+    /// Returns the figures of the runs that finished, whether or not they did all of their work.
     pub(crate) fn measurements(&self) -> impl Iterator<Item = &M> {
         self.runs.iter().filter_map(ComparedRun::measurement)
     }
@@ -192,8 +191,8 @@ impl RunTurn<'_> {
     /// runs.
     ///
     /// # Errors
-    /// If the contestant takes longer than `limit`, in which case the error includes `progress`, or
-    /// if `watch` fails.
+    /// Returns an error if the contestant takes longer than `limit`, in which case the error
+    /// includes `progress`, or if `watch` fails.
     pub(crate) fn await_exit(
         &mut self,
         contestant: &mut TimedChild,
@@ -233,13 +232,14 @@ pub(crate) struct RunTurns<'a> {
 }
 
 impl<'a> RunTurns<'a> {
-    /// `is_stopped` reports whether the user wants no more runs.
+    /// Starts the clock of the comparison and shows its progress as `live` says. `is_stopped`
+    /// reports whether the user wants no more runs.
     pub(crate) fn new(live: LiveMode, is_stopped: &'a dyn Fn() -> bool) -> Self {
         let display = LiveDisplay::on_stderr(live, NonTerminalOutput::Lines);
         Self { display, is_stopped, began: Instant::now() }
     }
 
-    /// Begins the next run. `line` is its line of progress.
+    /// Begins the next run and shows `line` as its progress.
     pub(crate) fn next(&mut self, line: LiveLine) -> RunTurn<'_> {
         let display = &mut self.display;
         RunTurn { case: 0, round: 0, title: String::new(), line, display, is_stopped: self.is_stopped }
@@ -278,7 +278,8 @@ pub(crate) fn run_all<C: Comparison>(
 }
 
 /// Runs the contestants round by round, until the budget is used up, the user stops, or fewer than
-/// two contestants are left of a comparison that gives up contestants. Returns how it went.
+/// two contestants are left of a comparison that gives up contestants. Returns the number of rounds
+/// and what was wrong with invalid ones.
 pub(crate) fn run_rounds<C: Comparison>(
     comparison: &C,
     contestants: &mut [Contestant<C::Case, C::Measurement>],
@@ -313,7 +314,7 @@ pub(crate) fn run_rounds<C: Comparison>(
 struct Rounds<'r, 't, C: Comparison> {
     comparison: &'r C,
     contestants: &'r mut [Contestant<C::Case, C::Measurement>],
-    /// Failed runs of each contestant since its last valid run.
+    /// Number of failed runs of each contestant since its last valid run.
     faults_in_a_row: Vec<usize>,
     schedule: RoundSchedule,
     repeats_faulty: bool,
@@ -365,7 +366,7 @@ impl<C: Comparison> Rounds<'_, '_, C> {
             if let Some(fault) = run.fault().filter(|_| self.repeats_faulty) {
                 self.faults_in_a_row[place] += 1;
                 let contestant = &mut self.contestants[place];
-                // A program that is missing or hangs would only do so again.
+                // Give up at once a program that is missing or hangs, because it would do so again.
                 if matches!(run, ComparedRun::Failed(_)) || self.faults_in_a_row[place] >= MAX_FAULTS_IN_A_ROW {
                     contestant.failure = Some(fault.to_owned());
                 }
@@ -379,8 +380,7 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         Some(stolen.map_or(Ok(()), |share| Err(reason(share))))
     }
 
-    /// Makes one run. `in_round` is the number of runs that the round has already. Returns `None` if
-    /// the user stopped the run.
+    /// Makes one run of a round that already has `in_round` runs. Returns `None` if the user stopped the run.
     fn run(&mut self, place: usize, plan: &RoundPlan, in_round: usize) -> Option<ComparedRun<C::Measurement>> {
         let kept: usize = self.contestants.iter().map(|contestant| contestant.runs.len()).sum();
         let Contestant { case, name, runs, .. } = &self.contestants[place];
@@ -408,7 +408,7 @@ mod tests {
         RunPlan { compared, rounds, order, live: LiveMode::Off }
     }
 
-    /// Comparison whose contestants are letters. It writes down the runs that are made.
+    /// Comparison whose contestants are letters, and which writes down the runs that are made.
     #[derive(Default)]
     struct LetterComparison {
         runs: RefCell<Vec<String>>,
@@ -457,7 +457,8 @@ mod tests {
         assert_eq!(results.contestants[0].name, "contestant x");
     }
 
-    /// Runs these letters in rounds of which only valid ones count. Returns them and the course.
+    /// Runs these letters in rounds of which only valid ones count. Returns the contestants and the
+    /// course.
     fn repeated(
         letters: &str,
         rounds: usize,
@@ -482,9 +483,10 @@ mod tests {
         let none = String::new;
         for (letters, time_s, stopped_in, expected, course) in [
             ("ab", 600, None, [(4, none()), (4, none())], (4, 0, false)),
-            // One that cannot run is given up at once, and nobody is left to compare with.
+            // A contestant that cannot run is given up at once, and the other one has nobody left
+            // to be compared with.
             ("ax", 600, None, [(0, none()), (0, "out of luck".to_owned())], (0, 1, false)),
-            // One that loses mail may do better, and has three tries.
+            // A contestant that loses mail may do better the next time, so it has three tries.
             ("al", 600, None, [(0, none()), (0, "lost 1".to_owned())], (0, 3, false)),
             // The first block is two rounds of two runs, so the sixth run completes the first round.
             ("ab", 600, Some(8), [(1, none()), (1, none())], (1, 0, false)),

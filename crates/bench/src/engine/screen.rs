@@ -17,7 +17,7 @@ const MAX_LINES: usize = 23;
 /// Maximum width of sentences on a terminal, in columns.
 const SENTENCE_WIDTH: usize = 100;
 
-/// Priority of a part. The parts with the lowest priority are left out first.
+/// Priority of a part of the report. Parts with the lowest priority are left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TablePriority {
     Remark(Reverse<usize>),

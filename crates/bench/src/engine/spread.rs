@@ -62,7 +62,8 @@ impl<C, M> Contestant<C, M> {
         MedianRange::of(self.pairs(base).filter_map(|(run, base)| Some(value(run)? / value(base)?)))
     }
 
-    /// Returns the runs of both in each round in which both did all of their work.
+    /// Returns the figures of this contestant and of `base` for each round in which both did all of
+    /// their work.
     pub(super) fn pairs<'s>(&'s self, base: &'s Self) -> impl Iterator<Item = (&'s M, &'s M)> {
         self.runs.iter().zip(&base.runs).filter_map(|(run, base)| Some((run.sound()?, base.sound()?)))
     }

@@ -21,7 +21,7 @@ pub struct TextReport {
 }
 
 impl TextReport {
-    /// Makes a report. A description of the host is added to the title.
+    /// Makes a report, whose title gets a description of the host.
     pub(crate) fn new(title: &str, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
         let title = plain(&format!("{title} · {}", host_description()));
         let mut report = Self { title, tables, remarks, text: String::new(), conclusion, file: None };

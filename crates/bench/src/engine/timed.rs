@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 use wait4::Wait4;
 
 /// Limits of the interval between two samples of a child's memory. The interval is a tenth of the
-/// child's age, so that a short run is sampled, too, and a long one is not disturbed.
+/// child's age, so that even a short run is sampled and a long one is not disturbed.
 const SAMPLE_INTERVAL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
-/// Number of bytes at the end of a child's standard error in which a failure's reason is looked
-/// for.
+/// Number of bytes at the end of a child's standard error that are searched for the reason of a
+/// failure.
 const MAX_STDERR_BYTES: u64 = 4096;
-/// Times that a child which stops processes of its own has after the first SIGTERM, with which it
-/// still waits for its messages, and after the second, with which it waits for nothing.
+/// Times that a child has to stop its own processes. After the first SIGTERM it still waits for its
+/// messages, and after the second it waits for nothing.
 const OWN_PROCESSES_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -39,9 +39,9 @@ pub(crate) struct Costs {
     /// Seconds from the start of the process to its end.
     pub(crate) elapsed_s: f64,
     pub(crate) max_rss_bytes: Option<u64>,
-    /// Page faults, minor and major.
+    /// Sum of minor and major page faults.
     pub(crate) faults: Option<u64>,
-    /// Bytes read from storage and written to it.
+    /// Sum of the bytes that were read from storage and written to storage.
     pub(crate) storage_bytes: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ impl Costs {
 }
 
 /// A child process in a process group of its own, so that Ctrl-C at the terminal does not reach it.
-/// It is killed on drop.
+/// The child is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct TimedChild {
     child: Child,
@@ -69,8 +69,8 @@ pub(crate) struct TimedChild {
 }
 
 impl TimedChild {
-    /// Starts the child. Its standard output goes where `command` says. Its standard error goes to
-    /// a temporary file.
+    /// Starts the child. Its standard output goes where `command` says, and its standard error to a
+    /// temporary file.
     pub(crate) fn start(mut command: Command) -> Result<Self> {
         let stderr = tempfile::tempfile().context("cannot create a temporary file")?;
         command.stdin(Stdio::null()).stderr(stderr.try_clone()?).process_group(0);
@@ -101,7 +101,7 @@ impl TimedChild {
         self
     }
 
-    /// Waits for the child to exit, but at most 10 ms. Returns whether it has exited.
+    /// Waits up to 10 ms for the child to exit, and returns whether it has.
     pub(crate) fn poll_exit(&mut self) -> Result<bool> {
         let [min, max] = SAMPLE_INTERVAL_LIMITS;
         let wait = (self.age() / 10).clamp(min, max);
@@ -119,10 +119,11 @@ impl TimedChild {
     }
 
     /// Starts one of our own programs, which writes its events into the file `output`, and waits
-    /// until the program is ready. `look` recognises the event that says so.
+    /// until the program is ready. `look` recognises the event that reports this.
     ///
     /// # Errors
-    /// If the program cannot be started, exits first, or is not ready within `limit`.
+    /// Returns an error if the program cannot be started, exits first, or is not ready within
+    /// `limit`.
     pub(crate) fn start_reporting<T>(
         mut command: Command,
         output: &Path,
@@ -143,7 +144,7 @@ impl TimedChild {
     /// Waits until `look` finds a sign that the child is ready.
     ///
     /// # Errors
-    /// If the child exits first, or is not ready within `limit`.
+    /// Returns an error if the child exits first, or is not ready within `limit`.
     pub(crate) fn await_ready<T>(
         &mut self,
         name: &str,
@@ -162,7 +163,8 @@ impl TimedChild {
         }
     }
 
-    /// Fails if the child has exited.
+    /// Returns an error if the child has exited. The error quotes the last line of its standard
+    /// error.
     pub(crate) fn ensure_running(&mut self, name: &str) -> Result<()> {
         if self.poll_exit()? {
             bail!("{name} ended during the run: {}", self.last_words());
@@ -192,8 +194,7 @@ impl TimedChild {
         kill(&self.child);
     }
 
-    /// Waits for the child to exit, but at most until `limit` has passed. Returns whether it has
-    /// exited.
+    /// Waits up to `limit` for the child to exit, and returns whether it has.
     fn await_exit(&mut self, limit: Duration) -> bool {
         let began = Instant::now();
         loop {
@@ -224,7 +225,8 @@ impl TimedChild {
 
     /// Waits until the child has exited, and returns its costs.
     pub(crate) fn reap(&mut self) -> Result<(ExitStatus, Costs)> {
-        // An ended process shows these until somebody has waited for it.
+        // Wait without reaping the child, because `/proc` shows its page faults and bytes only
+        // until it is reaped.
         let _ = waitid(WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         let faults = ProcessStat::of(self.child.id()).map(|stat| stat.faults);
         let storage_bytes = proc_stat::storage_bytes(self.child.id()).map(|(read, written)| read + written);
@@ -316,7 +318,7 @@ mod tests {
 
     #[test]
     fn peak_memory_is_the_childs_own() {
-        // A shell uses less memory than this test's process. A string of 64 MB needs more.
+        // A shell uses less memory than this test's process, but a string of 64 MB needs more.
         let (_, small) = wait(&mut shell("sleep 0.1"));
         let small = small.max_rss_bytes.unwrap();
         assert!((100_000..20 << 20).contains(&small), "{small}");

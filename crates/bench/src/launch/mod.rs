@@ -62,7 +62,7 @@ pub(crate) fn prepare(
             launch_server(recipe, recipe.prepare(&places)?, &places, directory)
         }
         Relay::Command(RelayCommand { words, .. }) => {
-            // The directory will hold mail, so that only its owner may read it.
+            // The directory will hold mail, so only its owner may read it.
             let result = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
             result.with_context(|| format!("cannot create {}", spool.display()))?;
             let listen = free_port()?;
@@ -106,10 +106,10 @@ fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &
     words.iter().map(fill).collect()
 }
 
-/// Checks before anything is started that the relay can run on this host.
+/// Checks that the relay can run on this host. The caller does this before anything is started.
 ///
 /// # Errors
-/// If the relay cannot run here. The error says what to do.
+/// Returns an error that says what to do if the relay cannot run here.
 pub(crate) fn check(relay: &Relay) -> Result<()> {
     match relay {
         Relay::Recipe(recipe) => recipe.check_host(&own_program()?),

@@ -12,7 +12,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct RelayLaunch {
     pub(crate) command: PartyCommand,
     pub(crate) ready_signal: ReadySignal,
-    /// Time in which the relay must be ready.
+    /// Time in which the relay must be ready, after which its start has failed.
     pub(crate) ready_within: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Counts the system calls of a relay with strace(1). Strace slows the relay down, so that the
-//! calls are counted in separate short runs.
+//! Counts the system calls of a relay with strace(1). Strace slows the relay down, so the calls are
+//! counted in separate short runs.
 //!
 //! One run has a single message and the other has many. The difference between their counts is what
 //! the messages cost, without the cost of starting and stopping the relay.
@@ -10,10 +10,10 @@ use mailrun_measurement::record::Role;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// System calls that wait until something is on disk.
+/// System calls that wait until data is on disk.
 const SYNCS: [&str; 6] = ["fsync", "fdatasync", "msync", "sync", "syncfs", "sync_file_range"];
 
-/// Numbers of system calls. `syncs` counts those that wait until something is on disk.
+/// Numbers of system calls: all of them, and those that wait until data is on disk (`syncs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SyscallCounts {
     pub(crate) all: u64,
@@ -42,7 +42,7 @@ fn counts_file(directory: &RunDirectory) -> PathBuf {
 /// Reads the counts of a run from its directory.
 ///
 /// # Errors
-/// If strace has written no file, or has counted nothing.
+/// Returns an error if strace has written no file, or has counted nothing.
 pub(crate) fn read(run: &Path) -> Result<SyscallCounts> {
     let path = run.join("relay.strace");
     let text = fs::read_to_string(&path).with_context(|| format!("strace wrote no {}", path.display()))?;

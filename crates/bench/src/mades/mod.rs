@@ -1,6 +1,6 @@
 //! `mailrun bench mades` runs two processes: a stand-in for an ECP endpoint pair, and the MADES
-//! bench, which measures it. Afterwards, it compares what the stand-in says it did with what the
-//! MADES bench saw.
+//! bench, which measures it. Afterwards, it compares the stand-in's own account of its work with
+//! the observations of the MADES bench.
 //!
 //! ```text
 //! mailrun mades-endpoint --embedded ── ready ─→ mailrun mades ── exited ─→ stop the endpoint
@@ -54,7 +54,8 @@ pub struct MadesBenchOutcome {
 ///
 /// # Errors
 ///
-/// If a process does not start, if the directory cannot be created, or if the user wants no report.
+/// Returns an error if a process does not start, if the directory cannot be created, or if the user
+/// wants no report.
 pub fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
     let program = own_program()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
@@ -101,7 +102,7 @@ fn run_parties(
     };
     record.command.clone_from(&options.command);
     record.host = host::facts(Some(directory.path()));
-    // The MADES bench has watched the host while it offered load.
+    // The MADES bench has watched the host while it offered load. Use its figures for that time.
     let of_load = record.surroundings.take().unwrap_or_default();
     record.surroundings = Some(Surroundings {
         load_processor_s: of_load.load_processor_s,
@@ -155,8 +156,8 @@ fn start_target(
     Ok((url.clone(), PartyOptions::default().flag("no-preflight", true).with("broker", url)))
 }
 
-/// Compares the record with what the stand-in says it did. If the stand-in died, there is nothing
-/// to compare with, and the verdict gets its death instead.
+/// Compares the record with the stand-in's own account of its work. If the stand-in died, there is
+/// nothing to compare with, and the verdict gets its death instead.
 fn hold_against_truth(
     record: &mut Record,
     death: Option<&Death>,
@@ -173,13 +174,13 @@ fn hold_against_truth(
     Ok(())
 }
 
-/// Puts the endpoint's death into the verdict, because nobody can check any more what the endpoint
-/// did before.
+/// Puts the endpoint's death into the verdict. Without the endpoint's account of its work, the
+/// record cannot be checked.
 fn record_death(record: &mut Record, death: &Death) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
-    // Drop what the MADES bench says about lost connections and about being asked to stop, because
-    // the death of the endpoint caused both.
+    // Drop the reasons for lost connections and for the request to stop, because the death of the
+    // endpoint caused both.
     let is_other = |reason: &Reason| !matches!(reason.cause, Cause::ServerGone | Cause::Interrupted);
     let others = judge::take_reasons(verdict).filter(is_other);
     let closed = verdict.closed;
@@ -211,8 +212,8 @@ fn endpoint_party(options: &MadesBenchOptions) -> Party {
     }
 }
 
-/// Makes the record. `progress` is the last that the MADES bench reported, and `url` is that of the
-/// broker.
+/// Makes the record of a run whose MADES bench died without leaving one. `progress` is the bench's
+/// last report, and `url` is the URL of the broker.
 pub(crate) fn record(
     options: &MadesBenchOptions,
     url: &str,

@@ -1,4 +1,4 @@
-//! Options of a bench of MADES.
+//! Options of `mailrun bench mades`.
 use mailrun_measurement::record::{Mades, Workload};
 use mailrun_measurement::threshold::Threshold;
 use mailrun_process::live::LiveMode;
@@ -9,21 +9,21 @@ use std::path::PathBuf;
 pub struct MadesBenchOptions {
     /// Name of the run, as the user gave it.
     pub name: String,
-    /// Run directory. `None` creates a new one under `mailrun-results/`.
+    /// Run directory, or `None` for a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
     pub target: MadesTarget,
-    /// Plan for the stand-in, in TOML.
+    /// Plan in TOML that tells the stand-in how to behave, including its faults.
     pub plan: String,
     /// Faults that the plan injects, as the report describes them.
     pub faults: Vec<String>,
-    /// More options for the stand-in.
+    /// Further options for the stand-in, in addition to those that the bench sets itself.
     pub endpoint_options: PartyOptions,
-    /// Options for `mailrun mades`, except those that say where it sends and where it writes.
+    /// Options for `mailrun mades`, except for its target and its output files.
     pub bench_options: PartyOptions,
     /// The load in the form of a record. It goes into the record if the MADES bench dies without
     /// leaving one.
     pub workload: Workload,
-    /// Facts that only records of MADES have, for a record that is made in the same case.
+    /// Facts that only records of MADES have. They are used in the same case as `workload`.
     pub mades: Mades,
     pub thresholds: Vec<Threshold>,
     pub live: LiveMode,
@@ -35,7 +35,7 @@ pub struct MadesBenchOptions {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MadesTarget {
-    /// A stand-in that the bench starts.
+    /// A stand-in for an endpoint pair, which the bench starts.
     StandIn,
     /// An endpoint that is already running.
     Running {

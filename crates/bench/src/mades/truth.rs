@@ -26,8 +26,8 @@ const FAULT_CAUSES: [Cause; 7] = [
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StandInTotals {
-    /// Messages that were in the outbox when the stand-in stopped. Those that were on their way are
-    /// in `unfinished`.
+    /// Messages that were still in the outbox when the stand-in stopped. Messages that were on
+    /// their way are counted by `unfinished`.
     waiting: u64,
     unfinished: u64,
     consumed: u64,
@@ -96,8 +96,8 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     }
     if is_whole && is_true && !faults.is_empty() {
         let ordered = format!("As ordered ({}): all counts of the bench and the stand-in agree.", faults.join(", "));
-        // Faults that the user ordered excuse the losses that they cause. But where the user has set a
-        // threshold, for example for lost messages, the threshold decides.
+        // Faults that the user ordered excuse the losses that they cause. But if the user has set a threshold, for
+        // example for lost messages, the threshold decides.
         let threshold_causes: Vec<Cause> =
             Fate::ALL.into_iter().filter(|fate| has_threshold(record, *fate)).map(Fate::cause).collect();
         let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !threshold_causes.contains(cause)).collect();
@@ -123,7 +123,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
         ("taken from the outbox", totals.consumed, ledger.accepted.unwrap_or_default()),
         ("refused", totals.refused, troubles("error reply")),
         ("failed", totals.failed - silent, troubles("FAILED")),
-        // The counts are compared only if nothing is left in the outbox, so none of these waits.
+        // The counts are compared only if nothing is left in the outbox, so none of the messages is
+        // still waiting there.
         ("lost", lost, ledger.lost.unwrap_or_default() + ledger.queued.unwrap_or_default()),
         ("not replied to", unanswered, stage(Stage::Replied).missing),
     ];
@@ -180,7 +181,8 @@ fn times(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesTim
     };
     let row = |stage: &StageRow| {
         let done_ms = Some(by_stage(stage.name)?);
-        // The stand-in times only messages that came.
+        // The stand-in times only messages that arrived, so compare its times with the histogram,
+        // which has only these.
         let seen_ms = stage.histogram.as_deref().and_then(Latencies::decode).and_then(|times| times.summary());
         Some(MadesTimes { stage: stage.name.name().to_owned(), done_ms, seen_ms: seen_ms.or(stage.latency_ms) })
     };

@@ -118,7 +118,7 @@ fn sink_option(cost: Option<MessageCost>) -> PartyOptions {
     if cost == Some(MessageCost::SmallReads) { none.with("fault", "read at most 4k") } else { none }
 }
 
-/// Explains a cost. The remarks below the table contain the text.
+/// Explains a cost, for the remarks below the table.
 fn meaning(cost: MessageCost) -> &'static str {
     match cost {
         MessageCost::Chunking => {
@@ -173,7 +173,7 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
         compared: 1 + options.costs.len(),
         rounds: options.rounds,
         order: options.order,
-        // Each run is a bench that shows its own progress.
+        // Each run is a bench that shows its own progress, so the runner shows none.
         live: LiveMode::Off,
     };
     let comparison = LargeMessageComparison { options, runs };

@@ -45,7 +45,8 @@ impl ProfileMeasurement {
         let Some((row, accept)) = row.and_then(|row| Some((row, row.latency_ms?))) else {
             bail!("{}", silence(record))
         };
-        // A few large messages have no rate, but the time that they took.
+        // A record has no rate for fewer than 20 messages. Compute the rate of a few large ones
+        // from the time that they took.
         let rate_per_s = row.rate_per_s.unwrap_or(row.count as f64 / row.duration_s);
         let quit = record.phases.iter().find(|phase| phase.name == Phase::Quit);
         Ok(Self {
@@ -82,7 +83,7 @@ impl ProfileMeasurement {
     }
 }
 
-/// Explains why a run has no figures.
+/// Explains why a run has no figures, for example because its warm-up took all messages.
 fn silence(record: &Record) -> String {
     match (record.errors.first(), record.ledger.accepted.unwrap_or_default()) {
         (Some(error), 0) => format!("no message was accepted; first error: {} {}", error.code, error.text),

@@ -31,7 +31,7 @@ pub struct ProfileOptions {
     /// Initial part of a run whose messages are not measured.
     pub warm_up: Duration,
     pub sessions: u32,
-    /// Messages per connection. `None` means no limit.
+    /// Maximum number of messages per connection, or `None` for no limit.
     pub reuse: Option<u64>,
     pub pipelining: Pipelining,
     pub rounds: u32,
@@ -61,7 +61,7 @@ pub fn run(options: &ProfileOptions) -> Result<TextReport> {
         BodyLines::GUIDE.write_message(&file, body_bytes)?;
         cases.push(ProfileCase { body_bytes, file });
     }
-    // Each run is a bench that shows its own progress.
+    // Each run is a bench that shows its own progress, so the runner shows none.
     let plan = RunPlan { compared: cases.len(), rounds: options.rounds, order: options.order, live: LiveMode::Off };
     let comparison = ProfileComparison { options, runs };
     let results = engine::run_all(&comparison, cases, plan, &|| comparison.runs.is_stopped());
@@ -118,8 +118,8 @@ fn report(results: &ProfileResults, options: &ProfileOptions) -> TextReport {
     })
 }
 
-/// For example `kotlin-profile: 1,600 messages per run over 8 sessions to mailrun's sink, a new
-/// connection per message; medians …`.
+/// Makes the title, for example `kotlin-profile: 1,600 messages per run over 8 sessions to
+/// mailrun's sink, a new connection per message; medians …`.
 fn title(options: &ProfileOptions) -> String {
     let messages = options.messages.map(|messages| counted(messages, "message"));
     let duration = options.duration.map(|duration| seconds(duration.as_secs_f64()));

@@ -34,14 +34,14 @@ impl ProfiledServer {
 }
 
 pub(super) struct ProfileLoad<'l> {
-    /// Name of the run's directory.
+    /// Name of the run's directory within the scenario's directory.
     pub(super) place: String,
     pub(super) file: &'l Path,
     pub(super) shape: LoadShape,
     pub(super) workload: Workload,
     /// Options that are added to the options of the bench's source.
     pub(super) source_options: PartyOptions,
-    /// Options that are added to those of the bench's sink.
+    /// Options that are added to the options of the bench's sink.
     pub(super) sink_options: PartyOptions,
 }
 
@@ -78,7 +78,7 @@ impl ProfileRuns {
         self.scenario.save(report)
     }
 
-    /// Makes one run with Python's smtplib as the client. Returns `None` if the user ended the run.
+    /// Makes one run with Python's smtplib as the client, or returns `None` if the user ended it.
     pub(super) fn run_smtplib(
         &self,
         smtplib: Smtplib,
@@ -92,7 +92,7 @@ impl ProfileRuns {
         measured.map(|measured| self.scenario.compared(turn, measured, description)).transpose()
     }
 
-    /// Makes one run with mailrun's source. Returns `None` if the user ended the run.
+    /// Makes one run with mailrun's source, or returns `None` if the user ended it.
     pub(super) fn run(
         &self,
         load: ProfileLoad<'_>,

@@ -1,5 +1,5 @@
-//! Python's smtplib as the client of large messages, in place of mailrun's source. It is there for
-//! comparison because smtplib's speed is what others have published.
+//! Python's smtplib as the client of large messages, in place of mailrun's source. It serves as a
+//! comparison, because others have published figures of smtplib.
 use super::measurement::ProfileMeasurement;
 use crate::engine::{RunTurn, TimedChild, miscount};
 use crate::plan::BenchTarget;
@@ -46,9 +46,9 @@ impl ComparedProgram for Python {
 /// How smtplib treats lines that begin with a dot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Smtplib {
-    /// It searches for them and doubles the dot (RFC 5321 §4.5.2).
+    /// Smtplib searches for such lines and doubles the dot (RFC 5321 §4.5.2).
     Original,
-    /// It sends the message as it is. The message must have no such line.
+    /// Smtplib sends the message as it is. No line of the message may begin with a dot.
     Unquoted,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn missing(target: &BenchTarget) -> Option<&'static str> {
 }
 
 impl SmtplibRun<'_> {
-    /// Makes the run. Returns `None` if the user ended it.
+    /// Makes the run, or returns `None` if the user ended it.
     ///
     /// # Errors
     /// Returns an error if the sink or Python could not be started, or if one of them failed.

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use toml::Spanned;
 
-/// Built-in recipes. Their files are in `crates/bench/recipes`.
+/// Built-in recipes, from the files in `crates/bench/recipes`.
 const BUILT_IN: &[(&str, &str)] = &[
     ("chasquid", include_str!("../../recipes/chasquid.toml")),
     ("courier", include_str!("../../recipes/courier.toml")),
@@ -31,9 +31,9 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("sendmail", include_str!("../../recipes/sendmail.toml")),
 ];
 
-/// A recipe must use at least one placeholder of `LISTEN`, for the address to listen on, and at
-/// least one of `TO`, for the next hop. If the server delivers to mailboxes, at least one of `READ`
-/// replaces the latter, for the address at which the mailboxes can be read.
+/// Placeholders of which a recipe must use at least one. `LISTEN` is the address to listen on, and
+/// `TO` the next hop. A server that delivers to mailboxes has no next hop, so its recipe must use
+/// `READ` instead, the address at which the mailboxes can be read.
 const LISTEN: [&str; 2] = ["{listen}", "{listen_port}"];
 const TO: [&str; 2] = ["{to}", "{to_port}"];
 const READ: [&str; 2] = ["{read}", "{read_port}"];
@@ -67,7 +67,7 @@ pub(super) struct RecipeKeys {
     /// Values for `{variant}`. The user chooses one with `NAME:VARIANT`; the first is the default.
     #[serde(default)]
     variants: Vec<String>,
-    /// What is different in a variant.
+    /// Changes that a variant makes, by the name of the variant.
     #[serde(default, rename = "variant")]
     of_variant: BTreeMap<String, VariantKeys>,
     /// Programs that must be installed in addition to those that the commands start.
@@ -92,7 +92,7 @@ pub(super) struct RecipeKeys {
     /// Commands that are run one after another before the server is started.
     #[serde(default = "nowhere")]
     pub(super) prepare: Spanned<Vec<Vec<String>>>,
-    /// Starts the server. The server must stay in the foreground and exit at SIGTERM.
+    /// Command that starts the server. The server must stay in the foreground and exit at SIGTERM.
     pub(super) command: Spanned<Vec<String>>,
     #[serde(default)]
     pub(super) environment: BTreeMap<String, String>,
@@ -108,21 +108,22 @@ pub(super) struct RecipeKeys {
     pub(super) files: Vec<FileKeys>,
 }
 
-/// What a variant changes in its recipe.
+/// Changes that a variant makes to its recipe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct VariantKeys {
     title: Option<String>,
-    /// Programs that must be installed in addition to those of the recipe.
+    /// Programs that must be installed in addition to the recipe's own.
     #[serde(default)]
     programs: Vec<String>,
     install: Option<String>,
-    /// Commands that are run after those of the recipe.
+    /// Commands that are run after the recipe's own `prepare` commands.
     #[serde(default)]
     prepare: Vec<Vec<String>>,
-    /// Starts the server in place of the recipe's command.
+    /// Command that starts the server in place of the recipe's own.
     command: Option<Spanned<Vec<String>>>,
-    /// Files in addition to those of the recipe. The text is appended if the recipe has that file.
+    /// Files in addition to the recipe's own. If the recipe has a file of that path, the text is
+    /// appended.
     #[serde(default, rename = "file")]
     files: Vec<FileKeys>,
 }
@@ -134,7 +135,7 @@ pub(super) struct QueueKeys {
     pub(super) command: Spanned<Vec<String>>,
     /// Text that the command prints if the queue is empty. Surrounding white space is ignored.
     pub(super) empty: String,
-    /// Makes the server try everything that waits in its queue again. Must not wait for the end of
+    /// Command that makes the server retry all mail in its queue. It must not wait for the end of
     /// the deliveries.
     pub(super) flush: Option<Spanned<Vec<String>>>,
 }
@@ -143,13 +144,15 @@ pub(super) struct QueueKeys {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MailboxKeys {
-    /// Where the sink reads them, as in `--mailbox`, with `{read}` for the server's address.
+    /// Mailboxes that the sink watches, in the form of `--mailbox`, with `{read}` for the server's
+    /// address.
     url: Spanned<String>,
-    /// Whose mail is in them, as in `--to`. All have the same domain.
+    /// Recipients whose mail is in the mailboxes, in the form of `--to`. All of them must have the
+    /// same domain.
     recipients: Spanned<String>,
-    /// Password of all users.
+    /// Password that all users of the mailboxes have.
     pub(crate) password: String,
-    /// Set if the server takes mail by LMTP.
+    /// Set if the server takes mail by LMTP instead of SMTP.
     #[serde(default)]
     lmtp: bool,
 }
@@ -203,7 +206,7 @@ impl MailboxKeys {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileKeys {
-    /// Path within the state directory.
+    /// Path of the file within the state directory.
     pub(super) path: Spanned<String>,
     pub(super) text: String,
     /// Set if the file must be executable.
@@ -211,7 +214,8 @@ pub(super) struct FileKeys {
     pub(super) executable: bool,
 }
 
-/// Returns the default for a key that is missing from the file.
+/// Returns the default for a key that is missing from the file. Its position is the start of the
+/// file.
 fn nowhere<T: Default>() -> Spanned<T> {
     Spanned::new(0..0, T::default())
 }
@@ -232,14 +236,16 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub fn names_and_variants() -> Vec<String> {
     let variants = |name: &'static str| {
         let variants = Recipe::load(name).map(|recipe| recipe.keys.variants).unwrap_or_default();
-        // The first has the name of the recipe.
+        // Skip the first variant. It is the default, which is listed by the name of the recipe
+        // alone.
         let others = variants.into_iter().skip(1).map(move |variant| format!("{name}:{variant}"));
         std::iter::once(name.to_owned()).chain(others)
     };
     names().flat_map(variants).collect()
 }
 
-/// A recipe as it was when something was done by it.
+/// A recipe with its whole text, as an audit stores it. The audit can then be repeated even if the
+/// recipe's file has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredRecipe {
     name: String,
@@ -250,7 +256,7 @@ pub(crate) struct StoredRecipe {
 
 impl StoredRecipe {
     /// # Errors
-    /// If the recipe contains a mistake.
+    /// Returns an error if the recipe contains a mistake.
     pub(crate) fn recipe(&self) -> Result<Recipe> {
         let variant = Some(self.variant.as_str()).filter(|variant| !variant.is_empty());
         Recipe::read(&self.text, &self.file, self.name.clone(), variant).map_err(anyhow::Error::msg)
@@ -258,7 +264,7 @@ impl StoredRecipe {
 }
 
 impl Recipe {
-    /// Returns the recipe's text and whatever else makes the same recipe of it.
+    /// Returns the data from which [`StoredRecipe::recipe`] makes the same recipe again.
     pub(crate) fn stored(&self) -> StoredRecipe {
         let Self { name, file, text, variant, .. } = self.clone();
         StoredRecipe { name, file, text, variant }
@@ -376,8 +382,8 @@ impl Recipe {
         self.keys.durability.get_ref().replace("{variant}", &self.variant)
     }
 
-    /// If the recipe was read from a file, returns its name, which the caller may change, and the
-    /// path of the file.
+    /// If the recipe was read from a file, returns its name and the path of the file. The caller
+    /// may change the name, to tell recipes of the same name apart.
     pub(crate) fn name_of_file(&mut self) -> Option<(&mut String, String)> {
         is_toml_file(&self.file).then(|| (&mut self.name, self.file.clone()))
     }
@@ -395,7 +401,7 @@ impl Recipe {
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Describes the server in a few words.
+    /// Describes the server in a few words, for lists of recipes.
     pub fn title(&self) -> &str {
         self.keys.title.as_deref().unwrap_or_default()
     }

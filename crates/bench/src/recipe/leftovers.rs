@@ -3,7 +3,7 @@
 //! mailrun started them. Some servers, such as OpenSMTPD, overwrite their environment when they set
 //! the titles that ps(1) shows. If such a server has its own root directory, a file with the token
 //! next to that directory identifies the server. An audit also adopts the orphans of its server
-//! (`adopt_orphans`), so that a process without the token is known by its descent.
+//! (`adopt_orphans`), so that a process without the token is recognised by its descent.
 use crate::usage::tree;
 use mailrun_lock::lock;
 use mailrun_process::proc_stat::{self, ProcessStat};
@@ -25,7 +25,7 @@ pub(crate) const VARIABLE: &str = "MAILRUN_RECIPE";
 /// File in the state directory that contains the token.
 const FILE: &str = ".recipe";
 
-/// Time that killed processes have to disappear.
+/// Time limit for killed processes to disappear.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the token of a server that this mailrun starts in `directory`.
@@ -37,6 +37,8 @@ pub(crate) fn token(directory: &Path) -> OsString {
     token
 }
 
+/// Writes the token into the state directory. It identifies servers that overwrite their
+/// environment.
 pub(crate) fn mark(directory: &Path) -> std::io::Result<()> {
     fs::write(directory.join(FILE), token(directory).as_encoded_bytes())
 }
@@ -55,15 +57,16 @@ static OTHERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// Makes this process the parent of every descendant whose own parent ends (prctl(2),
 /// PR_SET_CHILD_SUBREAPER). From then on, everything that descends from this process, except
-/// sources and sinks, belongs to the server: also a process that has left its group, cleared its
-/// environment, or lives in another PID namespace. Only for callers that run one server at a time.
+/// sources and sinks, belongs to the server. This includes a process that has left its group,
+/// cleared its environment, or lives in another PID namespace. The caller must run only one server
+/// at a time.
 pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     ADOPTS_ORPHANS.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-/// Notes a child that belongs to no server.
+/// Notes a child that belongs to no server, so that it is not killed together with a server.
 pub(crate) fn add_other(pid: u32) {
     lock(&OTHERS).insert(pid);
 }
@@ -99,7 +102,7 @@ fn descendants() -> Vec<u32> {
     let own = std::process::id();
     let others = lock(&OTHERS);
     let mut family = BTreeSet::from([own]);
-    // Parents come before their children.
+    // `members` lists parents before their children, so one pass finds all descendants.
     let members = tree::members(own).into_iter().skip(1);
     let of_server = members.filter(|member| {
         let is_of_server = family.contains(&member.parent) && !others.contains(&member.pid);
@@ -112,7 +115,7 @@ fn has_ended(process: &ProcessStat) -> bool {
     ['Z', 'X'].contains(&process.state)
 }
 
-/// Sends SIGKILL to the processes. Does not wait until they have ended.
+/// Sends SIGKILL to the processes but does not wait until they have ended.
 pub(crate) fn send_kill(processes: &[RecipeProcess]) {
     for pid in processes.iter().filter_map(|process| Pid::from_raw(process.pid as i32)) {
         let _ = kill_process(pid, Signal::KILL);
@@ -211,7 +214,7 @@ fn owner_lives(token: &str) -> bool {
     let mut number = || parts.next()?.parse::<u64>().ok();
     match (number(), number()) {
         (Some(pid), Some(start)) => u32::try_from(pid).ok().and_then(started) == Some(start),
-        // Leave processes alone whose token mailrun did not write.
+        // Leave processes alone if mailrun did not write their token.
         _ => true,
     }
 }

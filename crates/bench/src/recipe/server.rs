@@ -22,9 +22,8 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Values that replace the placeholders of a recipe.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// State directory of the server.
     pub directory: PathBuf,
-    /// Subdirectory for the mail. The audit may mount a file system there.
+    /// Subdirectory for the mail, on which the audit may mount a file system.
     pub state: PathBuf,
     /// Symbolic link to `state`, by which the server knows a directory with a long path. It is
     /// removed when the last copy is dropped.
@@ -32,7 +31,6 @@ pub struct Places {
     pub listen: SocketAddr,
     /// Next hop or, if the server delivers to mailboxes, the address at which they can be read.
     pub to: SocketAddr,
-    /// Path of the mailrun program.
     pub mailrun: PathBuf,
 }
 
@@ -68,11 +66,12 @@ impl Places {
     }
 }
 
-/// Maximum length of a directory's path in bytes. That of a socket has at most 107 (unix(7)), and
-/// servers put theirs some directories deeper.
+/// Maximum length of a directory's path in bytes. The path of a socket may have at most 107 bytes
+/// (unix(7)), and servers put their sockets some directories deeper.
 const MAX_STATE_PATH_BYTES: usize = 70;
 
-/// Makes a link to a directory whose path is too long. If that fails, the server gets the path.
+/// Makes a link to a directory whose path is too long. If the link cannot be made, the server gets
+/// the long path.
 fn short_link(directory: &Path) -> Option<TempPath> {
     let is_long = directory.as_os_str().len() > MAX_STATE_PATH_BYTES;
     let absolute = std::path::absolute(directory).ok()?;
@@ -80,8 +79,8 @@ fn short_link(directory: &Path) -> Option<TempPath> {
     Some(is_long.then(link)??.into_temp_path())
 }
 
-/// Characters that a shell or a recipe's placeholders give a meaning to. White space and control
-/// characters count as well.
+/// Characters that have a special meaning in a shell or in a recipe's placeholders. White space and
+/// control characters count as well.
 const SPECIAL_CHARACTERS: &str = "'\"`\\$&|;<>()[]{}*?#~!";
 
 /// Returns the first character of a path that would break a recipe. Recipes fill paths into shell
@@ -92,10 +91,12 @@ fn special_character(path: &Path) -> Option<char> {
 }
 
 impl Recipe {
-    /// Checks that the server can run on this machine. Is called before anything is started.
+    /// Checks that the server can run on this machine. The caller does this before anything is
+    /// started.
     ///
     /// # Errors
-    /// Returns an error that says what is missing, and how to install it if the recipe knows.
+    /// Returns an error that names the missing thing, and says how to install it if the recipe
+    /// knows.
     pub(crate) fn check_host(&self, mailrun: &Path) -> Result<()> {
         self.first_missing(mailrun).map_or(Ok(()), |missing| Err(self.missing_error(&missing)))
     }
@@ -104,8 +105,8 @@ impl Recipe {
         self.error(missing.key, missing.offset, &missing.words)
     }
 
-    /// Returns the first thing that the server needs and this machine lacks. Being root comes last, because it is of no use
-    /// without the rest.
+    /// Returns the first thing that the server needs and this machine lacks. The check for root comes last, because
+    /// being root is of no use without the rest.
     pub fn first_missing(&self, mailrun: &Path) -> Option<Missing> {
         let (programs, command, root) = (&self.keys.programs, &self.keys.command, &self.keys.root);
         let first = command.get_ref()[0].replace("{mailrun}", &mailrun.to_string_lossy());
@@ -222,11 +223,10 @@ impl Recipe {
         Some(self.run(command.get_ref(), places).ok()?.trim() == empty.trim())
     }
 
-    /// Makes the server try everything that waits in its queue again. Returns false if the recipe
-    /// does not say how.
+    /// Makes the server retry all mail in its queue. Returns false if the recipe does not say how.
     ///
     /// # Errors
-    /// If the command fails.
+    /// Returns an error if the command fails.
     pub(crate) fn flush_queue(&self, places: &Places) -> Result<bool> {
         let Some(flush) = self.keys.queue.as_ref().and_then(|queue| queue.flush.as_ref()) else { return Ok(false) };
         self.run(flush.get_ref(), places)
@@ -256,8 +256,8 @@ impl Recipe {
         let (stdout, stderr) = (output()?, output()?);
         let mut command = Command::new(program);
         command.args(&words[1..]).envs(self.environment(places)).stdin(Stdio::null());
-        // Use files instead of pipes, because a process that the command leaves behind would keep a
-        // pipe open, so reading from the pipe would not end.
+        // Use files instead of pipes. A process that the command leaves behind would keep a pipe
+        // open, and reading from the pipe would never end.
         let cannot = || format!("cannot start {command_line:?}");
         command.stdout(stdout.try_clone().with_context(cannot)?).stderr(stderr.try_clone().with_context(cannot)?);
         let status = wait(&mut command.spawn().with_context(cannot)?).with_context(|| command_line.clone())?;
@@ -280,8 +280,8 @@ impl Recipe {
         words.iter().map(|word| self.fill(word, places)).collect()
     }
 
-    /// Replaces the placeholders. Other braces are kept, because configuration files use braces for
-    /// their own purposes.
+    /// Replaces the placeholders, but keeps other braces, which configuration files use for their
+    /// own purposes.
     fn fill(&self, text: &str, places: &Places) -> String {
         let Places { directory, listen, to, mailrun, .. } = places;
         let state = places.known_state();
@@ -325,7 +325,7 @@ fn is_traversable(place: &Path) -> bool {
     place.as_os_str().is_empty() || place.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0)
 }
 
-/// Waits for a command. Kills the command if it takes too long.
+/// Waits for a command, and kills it if it takes longer than `COMMAND_TIMEOUT`.
 fn wait(child: &mut Child) -> Result<ExitStatus> {
     let limit = Instant::now() + COMMAND_TIMEOUT;
     loop {

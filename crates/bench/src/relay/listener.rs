@@ -85,7 +85,7 @@ impl ListenerOptions {
         Ok(directory.path().join(CONFIGURATION_FILE).to_string_lossy().into_owned())
     }
 
-    /// Deletes the files with secrets. The relay reads them only when it starts.
+    /// Deletes the files with secrets, which the relay reads only when it starts.
     pub(crate) fn remove_secrets(&self, directory: &RunDirectory) {
         for name in [KEY_FILE, USERS_FILE] {
             // Ignore errors, because a file does not exist if the load needed no such secret.

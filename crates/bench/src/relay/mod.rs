@@ -19,9 +19,9 @@ const TO: &str = "{to}";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Relay {
-    /// No relay. The source sends directly to the sink.
+    /// No relay, so that the source sends directly to the sink.
     None,
-    /// Our own `mailrun relay`.
+    /// Our own `mailrun relay`, which the bench starts without a recipe.
     Mailrun(RelayDurability),
     /// Server that the bench starts as described in a recipe.
     Recipe(Box<Recipe>),
@@ -41,8 +41,8 @@ pub struct RelayCommand {
     /// Words of the command line. `{listen}`, `{to}` and `{spool}` are replaced when the command is
     /// started.
     pub(super) words: Vec<String>,
-    /// Name in reports. It is the name of the program's file, plus what distinguishes the file from
-    /// others of the same name.
+    /// Name in reports. It is the name of the program's file, plus a part that distinguishes the
+    /// file from others of the same name.
     name: String,
 }
 
@@ -84,8 +84,8 @@ impl Relay {
         matches!(self, Self::Mailrun(durability) if *durability != RelayDurability::Memory)
     }
 
-    /// Names the point at which the server answers 250, for example `sync`. For a program without a
-    /// recipe, the point is `unknown`.
+    /// Says how durable a message is when the server answers 250, for example `sync`. For a program
+    /// without a recipe, this is `unknown`.
     pub(super) fn durability(&self) -> String {
         match self {
             Self::None => "none".to_owned(),
@@ -96,7 +96,7 @@ impl Relay {
     }
 
     /// Finds the last audit of this version of the server by the same recipe. Audits of our own
-    /// relay are those by its built-in recipe.
+    /// relay were made with its built-in recipe.
     pub(super) fn last_audit(&self) -> Option<Record> {
         let name = self.to_string();
         let (hash, version) = match self {
@@ -107,13 +107,14 @@ impl Relay {
         last_audit(Path::new(RESULTS_DIRECTORY), &name, &hash, version)
     }
 
-    /// Returns the name in a form that can be part of a path. It is cut to 40 characters.
+    /// Returns the name in a form that can be part of a path, cut to 40 characters.
     pub(super) fn file_name(&self) -> String {
         let letter = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '-' };
         self.to_string().chars().take(40).map(letter).collect::<String>().trim_matches('-').to_owned()
     }
 
-    /// Returns the mailboxes of a server that the bench starts, if the server delivers to some.
+    /// Returns the mailboxes of a server that the bench starts, if the server delivers to
+    /// mailboxes.
     pub(super) fn mailboxes(&self) -> Option<&MailboxKeys> {
         match self {
             Self::Recipe(recipe) => recipe.mailboxes(),
@@ -132,7 +133,7 @@ impl Relay {
 }
 
 /// Gives different names to programs and recipes whose files have the same name. Such a name gets
-/// the part in which the paths differ, or a number if the paths are the same, too.
+/// the part in which the paths differ, or a number if even the paths are the same.
 pub fn name_apart(relays: &mut [Relay]) {
     let names: Vec<String> = relays.iter().map(Relay::to_string).collect();
     let is_shared = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
@@ -193,8 +194,8 @@ fn differing_parts(paths: &[String]) -> Vec<String> {
     all.iter().map(|parts| parts.join("/")).collect()
 }
 
-/// Returns true for the name of a built-in recipe, with a variant or without one. `mailrun:write` is not among them: the
-/// bench starts its own relay without a recipe.
+/// Returns true for the name of a built-in recipe, with or without a variant. Returns false for `mailrun` and
+/// `mailrun:write`, because the bench starts its own relay without a recipe.
 fn is_built_in(word: &str) -> bool {
     let name = word.split_once(':').map_or(word, |(name, _)| name);
     name != "mailrun" && recipe::names().any(|known| known == name)
@@ -218,7 +219,7 @@ impl FromStr for Relay {
         }
         let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
         if !words.iter().any(|word| word.contains(TO)) {
-            // Our own come first.
+            // List mailrun's own relay and its variants first.
             let (own, others): (Vec<_>, Vec<_>) =
                 recipe::names_and_variants().into_iter().partition(|name| name.starts_with("mailrun"));
             return Err(format!(

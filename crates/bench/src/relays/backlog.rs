@@ -1,4 +1,4 @@
-//! Backlogs. A relay accepts mail while its next hop is down. Then the relay is stopped and started
+//! The scenario `backlog`. A relay accepts mail while its next hop is down. Then the relay is stopped and started
 //! again, and then the next hop comes back.
 //!
 //! ```text
@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 /// Minimum time limit until the restarted relay is ready. The limit is longer than usual targets,
 /// so that the report can say by how much a target is missed.
 const MIN_READY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time limit for `queue retry`.
+/// Time limit for `mailrun queue retry`. It only gives the order and does not wait for deliveries.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
@@ -58,18 +58,18 @@ pub struct BacklogOptions {
     /// If set, the recipe's `queue.flush` makes the relay try again when the next hop is back. Otherwise the relay tries
     /// again by itself.
     pub flushes: bool,
-    /// The sink while the queue fills. `None` means that nothing listens at the next hop.
+    /// Kind of next hop while the queue fills. `None` means that nothing listens there.
     pub receiver: Option<BacklogReceiver>,
     pub memory_target: Option<MemoryTarget>,
     pub ready_target: Option<ReadyTarget>,
 }
 
-/// How the next hop holds mail back.
+/// Ways in which the next hop holds mail back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BacklogReceiver {
-    /// A rule of the sink.
+    /// By a rule of the sink, such as a rule that defers mail.
     Rule(String),
-    /// The rules of a receiver whose limits are documented, by its name.
+    /// By rules like those of a receiver whose limits are documented. The text is its name.
     Like(String),
 }
 
@@ -83,8 +83,8 @@ impl BacklogOptions {
         }
     }
 
-    /// Returns the options of the sink. Its status over HTTP tells fresh mail from the backlog, and
-    /// its rules are taken back over HTTP.
+    /// Returns the options of the sink. The bench uses the sink's HTTP server to tell fresh mail
+    /// from the backlog, and to take the rules back.
     fn sink_options(&self) -> PartyOptions {
         let options = PartyOptions::default();
         match &self.receiver {
@@ -110,7 +110,7 @@ pub struct ReadyTarget {
     pub messages: u64,
 }
 
-/// Results so far. A phase that was not reached is `None`.
+/// Results so far, in which a phase that was not reached is `None`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BacklogResults {
     pub(super) fill: Option<FillPhase>,
@@ -118,7 +118,7 @@ pub(super) struct BacklogResults {
     pub(super) drain: Option<DrainPhase>,
 }
 
-/// A run of the scenario with one relay.
+/// Results of the scenario with one relay.
 #[derive(Debug)]
 pub(super) struct MeasuredBacklog {
     pub(super) report: TextReport,
@@ -126,12 +126,12 @@ pub(super) struct MeasuredBacklog {
     pub(super) recovery: Option<Recovery>,
     /// Messages accepted per second in the first and in the last tenth of the time.
     pub(super) accepted_per_s: Option<[f64; 2]>,
-    /// Complaints of the targets and of the run's verdict.
+    /// Missed targets, and complaints of the run's verdict.
     pub(super) flaws: RunFlaws,
 }
 
-/// Resources that the relay uses at the end of a phase. All is `None` if the bench did not start
-/// the relay.
+/// Resources that the relay uses at the end of a phase. All fields are `None` if the bench did not
+/// start the relay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RelayUse {
     pub(super) rss_bytes: Option<u64>,
@@ -166,7 +166,7 @@ pub(super) struct DrainPhase {
     /// Time until the first message of the backlog arrived. `None` if none arrived.
     pub(super) first_s: Option<f64>,
     pub(super) took_s: f64,
-    /// Messages that had not arrived when it began.
+    /// Messages that had not arrived when the phase began.
     pub(super) messages: u64,
     pub(super) relay: RelayUse,
     pub(super) completeness: Completeness,
@@ -187,7 +187,7 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
 /// Checks that the relay can have a backlog, and that everything that it needs is installed.
 ///
 /// # Errors
-/// The reason why the relay cannot be measured.
+/// Returns the reason why the relay cannot be measured.
 pub(super) fn check(relay: &Relay) -> Result<()> {
     match relay {
         Relay::None => bail!("a backlog needs a relay"),
@@ -267,9 +267,9 @@ enum BacklogServer<'g> {
         places: Box<Places>,
         command: ServerCommand,
     },
-    /// A command line, of which nothing more is known.
+    /// A command line. Nothing more is known about the server.
     Command,
-    /// It was already running, at this address.
+    /// A server that was already running at this address.
     Running(&'g str),
 }
 
@@ -378,7 +378,8 @@ impl<'g> BacklogRun<'g> {
 
     /// Sends all messages to the relay while its next hop is down.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
-        // Use other files for this output, so that the restarted relay does not overwrite them.
+        // Write this relay's output to other files, so that the restarted relay does not overwrite
+        // it.
         match self.server {
             BacklogServer::Running(address) => address.clone_into(&mut self.address),
             _ => self.start_relay("relay-before")?,
@@ -428,7 +429,7 @@ impl<'g> BacklogRun<'g> {
         self.supervisor.asked() == StopRequest::Nothing
     }
 
-    /// Starts the relay. `output` is the name of the files with its output.
+    /// Starts the relay, whose output goes to files with the name `output`.
     fn start_relay(&mut self, output: &str) -> Result<()> {
         let mut launch = self.launch()?;
         let file = |kind: &str| self.directory.path().join(format!("{output}.{kind}"));
@@ -502,7 +503,8 @@ impl<'g> BacklogRun<'g> {
         match (&self.server, complaint) {
             (_, None) => {}
             (BacklogServer::Own, Some(complaint)) => return Err(complaint),
-            // A server may end before its deliveries do, as Exim does. What they had is still queued.
+            // A server may end before its deliveries do, as Exim does. Mail that these deliveries had taken is still
+            // queued.
             (_, Some(complaint)) => self.supervisor.print_line(&format!("{complaint:#}; they were killed")),
         }
         let stop_s = stopping.elapsed().as_secs_f64();
@@ -600,8 +602,8 @@ fn add_recovery(record: &mut Record) {
     }
 }
 
-/// Writes the relay's configuration. The spool's maximum size is larger than the backlog, so that
-/// the relay never answers 452 (insufficient storage).
+/// Writes the relay's configuration, in which the spool's maximum size is larger than the backlog,
+/// so that the relay never answers 452 (insufficient storage).
 fn config(sink: &str, bench: &BenchOptions, needed_bytes: u64) -> String {
     let durability = bench.relay().map_or_else(|| "sync".to_owned(), Relay::durability);
     let size = needed_bytes.max(10 << 30) / 4 * 5;
@@ -611,7 +613,7 @@ fn config(sink: &str, bench: &BenchOptions, needed_bytes: u64) -> String {
     )
 }
 
-/// Judges a run. The targets of memory and time are promises of mailrun's own relay.
+/// Judges a run by its targets. The targets of memory and time apply to mailrun's own relay only.
 fn goals(results: &BacklogResults, record: &Record, options: &BacklogOptions) -> Vec<Goal> {
     let is_own = options.relay.is_own();
     let readiness = is_own.then(|| readiness_goal(results, options));
@@ -658,7 +660,7 @@ fn report(
 /// tenth, when the queue was long. Returns `None` if the time was shorter than three seconds.
 fn accept_rates(series: &[SeriesRow]) -> Option<[f64; 2]> {
     let first = series.iter().find(|row| row.accepted > 0)?.second;
-    // The last second is a part second.
+    // The last second is left out of the last tenth, because it is not a whole second.
     let last = series.iter().rfind(|row| row.accepted > 0)?.second;
     let length = last.checked_sub(first).filter(|length| *length >= 2)?.div_ceil(10);
     let per_s = |from: u64| {
@@ -963,7 +965,7 @@ mod tests {
             (1, None),
             (2, Some([1000.0, 999.0])),
             (10, Some([1000.0, 991.0])),
-            // Two seconds are a tenth.
+            // A tenth of the time is two seconds.
             (20, Some([999.5, 981.5])),
         ] {
             assert_eq!(accept_rates(&falling(seconds)), expected, "{seconds} s");

@@ -18,11 +18,11 @@ type Column<'a> = TableColumn<'a, Relay, MeasuredBacklog>;
 /// own.
 ///
 /// # Errors
-/// If one of the relays cannot be measured, before any is started.
+/// Returns an error if one of the relays cannot be measured. This is checked before any relay is started.
 pub fn compare(options: &BacklogOptions, relays: &[Relay]) -> Result<TextReport> {
     relays.iter().try_for_each(backlog::check)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;
-    // A backlog takes minutes, so that each relay has one. Each run shows its own progress.
+    // A run takes minutes, so each relay has only one. Each run shows its own progress.
     let plan = RunPlan { compared: relays.len(), rounds: 1, order: RoundOrder::Fixed, live: LiveMode::Off };
     let comparison = BacklogComparison { options, scenario: &scenario };
     let results = engine::run_all(&comparison, relays.to_vec(), plan, &|| scenario.is_stopped());

@@ -54,7 +54,7 @@ pub(super) type RelayContestant = Contestant<RelayCase, RelayMeasurement>;
 
 pub(super) type RelayResults = ComparisonResults<RelayCase, RelayMeasurement>;
 
-/// Runs all relays in turns. If requested, then also counts the system calls of each relay.
+/// Runs all relays in turns and then, if requested, counts the system calls of each relay.
 pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) -> RelayResults {
     let comparison = RelayComparison { options, scenario };
     let case = |relay: &Relay| RelayCase {
@@ -66,7 +66,7 @@ pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) 
         compared: cases.len(),
         rounds: options.rounds,
         order: options.order,
-        // Each run is a bench that shows its own progress.
+        // Each run is a bench that shows its own progress, so the runner shows none.
         live: LiveMode::Off,
     };
     let mut results = engine::run_all(&comparison, cases, plan, &|| scenario.is_stopped());

@@ -1,5 +1,5 @@
-//! Fresh mail: messages at a steady rate while a relay delivers its backlog. Their latency says how
-//! long a user waits who writes just then.
+//! Fresh mail: messages at a steady rate while a relay delivers its backlog. Their latency shows
+//! how long a user's mail takes if the user sends it during that time.
 use super::goals::{Goal, GoalResult};
 use super::scenario::RECIPIENTS;
 use crate::engine::{TimedChild, shown};
@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Time that the source has to send what it has begun, after it was asked to stop.
+/// Time that the source has to finish the messages that it has begun after it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A source that sends fresh mail. It has a run ID of its own, by which the sink tells its messages
-/// from those of the backlog.
+/// from the messages of the backlog.
 #[derive(Debug)]
 pub(super) struct FreshMail {
     run: RunId,
@@ -43,7 +43,7 @@ impl FreshMail {
     /// Starts to send `per_s` messages per second to the relay.
     ///
     /// # Errors
-    /// If the source cannot be started.
+    /// Returns an error if the source cannot be started.
     pub(super) fn start(program: &Path, directory: &Path, relay: &str, sink: RemoteSink, per_s: f64) -> Result<Self> {
         let run = outputs::new_run_id()?;
         let record = directory.join("fresh.json");
@@ -54,10 +54,10 @@ impl FreshMail {
         Ok(Self { run, source: TimedChild::start(command)?, record, sink })
     }
 
-    /// Ends the source, and waits until its messages have arrived or none arrives any more.
+    /// Ends the source, and waits until its messages have arrived or no more arrive.
     ///
     /// # Errors
-    /// If the source left no record, or if the sink does not answer.
+    /// Returns an error if the source left no record, or if the sink does not answer.
     pub(super) fn finish(mut self, supervisor: &mut Supervisor) -> Result<FreshFigures> {
         self.source.ensure_running("the source of fresh mail")?;
         self.source.stop(STOP_TIMEOUT)?;

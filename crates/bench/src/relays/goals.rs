@@ -12,13 +12,13 @@ pub(super) struct Goal {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum GoalResult {
-    /// The target was met. The text is the measured value.
+    /// The target was met, with this measured value.
     Pass(String),
-    /// The target was missed. The text is the measured value.
+    /// The target was missed, with this measured value.
     Missed(String),
     /// Mail is missing or was changed, so the run failed and its other figures do not count.
     Unaccounted(String),
-    /// The target could not be judged. The text says why.
+    /// The target could not be judged, for this reason.
     Unknown(String),
 }
 
@@ -38,7 +38,8 @@ impl Goal {
         Self::new(what, format!("< {}", show(limit)), variant(values.render(show)))
     }
 
-    /// Creates a target that is met if `is_so`.
+    /// Creates a target that is met if `is_so` is true, with the measured and the wanted value for
+    /// the table.
     pub(super) fn condition(what: impl Into<String>, is_so: bool, value: String, wanted: impl Into<String>) -> Self {
         Self::new(what, wanted, if is_so { GoalResult::Pass(value) } else { GoalResult::Missed(value) })
     }

@@ -79,7 +79,7 @@ pub struct LatencyOptions {
     pub shape: LoadShape,
     /// Duration of each step of the search, and of the closed loop that precedes the search.
     pub step: Duration,
-    /// Maximum number of steps.
+    /// Maximum number of steps of the search.
     pub steps: u32,
     pub sustained: SustainedLimits,
     /// If set, the rounds are run at this rate and there is no search.
@@ -98,7 +98,7 @@ pub struct LatencyOptions {
 #[derive(Clone, Debug)]
 struct LatencyRow {
     name: String,
-    /// `None` if the run was a closed loop.
+    /// Rate of the open loop. `None` if the run was a closed loop.
     offered_per_s: Option<f64>,
     measurement: RelayMeasurement,
     accept: LatencyMs,
@@ -106,7 +106,7 @@ struct LatencyRow {
     verdict: &'static str,
 }
 
-/// Results so far. If the user stops the scenario, some runs are missing.
+/// Results so far. Some runs are missing if the user stops the scenario.
 #[derive(Clone, Debug, Default)]
 struct LatencyResults {
     rows: Vec<LatencyRow>,
@@ -178,7 +178,7 @@ impl LatencyRun<'_> {
         Ok(result.ending != SearchEnding::Stopped)
     }
 
-    /// Measures one run. Returns `None` if the user asked to stop.
+    /// Measures one run, or returns `None` if the user asked to stop.
     fn measure(
         &self,
         name: &str,
@@ -393,7 +393,7 @@ fn goals(results: &LatencyResults, rounds: &[LatencyRow], options: &LatencyOptio
     vec![p99, account]
 }
 
-/// For example `half` or `80 %`.
+/// Describes a share of the highest sustainable rate, for example `half` or `80 %`.
 fn share_words(share: f64) -> String {
     if share == 0.5 { "half".to_owned() } else { format!("{} %", figure(share * 100.0)) }
 }

@@ -14,12 +14,12 @@ pub(super) struct RelayMeasurement {
     /// Milliseconds of CPU time of all processes of the relay per 1,000 messages. `None` if the
     /// relay's processes could not be observed.
     pub(super) cpu_ms_per_1000: Option<f64>,
-    /// Bytes per message that the kernel charged to the relay's processes.
+    /// Bytes per message that the kernel charged to the relay's processes, in whole pages.
     pub(super) written_per_message: Option<f64>,
     /// Bytes per message that the disk wrote. Writes of other processes on the host are included.
     pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
-    /// Time until messages were accepted.
+    /// Time until messages were accepted with 250.
     pub(super) accepted: Option<LatencyMs>,
     /// Time until messages were announced in mailboxes. `None` if the sink watched none.
     pub(super) announced: Option<LatencyMs>,

@@ -1,4 +1,4 @@
-//! Scenarios that measure relays.
+//! Scenarios that measure relays: comparisons, latency, backlogs and long runs.
 //!
 //! ```text
 //! comparison ─→ (engine::run_all) ─→ measure ─→ report     relay-400, relay-64k, relay-100k: time to accept, time to deliver

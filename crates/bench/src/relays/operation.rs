@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// An idle relay answers immediately. A relay that takes longer is too busy, which counts as not
-/// ready.
+/// Time limit for an answer. An idle relay answers immediately. A relay that takes longer is too
+/// busy, which counts as not ready.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Larger than the metrics of a relay with many destinations.
+/// Maximum size of an answer. The metrics of a relay with many destinations are smaller.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 #[derive(Debug)]

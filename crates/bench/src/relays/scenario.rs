@@ -23,7 +23,7 @@ pub(super) const RECIPIENTS: &str = "to@{one.example,two.example,three.example,f
 pub struct ScenarioOptions {
     /// Name of the scenario in reports.
     pub name: String,
-    /// Directory for all files. `None` means a new directory under `mailrun-results/`.
+    /// Directory for all files, or `None` for a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
     /// The command line that the user typed, for the records.
     pub command: Vec<String>,
@@ -37,7 +37,7 @@ pub struct LoadShape {
     pub sessions: u32,
     /// Bytes of a message including its header.
     pub message_bytes: u64,
-    /// Messages per connection. `None` means no limit.
+    /// Maximum number of messages per connection, or `None` for no limit.
     pub reuse: Option<u64>,
     pub pipelining: Pipelining,
 }
@@ -73,7 +73,8 @@ pub(crate) fn reuse_text(reuse: Option<u64>) -> String {
     }
 }
 
-/// Makes a load of so many messages, in an open loop if there is a rate.
+/// Makes a load of `messages` messages, in an open loop if there is a rate and otherwise in a
+/// closed loop.
 pub(super) fn offered(messages: u64, rate_per_s: Option<f64>) -> Workload {
     let arrival = if rate_per_s.is_some() { Arrival::Constant } else { Arrival::Closed };
     Workload { messages: Some(messages), rate_per_s, arrival, ..Workload::default() }
@@ -118,13 +119,13 @@ impl ScenarioRun {
         self.options.bench(out, relay, shape, load)
     }
 
-    /// Makes a run. Returns `None` if the user has already asked to stop.
+    /// Makes a run, or returns `None` if the user has already asked to stop.
     pub(crate) fn run(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
         (!self.is_stopped()).then(|| ensure_complete(crate::run_with(&self.program, bench)?))
     }
 
-    /// Makes a run. Returns `None` also if the user stopped it midway, because the figures of an
-    /// incomplete run cannot be compared.
+    /// Makes a run that can be compared. Returns `None` if the user has asked to stop, even midway,
+    /// because the figures of an incomplete run cannot be compared.
     pub(crate) fn run_complete(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
         self.run(bench).filter(|_| !self.is_stopped())
     }
@@ -143,7 +144,7 @@ impl ScenarioRun {
         self.compared(turn, outcome.and_then(measure), figures).map(Some)
     }
 
-    /// Prints a line with the result of a run of a comparison.
+    /// Classifies a run of a comparison, and prints a line with its result.
     pub(crate) fn compared<M: BenchFigures>(
         &self,
         turn: &RunTurn<'_>,

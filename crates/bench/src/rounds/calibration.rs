@@ -8,8 +8,8 @@ const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
 /// Half of the comparison's time must suffice for this many rounds: those that a verdict needs,
 /// plus the first block, which does not count.
 const ROUNDS: f64 = 24.0;
-/// Accepted range for the number of messages that would fill this time, divided by the number that
-/// was tried.
+/// Accepted range for the number of messages with which `ROUNDS` rounds just fill half of the
+/// comparison's time, divided by the number that was tried.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// Largest factor between two consecutive tries. The startup time hides how long each message
 /// takes, so a larger step would be a guess.

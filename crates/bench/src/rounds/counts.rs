@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Messages of the longer of two runs. The other run has one message, so the difference between the
 /// runs is the cost of 100 messages.
 const MESSAGES: u64 = 101;
-/// Runs of each contestant. If the counts of the runs differ, they are not exact.
+/// Number of runs of each contestant. If the counts of these runs differ, they are not exact.
 const RUNS: usize = 2;
 /// Runs under strace are slow, so the time limit is generous.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const CALLS: [&str; 2] = ["system calls a message", "syncs a message"];
 const BYTES: [&str; 2] = ["bytes sent a message", "bytes received a message"];
 
-/// A way of counting. It yields two figures per message, computed from a run with one message and a
-/// run with many.
+/// A way of counting that yields two figures per message, computed from a run with one message and
+/// a run with many.
 #[derive(Clone, Copy, Debug)]
 enum CountingWay<'o> {
     Calls(&'o Path),
@@ -62,7 +62,7 @@ impl CountingWay<'_> {
     }
 }
 
-/// Counts what the contestants that were not given up cost per message.
+/// Counts the costs per message of the contestants that were not given up.
 pub(super) struct Counting<'r, 't> {
     pub(super) runs: &'r RoundRuns,
     pub(super) kind: LiveKind,

@@ -121,7 +121,7 @@ impl RoundsOptions {
 
 type LiveContestant = Contestant<LiveCase, RoundRun>;
 
-/// What is known of a contestant from all of its runs, also from those that do not count.
+/// Facts about a contestant from all of its runs, including runs that do not count.
 #[derive(Clone, Debug, Default)]
 struct LiveHistory {
     /// Number of messages and duration of the contestant's last successful run.
@@ -136,7 +136,7 @@ struct LiveComparison<'o> {
     options: &'o RoundsOptions,
     runs: &'o RoundRuns,
     messages: u64,
-    /// One for each contestant.
+    /// One history for each contestant, in the same order.
     histories: RefCell<Vec<LiveHistory>>,
 }
 
@@ -217,8 +217,8 @@ impl<'o> LiveComparison<'o> {
         }
     }
 
-    /// Makes one run of each contestant. Returns their times, or `None` if the user stopped or
-    /// nobody succeeded.
+    /// Makes one run of each contestant and returns their times, or `None` if the user stopped or
+    /// no contestant succeeded.
     fn warm_up_round(&self, contestants: &mut [LiveContestant], turns: &mut RunTurns<'_>) -> Option<RoundTimes> {
         // A foreign load generator may send more messages than it should. mailrun's own source,
         // with which servers are measured, does not, so there is no need to wait for extra
@@ -253,7 +253,7 @@ impl<'o> LiveComparison<'o> {
         Some(RoundTimes { fastest_s, together_s: times.iter().sum(), budget_s })
     }
 
-    /// Makes one run. Returns `None` if the user stopped it.
+    /// Makes one run, or returns `None` if the user stopped it.
     fn run_once(
         &self,
         place: usize,

@@ -26,7 +26,7 @@ const MAX_EXCESS: u64 = 1_000;
 pub(super) struct RoundCase<'o> {
     pub(super) contestant: &'o LiveCase,
     pub(super) load: RoundLoad,
-    /// The run is killed after this time.
+    /// Time limit after which the run is killed.
     pub(super) limit: Duration,
     /// If set, the bench waits after the run until the sink receives no more messages. This finds
     /// contestants that send too many.
@@ -47,14 +47,15 @@ pub(super) struct RoundRun {
 }
 
 impl RoundRun {
-    /// Makes a run without figures, after which another one may succeed.
+    /// Makes a faulty run without figures. Unlike after `Failed`, another run of the contestant may
+    /// succeed.
     pub(super) fn faulty(reason: String) -> ComparedRun<Self> {
         ComparedRun::Faulty(Self::default(), reason)
     }
 }
 
 pub(super) struct RoundRuns {
-    /// `None` if no sink sees the deliveries.
+    /// The sink that counts deliveries. `None` if no sink sees them.
     sink: Option<RefCell<RoundSink>>,
     /// Recipient of the mail, for contestants that are servers.
     to: Option<String>,
@@ -112,7 +113,7 @@ impl RoundRuns {
         Ok(())
     }
 
-    /// Runs the contestant until it exits. Returns `None` if the user asked to stop.
+    /// Runs the contestant until it exits, or returns `None` if the user asked to stop.
     fn run(
         &self,
         case: &RoundCase<'_>,
@@ -175,8 +176,8 @@ impl RoundRuns {
         }
     }
 
-    /// Makes one run and judges it. The run has failed if another one would fail as well, because
-    /// the program is missing or hangs. Returns `None` if the user stopped it.
+    /// Makes one run and judges it. The result is `Failed` if another run would fail as well,
+    /// because the program is missing or hangs. Returns `None` if the user stopped it.
     pub(super) fn measure(
         &self,
         case: &RoundCase<'_>,

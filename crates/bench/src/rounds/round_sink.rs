@@ -22,7 +22,7 @@ const QUIET_TIMEOUT: Duration = Duration::from_millis(1000);
 /// delivery.
 const SERVER_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the sink that counts deliveries runs.
+/// Place of the sink that counts deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoundSinkPlace {
     /// The bench starts a sink on a free port.
@@ -36,7 +36,7 @@ pub enum RoundSinkPlace {
 /// A sink that runs during the whole comparison.
 #[derive(Debug)]
 pub(super) struct RoundSink {
-    /// `None` if the sink was already running.
+    /// The sink's process. `None` if the sink was already running.
     process: Option<TimedChild>,
     client: RemoteSink,
     address: Option<SocketAddr>,
@@ -98,8 +98,8 @@ impl RoundSink {
         self.process.as_mut().map_or(Ok(()), |process| process.ensure_running("the sink"))
     }
 
-    /// Waits until the sink has received `wanted` messages in total, or until no more arrive.
-    /// Returns the count.
+    /// Waits until the sink has received `wanted` messages in total or no more arrive, and returns
+    /// the count.
     pub(super) fn await_messages(&self, wanted: u64) -> Result<u64> {
         let mut count = self.messages()?;
         let mut quiet_since = Instant::now();
@@ -114,7 +114,7 @@ impl RoundSink {
         Ok(count)
     }
 
-    /// Waits until no more messages arrive. Returns the count.
+    /// Waits until no more messages arrive, and returns the count.
     pub(super) fn await_quiet(&self) -> Result<u64> {
         self.await_messages(u64::MAX)
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 const QUIET_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 const READ_BYTES: usize = 64 << 10;
 
-/// Bytes of all connections of a run.
+/// Bytes of all connections of a run, as either side gave them to TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WireBytes {
     /// Bytes from the contestant to the server.
@@ -85,7 +85,7 @@ impl WireCounter {
         self.counts.is_over.store(true, Ordering::Release);
         // Wake the acceptor with a connection, so that it sees that the run is over.
         let _ = TcpStream::connect(self.address);
-        // Ignore a panic of the acceptor. The run has ended either way.
+        // Ignore a panic of the acceptor, because the run has ended either way.
         let _ = acceptor.join();
     }
 }

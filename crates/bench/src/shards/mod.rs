@@ -28,11 +28,12 @@ use std::path::PathBuf;
 pub struct MergeOptions {
     /// Directories in which the parts wrote their results.
     pub directories: Vec<PathBuf>,
-    /// Sinks. Each is the HTTP address of a running sink or the directory of a sink that has ended.
+    /// Sinks of the load. Each is the HTTP address of a running sink or the directory of a sink
+    /// that has ended.
     pub sinks: Vec<String>,
-    /// Directory for the result. `None` means a new directory under `mailrun-results/`.
+    /// Directory for the result, or `None` for a new directory under `mailrun-results/`.
     pub out: Option<PathBuf>,
-    /// Name of the run. `None` means the name that the parts have.
+    /// Name of the run, or `None` for the name that the parts have.
     pub name: Option<String>,
     /// Thresholds in addition to the thresholds of the parts.
     pub thresholds: Vec<Threshold>,

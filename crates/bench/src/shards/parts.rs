@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 
 /// Memory limit for the units of all parts. It suffices for 4 billion units.
 pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
-/// A part that starts later than this did not send together with the others.
+/// Maximum delay of a part's start. A part that starts later did not send together with the others.
 const MAX_LATE_S: f64 = 1.0;
-/// Maximum number of names in a sentence.
+/// Maximum number of names in a sentence. Further ones are only counted.
 const MAX_NAMED: usize = 10;
 /// File names of a part's ledger, as a bench and as a source write it.
 const LEDGER_FILES: [&str; 2] = ["source.ledger", "ledger"];
@@ -31,10 +31,10 @@ pub(super) struct Parts {
     pub(super) source: Record,
     /// The plan of the load, taken from the first part.
     pub(super) plan: ShardRow,
-    /// Units for which any part received 250.
+    /// Units for which any part received a 250.
     pub(super) units: Ledger,
-    /// Message numbers of the parts that were read. `None` if no part is missing, so that no
-    /// message has to be left out.
+    /// Message numbers of the parts that were read. `None` if no part is missing, because then no
+    /// message at a sink has to be left out.
     pub(super) numbers: Option<Vec<Range<u64>>>,
     /// The record of each part without its long lists.
     pub(super) summaries: Vec<Record>,
@@ -230,7 +230,7 @@ pub(super) fn threshold_reason(error: String) -> Reason {
     Reason::new(Cause::ThresholdUnseen, format!("A threshold of the parts cannot be read: {}.", printable(&error)))
 }
 
-/// Lists the names. After the first ten, the list only says how many others there are.
+/// Lists the first ten names, and then says how many others there are.
 pub(super) fn named(names: impl ExactSizeIterator<Item = String>) -> String {
     let other_count = names.len().saturating_sub(MAX_NAMED);
     let mut named: Vec<String> = names.take(MAX_NAMED).collect();

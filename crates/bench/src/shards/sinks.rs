@@ -16,7 +16,7 @@ use std::time::Instant;
 
 pub(super) struct Sinks(Vec<SinkPlace>);
 
-/// Arrivals at all sinks together.
+/// Arrivals at all sinks together, as if there were one sink.
 pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
     /// Clocks of the sinks at which something arrived.
@@ -126,8 +126,8 @@ impl Sinks {
     }
 }
 
-/// The units of several sinks. A unit that is at two sinks is a duplicate, unless it is at one of them
-/// under another address only: then the server has made a copy.
+/// The units of several sinks. A unit that is at two sinks is a duplicate. But if one of them has it only under another
+/// address, the server has made a copy.
 struct ArrivalSum {
     units: Ledger,
     bounced: Ledger,
@@ -153,7 +153,7 @@ impl ArrivalSum {
             own
         };
         let [ours, theirs] = [own(&self.units, &self.rewritten), own(units, rewritten)];
-        // Only what arrived twice under its own address is a duplicate.
+        // Only a unit that arrived twice under its own address is a duplicate.
         let again = theirs.count() - theirs.count_without(&ours);
         let merged = self.units.merge(units);
         self.duplicates = self.duplicates.saturating_add(again);
@@ -165,7 +165,8 @@ impl ArrivalSum {
         self.rewritten.remove(&theirs);
     }
 
-    /// Enters what is known only from the ledgers of all sinks into the sum of their rows.
+    /// Adds what only a comparison of all ledgers shows, such as units that arrived at two sinks,
+    /// to the sum of the sinks' own counts.
     fn enter(&self, ledger: &mut LedgerRow) {
         let add = |count: &mut Option<u64>, more: u64| *count = Some(count.unwrap_or_default().saturating_add(more));
         add(&mut ledger.duplicates, self.duplicates);

@@ -21,8 +21,8 @@ pub(crate) fn last_audit(results: &Path, recipe: &str, recipe_hash: &str, versio
         .max_by(|one, other| one.started_at.cmp(&other.started_at))
 }
 
-/// For example `kept`, `kept (incomplete)` or `lost with power-cut`. An audit is incomplete if it
-/// ended early, or if a kind of fault shows nothing about the server.
+/// Summarises an audit, for example as `kept`, `kept (incomplete)` or `lost with power-cut`. An
+/// audit is incomplete if it ended early, or if a kind of fault shows nothing about the server.
 pub(crate) fn outcome(record: &Record, audit: &Audit) -> String {
     type Number = fn(&AuditRow) -> u64;
     let outcomes: [(&str, Number); 4] = [
@@ -49,8 +49,8 @@ pub(crate) fn outcome(record: &Record, audit: &Audit) -> String {
     if is_incomplete { format!("{text} (incomplete)") } else { text }
 }
 
-/// For example `audited on 2026-11-26 (Exim version 4.96; seed 7): kill 0 of 344 lost in 2 rounds,
-/// …`.
+/// Describes an audit in one sentence, for example `audited on 2026-11-26 (Exim version 4.96; seed
+/// 7): kill 0 of 344 lost in 2 rounds, …`.
 pub(crate) fn description(record: &Record, audit: &Audit) -> String {
     let row = |row: &AuditRow| {
         let (lost, answered) = (count(row.lost), count(row.answered));

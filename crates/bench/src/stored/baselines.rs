@@ -60,7 +60,7 @@ pub struct BaselineDirectory {
 }
 
 impl BaselineDirectory {
-    /// `path` need not exist yet.
+    /// Names the directory of the baselines. It need not exist yet, because `save` creates it.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }

@@ -127,7 +127,7 @@ struct RecordHead {
     version: String,
 }
 
-/// Parses a record. The error says what is wrong with the file.
+/// Parses a record. The error completes a sentence whose subject is the file, such as `is damaged`.
 fn record_of(json: &[u8]) -> Result<Record, String> {
     let shown = |text: &str| printable(&text.chars().take(MAX_MISTAKE_CHARACTERS).collect::<String>()).into_owned();
     let head: RecordHead = serde_json::from_slice(json)

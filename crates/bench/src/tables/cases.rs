@@ -1,4 +1,4 @@
-//! The rows of a table. A row has a source, a sink and a load. Rows that are compared with each
+//! The rows of a table, each with a source, a sink and a load. Rows that are compared with each
 //! other are adjacent.
 use crate::engine::RoundOrder;
 use crate::programs::ComparedProgram;
@@ -23,7 +23,7 @@ pub(super) struct TableCase {
 }
 
 impl TableCase {
-    /// For example `smtp-source → mailrun sink, 100 sessions, -d`.
+    /// Describes the row, for example `smtp-source → mailrun sink, 100 sessions, -d`.
     pub(super) fn description(&self) -> String {
         let sink = match self.receiver {
             SinkTool::SmtpSink => "smtp-sink",
@@ -99,17 +99,17 @@ pub enum SinkTool {
 #[derive(Clone, Debug)]
 pub struct TableOptions {
     pub messages: u64,
-    /// Sources. Those that are not installed are left out.
+    /// Sources to compare. Sources that are not installed are left out.
     pub tools: Vec<SourceTool>,
     pub receivers: Vec<SinkTool>,
-    /// Runs of each row. The figures are the medians of the runs.
+    /// Number of runs of each row. The figures are the medians of these runs.
     pub rounds: u32,
     pub order: RoundOrder,
     /// Numbers of sessions. Each number has its own group of rows.
     pub sessions: Vec<u32>,
     /// Numbers of recipients per message. Each number has its own group of rows.
     pub recipients: Vec<u32>,
-    /// Time limit for each run.
+    /// Time limit for each run, after which the run has failed and its processes are killed.
     pub limit: Duration,
     pub live: LiveMode,
 }

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 pub(super) struct TableMeasurement {
     pub(super) source: Costs,
     pub(super) sink: Costs,
-    /// Messages by the sink's own count. smtp-sink has none.
+    /// Number of messages by the sink's own count. `None` for smtp-sink, which reports no count.
     pub(super) arrived: Option<u64>,
 }
 
@@ -62,10 +62,10 @@ const SINK_TIMEOUT: Duration = Duration::from_secs(30);
 const MIN_SESSIONS: u32 = 2000;
 /// Length of smtp-sink's listen queue. The kernel may use less (net.core.somaxconn).
 const BACKLOG: &str = "4096";
-/// User to which smtp-sink switches. If it is started as root, it insists on a user to switch to.
+/// User to which smtp-sink switches, because smtp-sink insists on this if it is started as root.
 const NOBODY: &str = "nobody";
 
-/// A running sink.
+/// A running sink of a table. Dropping it kills the sink.
 #[derive(Debug)]
 pub(crate) struct TableSink {
     process: TimedChild,

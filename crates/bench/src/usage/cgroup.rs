@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-/// Prefix of the names of all groups that mailrun makes. The ID of the first process follows.
+/// Prefix of the names of all groups that mailrun makes, which is followed by the ID of the first
+/// process.
 const PREFIX: &str = "mailrun-";
 
 /// A group of processes. Dropping it removes it, if its processes have ended.
@@ -14,9 +15,9 @@ const PREFIX: &str = "mailrun-";
 pub(crate) struct ControlGroup(PathBuf);
 
 impl ControlGroup {
-    /// Moves a server that has just been started into a group of its own. Whatever it starts will
-    /// belong to the group, too. Returns `None` if this host has no such groups, or this user may
-    /// not make one.
+    /// Moves a server that has just been started into a group of its own. Every process that it
+    /// starts will belong to the group as well. Returns `None` if this host has no such groups, or
+    /// this user may not make one.
     pub(crate) fn around(server: &Child) -> Option<Self> {
         let parent =
             own_group(&fs::read_to_string("/proc/self/mounts").ok()?, &fs::read_to_string("/proc/self/cgroup").ok()?)?;
@@ -25,8 +26,8 @@ impl ControlGroup {
         // server.
         let group = Self(parent.join(format!("{PREFIX}{}", server.id())));
         fs::create_dir(&group.0).ok()?;
-        // A move takes milliseconds. While the server is stopped, it starts nothing that would stay
-        // outside. What it started before is moved, too.
+        // A move takes milliseconds. Stop the server meanwhile, so that it starts no process that
+        // would stay outside. Processes that it started before are moved as well.
         let pid = Pid::from_child(server);
         let _ = kill_process(pid, Signal::STOP);
         let is_inside = group.take(server.id());
@@ -70,8 +71,8 @@ fn own_group(mounts: &str, groups: &str) -> Option<PathBuf> {
     Some(Path::new(mount[1]).join(group))
 }
 
-/// Removes groups that a mailrun has left because it was killed: those whose first process is gone.
-/// The kernel keeps a group that has other processes.
+/// Removes the groups of an earlier mailrun that was killed. These are the groups whose first
+/// process is gone. The kernel keeps a group that has other processes.
 fn remove_unused(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -88,7 +89,8 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    /// Where no group can be made, tests/all/recipes.rs says so.
+    /// If no group can be made on this host, this test shows nothing, but `tests/all/recipes.rs`
+    /// says so.
     #[test]
     fn a_child_that_a_server_started_before_it_was_moved_is_in_the_group() {
         let mut server = Command::new("sh");

@@ -33,7 +33,7 @@ impl DiskCounter {
         Some(Self { counters, sectors })
     }
 
-    /// Returns the bytes that the disk has written since then.
+    /// Returns the bytes that the disk has written since this counter was created.
     pub(crate) fn written_since(&self) -> Option<u64> {
         Some(sectors_written(&self.counters)?.checked_sub(self.sectors)? * SECTOR_BYTES)
     }
@@ -55,7 +55,7 @@ mod tests {
         // Skip the test on a file system without a device of its own.
         let Some(disk) = DiskCounter::under(place.path()) else { return };
         let mut file = File::create(place.path().join("x")).unwrap();
-        // Do not write zeros, because a disk may store only a note about them.
+        // Do not write zeros, because a disk may only note that a range is zero and write nothing.
         let block: Vec<u8> =
             (0..1_u32 << 20).map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
         file.write_all(&block).and_then(|()| file.sync_all()).unwrap();

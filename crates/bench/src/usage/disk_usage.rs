@@ -13,7 +13,7 @@ const BLOCK_BYTES: u64 = 512;
 pub(crate) struct DiskUsage {
     /// Bytes when the relay listened but had not received any mail.
     pub(crate) at_start: u64,
-    /// Bytes when all mail was delivered.
+    /// Bytes at the end of the run, after the last delivery.
     pub(crate) at_end: u64,
 }
 

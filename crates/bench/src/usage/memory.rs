@@ -27,7 +27,7 @@ fn now_ns() -> u64 {
 }
 
 impl MemoryCurve {
-    /// Adds a sample. Does nothing for `None`.
+    /// Adds a sample of the present time, or does nothing if `bytes` is `None`.
     pub(crate) fn add(&mut self, bytes: Option<u64>) {
         let sample = bytes.map(|bytes| MemorySample { at_ns: now_ns(), bytes });
         self.samples.extend(sample);
@@ -40,7 +40,7 @@ impl MemoryCurve {
         }
     }
 
-    /// Appends the samples of another curve.
+    /// Appends the samples of a later curve, for example after a restart.
     pub(crate) fn then(mut self, later: Self) -> Self {
         self.samples.extend(later.samples);
         self

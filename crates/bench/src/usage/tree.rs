@@ -7,11 +7,10 @@
 //!          └─ …        = the processor time of the tree
 //! ```
 //!
-//! The kernel reports the time of each living process in whole hundredths of a second. With 500
-//! processes this is seconds too little. Therefore the exact figure of the scheduler
-//! (`/proc/PID/task/TID/schedstat`) is used if it is larger. The times of ended children, cutime
-//! and cstime, are summed in nanoseconds before they are rounded. Bytes written are accounted for
-//! in the same way: those of children that were waited for are part of the parent's
+//! The kernel reports the time of each living process in whole hundredths of a second. With 500 processes this is
+//! seconds too little. Therefore the exact figure of the scheduler (`/proc/PID/task/TID/schedstat`) is used if it is
+//! larger. The times of ended children, cutime and cstime, are summed in nanoseconds before they are rounded. Written
+//! bytes are accounted for in the same way: the parent's count includes the bytes of children that were waited for
 //! (`task_io_accounting_add`).
 //!
 //! A child that ends during a sample may be counted twice or not at all. The sample that counts is
@@ -58,8 +57,8 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
 
 /// Memory of a tree of processes. The private memory of all processes is added. Of the memory
 /// mapped from files, only the largest share of a single process counts, because most processes map
-/// the same program and libraries. The sum holds for the moment only. The kernel knows a peak only
-/// for single processes.
+/// the same program and libraries. The sum is the memory at one moment. There is no peak of the
+/// sum, because the kernel records peaks only for single processes.
 #[derive(Clone, Copy, Debug, Default)]
 struct TreeMemory {
     own: u64,
@@ -154,7 +153,7 @@ mod tests {
         assert_eq!(pids(&subtree(1, &circle)), [1, 2, 1], "it ends");
     }
 
-    /// A shell. Dropping it kills the shell and its descendants.
+    /// A shell that is killed together with its descendants when this value is dropped.
     struct TestShell(Child);
 
     impl TestShell {
@@ -190,7 +189,7 @@ mod tests {
 
     #[test]
     fn what_children_used_that_have_ended_is_counted() {
-        // The shell itself does nothing. Its time is that of a child that has ended before the
+        // The shell itself does nothing. Its CPU time comes from a child that has ended before the
         // shell starts to sleep.
         let shell = TestShell::run(&format!("({BUSY}); sleep 600; :"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.05 && children(shell.0.id()).len() == 1);

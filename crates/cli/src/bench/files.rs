@@ -1,4 +1,5 @@
-//! `mailrun recipe`: the recipes with which benches and audits run servers.
+//! `mailrun recipe` and `mailrun scenario`: lists and prints the built-in files. A recipe tells how benches and audits
+//! run a server.
 use super::load_file;
 use crate::bench;
 use anyhow::Result;
@@ -26,7 +27,7 @@ enum RecipeCommand {
     /// Prints a built-in recipe, to be changed and used as one of your own
     #[command(after_help = KEYS_AND_EXAMPLES)]
     Show {
-        /// Its name: mailrun recipe list lists them.
+        /// Name of the recipe. mailrun recipe list lists all of them.
         #[arg(value_name = "NAME")]
         name: String,
     },
@@ -109,7 +110,7 @@ enum ScenarioFileCommand {
     /// Prints the file of a built-in scenario
     #[command(after_help = SHOW_EXAMPLES)]
     Show {
-        /// Its name: mailrun bench --list lists them.
+        /// Name of the scenario. mailrun bench --list lists all of them.
         #[arg(value_name = "NAME")]
         name: String,
     },

@@ -1,5 +1,5 @@
-//! `mailrun bench load.toml`: a load in a file. Its keys are options of `bench`, which are read as if
-//! they were typed; an option that is really typed takes the place of the file's.
+//! `mailrun bench load.toml`: a load from a file. The keys of the file are options of `bench`, which are parsed as if
+//! the user had typed them. An option that the user does type takes precedence over the file.
 use crate::bench::scenarios::{check_keys, is_named, key_name, keys_of, named_file, unreadable};
 use crate::report::messages::say;
 use anyhow::Result;
@@ -15,14 +15,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use toml::{Table, Value};
 
-/// Option that writes such a file.
+/// Option that writes the file of a load instead of running the load.
 const WRITE_FILE: &str = "write-file";
 
-/// Replaces the name of a load's file in a command line by the options in that file. `bench` is the
-/// command, without its subcommands.
+/// Replaces the file name in `mailrun bench load.toml` with the options in that file. `bench` returns the command
+/// without its subcommands. It is called only if the command line names a file.
 ///
 /// # Errors
-/// If the file cannot be read, or has a mistake.
+/// Returns an error if the file cannot be read or contains a mistake.
 pub(crate) fn expanded(words: Vec<OsString>, bench: impl FnOnce() -> Command) -> Result<Vec<OsString>, clap::Error> {
     let Some(file) = named_file(&words) else { return Ok(words) };
     let load = load_scenario(file).map_err(unreadable)?;
@@ -35,7 +35,8 @@ pub(crate) fn expanded(words: Vec<OsString>, bench: impl FnOnce() -> Command) ->
     check_keys(&load, &mut bench, &options, None).map_err(unreadable)?;
     let typed = typed_options(bench.clone(), &words[3..]);
     let is_typed = |option: &Arg| typed.iter().any(|typed| typed == option.get_id().as_str());
-    // An option of the file that cannot be used together with a typed one gives way, too.
+    // Also leave out an option of the file that conflicts with a typed one. For example, a typed `--duration` replaces
+    // the file's stages.
     let is_in_the_way = |option: &Arg| {
         let excludes = |one: &Arg, other: &Arg| bench.get_arg_conflicts_with(one).contains(&other);
         let others = bench.get_arguments().filter(|other| is_typed(other));
@@ -49,7 +50,7 @@ pub(crate) fn expanded(words: Vec<OsString>, bench: impl FnOnce() -> Command) ->
     Ok([&words[..2], &from_file, &words[3..]].concat())
 }
 
-/// Returns the ids of the options that stand on the command line.
+/// Returns the ids of the options that the user typed, without those that have only a default value.
 fn typed_options(bench: Command, words: &[OsString]) -> Vec<String> {
     let bench = bench.no_binary_name(true).ignore_errors(true);
     let Ok(matches) = bench.try_get_matches_from(words) else { return Vec::new() };
@@ -57,7 +58,7 @@ fn typed_options(bench: Command, words: &[OsString]) -> Vec<String> {
     matches.ids().map(clap::Id::as_str).filter(is_typed).map(str::to_owned).collect()
 }
 
-/// Writes the values of a key as words of a command line.
+/// Converts the values of a key into words of a command line.
 fn typed_words(option: &Arg, key: &ScenarioKey) -> Vec<String> {
     let values = key.values.iter().map(|value| value.text.as_str());
     let Some(long) = option.get_long() else { return values.map(str::to_owned).collect() };
@@ -70,10 +71,10 @@ fn typed_words(option: &Arg, key: &ScenarioKey) -> Vec<String> {
     }
 }
 
-/// Writes the typed options as the file of a load.
+/// Writes the typed options to a file, from which `mailrun bench FILE.toml` can run them again.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// Returns an error if the file cannot be written.
 pub(crate) fn write(path: &Path, server: Option<String>, options: &PartyOptions) -> Result<ExitCode> {
     let name = path.display();
     let text = format!("# Run it with: mailrun bench {name}\n{}", file_text(server, options));
@@ -98,12 +99,12 @@ fn file_text(server: Option<String>, options: &PartyOptions) -> String {
     file.to_string()
 }
 
-/// Writes a number without quotes.
+/// Converts a value to TOML. A whole number becomes a number, and anything else a string.
 fn scalar(text: &str) -> Value {
     text.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Integer)
 }
 
-/// Returns the JSON schema of such files, for editors.
+/// Returns the JSON schema of these files, with which editors check and complete them.
 pub(crate) fn schema(mut bench: Command) -> String {
     bench.build();
     let mut keys = serde_json::Map::new();

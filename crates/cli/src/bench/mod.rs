@@ -58,16 +58,16 @@ pub(crate) struct BenchArgs {
     /// unix:PATH. The default port is 25.
     #[arg(value_name = "SERVER", value_parser = server)]
     server: Option<ServerArg>,
-    /// HTTP address of the mailrun sink that SERVER delivers to, to check that every message arrives. With --shard its clock
-    /// alone is compared with this host's; of several sinks each one's.
+    /// HTTP address of the mailrun sink that SERVER delivers to, to check that every message arrives. With --shard,
+    /// only the clocks of the sinks are compared with the clock of this host.
     #[arg(long, value_name = "http://HOST:PORT", requires = "server", conflicts_with = "sink_listen")]
     sink: Vec<String>,
     /// HTTP address of a second mailrun sink, to which SERVER delivers the notifications to --from (bounces). Without it,
     /// they count if they reach the same sink as the mail: SERVER must deliver the domain of --from to it.
     #[arg(long, value_name = "http://HOST:PORT", requires = "server", hide_short_help = true)]
     bounces_to: Option<String>,
-    /// Pause in arrivals after which the bench stops waiting for mail that was accepted. Longer than the first retry of
-    /// SERVER, for mail that SERVER defers [default: 10s, 2s without a relay].
+    /// Pause in arrivals after which the bench stops waiting for mail that was accepted. If SERVER defers mail, it must
+    /// be longer than the first retry of SERVER [default: 10s, 2s without a relay].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration, hide_short_help = true)]
     lost_after: Option<Duration>,
     #[command(flatten)]
@@ -111,7 +111,8 @@ pub(crate) fn options() -> clap::Command {
     BenchArgs::augment_args(clap::Command::new("mailrun"))
 }
 
-/// Makes every argument except `--allow-public` conflict with `--list`.
+/// Makes every argument except `--allow-public` conflict with `--list`. `--allow-public` may come from the environment,
+/// so it must not be an error.
 fn conflicting_with_list(argument: clap::Arg) -> clap::Arg {
     match argument.get_id().as_str() {
         "list" | "allow_public" => argument,
@@ -145,8 +146,8 @@ Examples:
   mailrun bench mades                  MADES, with a stand-in for the endpoints
   mailrun bench mades-compare          go-mades-bench and mailrun mades";
 
-/// Parses SERVER. The name of a scenario is refused here, because a scenario must come before its
-/// options.
+/// Parses SERVER. Refuses the name of a scenario, because a scenario must come before its options. Without this check,
+/// the name would be looked up as a host.
 fn server(text: &str) -> Result<ServerArg, String> {
     if is_scenario(text) || is_toml_file(text) {
         return Err(format!("options of {text} must follow it: write mailrun bench {text} first"));
@@ -158,11 +159,11 @@ pub(crate) fn is_scenario(word: &str) -> bool {
     scenarios::names().any(|name| name == word)
 }
 
-/// Looks up the server's name before anything is started.
+/// Looks up the server's name, so that a wrong name is reported before anything is started.
 ///
 /// # Errors
 ///
-/// If the name is unknown. The message suggests a scenario or recipe with a similar name.
+/// Returns an error if the name is unknown. The error suggests a scenario or recipe with a similar name.
 fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
     source::look_up(server.address(), reach).map(drop).map_err(|error| {
         let host = server.address().rsplit_once(':').map_or("", |(host, _)| host);
@@ -176,7 +177,7 @@ fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
 }
 
 impl BenchArgs {
-    /// Returns the arguments of the trials of a capacity search.
+    /// Builds the arguments of the trials from the arguments of a capacity search.
     pub(crate) fn of_trials(
         server: Option<ServerArg>,
         sink: Option<String>,
@@ -211,12 +212,12 @@ impl BenchArgs {
         }
     }
 
-    /// Returns the options of the trials of a capacity search. The search gives each trial its own
-    /// rate, length and directory.
+    /// Returns the options of the trials of a capacity search, except for rate, length and directory. The search sets
+    /// these for each trial.
     ///
     /// # Errors
     ///
-    /// If an option has no effect, or if the server's name is unknown.
+    /// Returns an error if an option has no effect, or if the server's name is unknown.
     pub(crate) fn trial_options(self, live: LiveMode) -> Result<BenchOptions> {
         self.check()?;
         Ok(BenchOptions { live, ..self.options()? })
@@ -254,7 +255,7 @@ impl BenchArgs {
         outcome.unwritten.map_or_else(|| Ok(super::report::results::exit_code(&outcome.record, strictness)), Err)
     }
 
-    /// Refuses options that have no effect with this server, or without a server.
+    /// Refuses options that have no effect. Many depend on whether the bench itself starts the server and the sink.
     fn check(&self) -> Result<()> {
         self.check_mailboxes()?;
         self.check_mailboxes_of_relay()?;
@@ -278,7 +279,7 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// Refuses mailboxes without a server that delivers to them, and another sink beside them.
+    /// Refuses mailboxes if no server delivers to them, or if another sink is given as well.
     fn check_mailboxes(&self) -> Result<()> {
         if !self.mailboxes.is_used() {
             return Ok(());
@@ -292,12 +293,13 @@ impl BenchArgs {
         if self.typed.of::<SinkFaultArgs>().names().next().is_some() {
             bail!("--fault, --rules and --rules-like need a sink that listens, and cannot be used with --mailbox");
         }
-        // Report a mistake in a URL or a password file now, and not from the sink.
+        // Report a mistake in a URL or a password file now, before the sink is started.
         let run = self.run_id.unwrap_or(RunId([0; 16]));
         self.mailboxes.options(Some(run), self.reach()).map(drop)
     }
 
-    /// Refuses options that have no effect because the relay does, or does not, deliver to mailboxes.
+    /// Refuses options for mailboxes if there are no mailboxes. If the relay delivers to mailboxes, refuses options of
+    /// a listening sink, and recipients.
     fn check_mailboxes_of_relay(&self) -> Result<()> {
         let relay = self.relay.named_relay().filter(Relay::has_mailboxes);
         match (relay, self.mailboxes.way_of_watching()) {
@@ -320,8 +322,8 @@ impl BenchArgs {
         if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local }
     }
 
-    /// Refuses `--shard` if the bench starts the server or the sink itself. The parts of a load
-    /// must share both.
+    /// Refuses `--shard` if the bench starts the server or the sink itself. All parts of a load must send to the same
+    /// server, so none of them may start its own.
     fn check_shard(&self) -> Result<()> {
         if self.server.is_none() {
             bail!("--shard requires a server: mailrun bench HOST:PORT --shard I/N");
@@ -339,8 +341,7 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// Returns the source's connection options, after checking that the server's name can be looked
-    /// up.
+    /// Returns the options of the source's connection. Fails if the server's name cannot be looked up.
     fn connection_args(&self) -> Result<ConnectionArgs> {
         let Some(server) = &self.server else { return Ok(self.approach.clone()) };
         check_server(server, self.reach())?;
@@ -350,7 +351,7 @@ impl BenchArgs {
     fn options(self) -> Result<BenchOptions> {
         let workload = self.load.workload()?;
         let approach = self.connection_args()?;
-        // Report a mistake in these options now, and not after the source has been started.
+        // Report a mistake in these options now, before the source is started.
         approach.options()?;
         let target = self.target(&approach)?;
         if self.bounces_to.is_some() && self.sink.is_empty() && !self.relay.has_own_sink() {
@@ -359,8 +360,8 @@ impl BenchArgs {
         if let Some(server) = &self.server {
             self.load.warn_of_bounces(server.address());
         }
-        // Behind a relay, the source does not speak to the sink, so its connection options do not
-        // apply to the sink.
+        // If there is a relay, the source does not connect to the sink, so the sink does not need the source's
+        // connection options.
         let is_direct = target == BenchTarget::OwnSink;
         let sink_options = self.typed.of::<SinkFaultArgs>();
         let sink_options = if is_direct { sink_options.and(approach.sink_options()) } else { sink_options };
@@ -417,13 +418,14 @@ impl BenchArgs {
         })
     }
 
-    /// Returns the sink that this bench asks about deliveries. With `--shard`, `mailrun merge` asks
-    /// about deliveries, and the bench asks the sink only for its clock.
+    /// Returns the sink that this bench asks about deliveries. With `--shard` there is none, because `mailrun merge`
+    /// asks about deliveries later. The bench then uses the sink only to compare clocks.
     fn delivery_sink(&self) -> Option<String> {
         self.sink.first().filter(|_| !self.shard.is_part()).cloned()
     }
 
-    /// Returns the relay that runs between the bench's own source and sink.
+    /// Returns the relay that runs between the bench's source and sink. Fails if the relay does not support the options
+    /// of the connection.
     fn chosen_relay(&self, approach: &ConnectionArgs) -> Result<Relay> {
         let relay = self.relay.named_relay().unwrap_or_else(relays::default_relay);
         let needed = approach.negotiated_option();

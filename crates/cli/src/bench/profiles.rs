@@ -1,4 +1,5 @@
-//! Options of the scenarios that profile a server: `kotlin-profile`, `sizes` and `large-message`.
+//! Options of the scenarios that measure how a server depends on the size of messages: `kotlin-profile`, `sizes` and
+//! `large-message`.
 use crate::bench::relays::{raise_open_files, scenario_options};
 use crate::options::server::{Scheme, ServerArg};
 use crate::options::{Measurement, RoundsArgs, values};
@@ -15,7 +16,7 @@ use mailrun_measurement::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The server that a profile is of.
+/// The server that a profile measures.
 #[derive(Debug, Args)]
 struct ProfiledServerArgs {
     /// Server to profile: HOST or HOST:PORT, without TLS. Without it the bench starts one: --relay.
@@ -34,11 +35,11 @@ struct ProfiledServerArgs {
 }
 
 impl ProfiledServerArgs {
-    /// Converts the server's arguments into the bench's types.
+    /// Converts the arguments about the server into the bench's types.
     ///
     /// # Errors
     ///
-    /// If the URL asks for TLS or LMTP, which profiles do not speak.
+    /// Returns an error if the URL asks for TLS or LMTP, because profiles speak only SMTP without TLS.
     fn server(&self) -> Result<ProfiledServer> {
         let recipient = self.to.expression().to_owned();
         let Some(server) = &self.server else {
@@ -101,9 +102,10 @@ pub(crate) struct ProfileArgs {
 
 /// Measures large messages on one connection, and what dots, lines, small writes and tracing add to their cost
 ///
-/// Sends messages of each size over one connection, one after the other, and prints MB/s. Then the same with each cost, as a
-/// ratio to the plain run of the same round. Without SERVER the server is mailrun's own sink. Ctrl-C ends the run and prints the
-/// table so far (exit status 130). Exit status 1 if a run failed, a message was lost or a threshold was missed.
+/// Sends messages of each size over one connection, one after the other, and prints MB/s. Then does the same with each
+/// cost, and prints the ratio to the plain run of the same round. Without SERVER the server is mailrun's own sink.
+/// Ctrl-C ends the run and prints the table so far (exit status 130). Exit status 1 if a run failed, a message was lost
+/// or a threshold was missed.
 #[derive(Debug, Args)]
 #[command(after_help = LARGE_MESSAGE_EXAMPLES)]
 pub(crate) struct LargeMessageArgs {
@@ -122,7 +124,7 @@ pub(crate) struct LargeMessageArgs {
         hide_possible_values = true
     )]
     costs: Vec<MessageCost>,
-    /// Bytes of the bodies of a run together; a run has one message at least.
+    /// Total size of the message bodies in a run; a run has at least one message.
     #[arg(long, value_name = "BYTES", value_parser = values::some_bytes)]
     volume: u64,
     #[command(flatten)]
@@ -133,7 +135,7 @@ pub(crate) struct LargeMessageArgs {
     tables: TableReportArgs,
 }
 
-/// Rounds of a profile, and what each run must meet.
+/// The rounds of a profile, and the conditions that each run must meet.
 #[derive(Debug, Args)]
 struct ProfileRoundArgs {
     #[command(flatten)]

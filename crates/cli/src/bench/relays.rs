@@ -1,5 +1,4 @@
-//! Options that choose the relay between source and sink, and options of the scenarios that compare
-//! relays.
+//! Options that select the relay between source and sink, and options of the scenarios that compare relays.
 use crate::options::server::{Scheme, ServerArg};
 use crate::options::{Measurement, NoThresholdArgs, RoundsArgs, values};
 use crate::report::results::TableReportArgs;
@@ -18,10 +17,10 @@ use mailrun_measurement::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// File descriptors for everything except sessions.
+/// Number of file descriptors that are needed besides those of the sessions.
 const SPARE_FILES: u64 = 256;
 
-/// The relay of a run.
+/// The relay through which a run sends its mail.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Relay")]
 pub(crate) struct BenchRelayArgs {
@@ -36,29 +35,30 @@ pub(crate) struct BenchRelayArgs {
 }
 
 impl BenchRelayArgs {
-    /// Returns these options with no relay as the default.
+    /// Makes no relay the default of these options, instead of mailrun's own relay.
     pub(crate) fn or_none(self) -> Self {
         Self { relay: self.relay.or(Some(Relay::None)), ..self }
     }
 
-    /// Returns the relay that was asked for, or `None` if no option names a relay.
+    /// Returns the relay that the user named, or `None` if no option names one.
     pub(crate) fn named_relay(&self) -> Option<Relay> {
         self.relay.clone()
     }
 
-    /// True if SERVER delivers to a sink that the bench starts.
+    /// Returns true if SERVER delivers to a sink that the bench starts, because `--sink-listen` was given.
     pub(crate) fn has_own_sink(&self) -> bool {
         self.sink_listen.is_some()
     }
 
-    /// Returns SERVER as a relay, if it delivers to a sink that the bench starts.
+    /// Returns SERVER as a relay that is already running. Returns `None` if no sink of the bench waits for its
+    /// deliveries.
     pub(crate) fn running(&self, server: &ServerArg) -> Option<Relay> {
         let sink = self.sink_listen.clone()?;
         Some(Relay::Running { address: server.address().to_owned(), sink })
     }
 }
 
-/// The relay of a scenario: one that the bench starts, or a server that delivers to the bench's sink.
+/// The relay of a scenario. It is started by the bench, or it is a running server that delivers to the bench's sink.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ScenarioRelayArgs {
     /// Relay that is already running, and delivers to --sink-listen: HOST or HOST:PORT.
@@ -78,8 +78,8 @@ impl ScenarioRelayArgs {
     ///
     /// # Errors
     ///
-    /// If the URL asks for TLS or LMTP, which these scenarios do not speak, or if `--sink-listen`
-    /// is missing.
+    /// Returns an error if the URL asks for TLS or LMTP, because these scenarios speak only SMTP without TLS. Also
+    /// fails if `--sink-listen` is missing.
     fn chosen(&self) -> Result<Relay> {
         let Some(server) = &self.server else { return Ok(self.relay.named_relay().unwrap_or_else(default_relay)) };
         if server.scheme() != Scheme::Smtp {
@@ -88,8 +88,8 @@ impl ScenarioRelayArgs {
         self.relay.running(server).context("SERVER requires --sink-listen HOST:PORT")
     }
 
-    /// Returns the relay that was typed, or the relays of `--compare`, whose default comes from the
-    /// scenario.
+    /// Returns the relay that the user named. If there is none, returns the relays of `--compare`, whose default is in
+    /// the scenario's file.
     fn chosen_or(&self, mut compared: Vec<Relay>) -> Result<Vec<Relay>> {
         if self.is_typed() {
             return Ok(vec![self.chosen()?]);
@@ -161,8 +161,8 @@ pub(crate) fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableR
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 
-/// Raises the limit of open files, so that all parties inherit it. A relay has two connections, or
-/// a process, for each message.
+/// Raises the limit of open files now, so that all processes of the bench inherit it. For each message, a relay has two
+/// connections open, or runs a process.
 pub(crate) fn raise_open_files(sessions: u32) {
     mailrun_net::open_files::raise(2 * u64::from(sessions) + SPARE_FILES);
 }
@@ -200,7 +200,7 @@ impl RelayComparisonArgs {
     }
 }
 
-/// Load of a scenario, where the scenario leaves that open.
+/// The load of a scenario, as far as the scenario does not fix it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 struct LoadShapeArgs {
@@ -281,14 +281,14 @@ Examples:
   mailrun bench relay-latency --rate 2000 --duration 30s      at a given rate
   mailrun bench relay-latency --relay postfix                 as root";
 
-/// The search for the highest sustained rate, and the target, which a scenario's file sets.
+/// The search for the highest sustained rate, and the target for the rounds. The file of a scenario sets these values.
 #[derive(Debug, Args)]
 struct LatencyTargetArgs {
-    /// The rounds offer the rate that was found multiplied by this share.
+    /// Share of the rate found by the search that the rounds offer.
     #[arg(long, value_name = "P", hide = true, default_value = "50%", value_parser = values::some_share)]
     share: f64,
-    /// A rate is sustained if everything is delivered at most this time, plus the following share of the step's length,
-    /// after the step's end.
+    /// A step of the search is sustained if everything is delivered within this time after its end. The next option
+    /// adds a share of the step's length.
     #[arg(long, value_name = "TIME", hide = true, default_value = "100ms", value_parser = values::some_duration)]
     max_delay: Duration,
     /// Share of the step's length that is added to the maximum delay.
@@ -297,7 +297,7 @@ struct LatencyTargetArgs {
     /// A rate is sustained only if at least this share of the messages that were due was sent.
     #[arg(long, value_name = "P", hide = true, default_value = "98%", value_parser = values::some_share)]
     min_sent: f64,
-    /// The median of the rounds' p99 until 250 must be below this.
+    /// Maximum of the median of the rounds' p99 until 250.
     #[arg(long, value_name = "TIME", hide = true, value_parser = values::some_duration)]
     accept_p99: Option<Duration>,
 }
@@ -358,8 +358,8 @@ pub(crate) struct BacklogArgs {
     /// Send this many fresh messages per second while the queue is delivered, and measure their latency.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     fresh: Option<f64>,
-    /// When the next hop is back, let the server try again by itself, instead of with queue.flush of its recipe. The time
-    /// until it delivers at its full rate again is then its own.
+    /// When the next hop is back, let the server try again by itself, instead of using queue.flush of its recipe. The
+    /// time until it delivers at its full rate then depends on its own retries.
     #[arg(long)]
     no_flush: bool,
     /// While the queue fills, the next hop listens with this rule, instead of not at all: 'read 50K/s', 'delay 80ms',
@@ -379,24 +379,25 @@ pub(crate) struct BacklogArgs {
     tables: TableReportArgs,
 }
 
-/// Targets of a backlog, which a scenario's file sets.
+/// The targets of a backlog scenario, which the file of the scenario sets.
 #[derive(Debug, Args)]
 struct BacklogTargetArgs {
-    /// The relay's peak memory must be below this.
+    /// Maximum peak memory of the relay.
     #[arg(long, value_name = "BYTES", hide = true, value_parser = values::some_bytes)]
     memory: Option<u64>,
-    /// Maximum number of messages for which the target of memory holds.
+    /// Maximum number of messages for which the memory target holds.
     #[arg(long, value_name = "N", hide = true, default_value = "100M", value_parser = values::scenario_messages)]
     memory_messages: u64,
-    /// The relay must have read its queue in less than this time.
+    /// Maximum time in which the relay must have read its queue after a start.
     #[arg(long, value_name = "TIME", hide = true, value_parser = values::some_duration)]
     ready: Option<Duration>,
-    /// Maximum number of messages for which the target of time holds.
+    /// Maximum number of messages for which the target for the start holds.
     #[arg(long, value_name = "N", hide = true, default_value = "100M", value_parser = values::scenario_messages)]
     ready_messages: u64,
 }
 
-/// Checks a rule of the sink, or the name of a receiver. The sink gets the text.
+/// Checks a rule of the sink or the name of a receiver. A rule is passed on to the sink as text, so it is only checked
+/// here.
 fn receiver(text: &str) -> Result<BacklogReceiver, String> {
     match text.strip_prefix("like:") {
         Some(name) => Receiver::named(name).map(|known| BacklogReceiver::Like(known.name.to_owned())),
@@ -478,13 +479,13 @@ Examples:
   mailrun bench relay-soak --rate 5000 --message-size 4k
   mailrun bench relay-soak --messages 50000 --relay postfix   as root";
 
-/// Targets of a soak, which a scenario's file sets.
+/// The targets of a soak scenario, which the file of the scenario sets.
 #[derive(Debug, Args)]
 struct SoakTargetArgs {
-    /// Maximum ratio of the peak memory after the first tenth of the messages to the peak in that tenth.
+    /// Maximum ratio of the peak memory after the first tenth of the messages to the peak memory in that tenth.
     #[arg(long, value_name = "FACTOR", hide = true, value_parser = values::growth)]
     memory_growth: Option<f64>,
-    /// Memory that may be used in addition to this ratio.
+    /// Memory in bytes that the relay may use in addition to this ratio.
     #[arg(long, value_name = "BYTES", hide = true, default_value = "0", value_parser = values::bytes)]
     memory_allowance: u64,
     /// Maximum disk space of mailrun's own relay when its queue is empty.

@@ -1,7 +1,7 @@
-//! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`.
+//! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`: runs a scenario from its file.
 //!
-//! A kind of measurement is a set of options. A scenario's file has values for some of them, under
-//! the names of the options, and these become the defaults of its command:
+//! A kind of measurement has a set of options. The file of a scenario gives values for some of them, by the names of
+//! the options. These values become the defaults of the scenario's command:
 //!
 //! ```text
 //! FILE.toml ─→ KINDS: the options of its measurement ─→ each value parsed as if it were typed ─→ command
@@ -26,23 +26,22 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// File descriptors for everything except sessions.
+/// Number of file descriptors that are needed besides those of the sessions.
 const SPARE_FILES: u64 = 64;
 const LIST_WIDTH: usize = 160;
 
-/// Name of the command that is a single run with its own report, unlike the scenarios.
+/// Name of the command `bench mades`. Unlike the scenarios, it is a single run with its own report.
 const MADES: &str = "mades";
-/// Key of a scenario's file with what it measures. Each kind of measurement has an option of its own
-/// for it.
+/// Key of a scenario's file that lists what is measured. Each kind of measurement has its own option for it.
 const PARTIES: &str = "parties";
-/// Options that must not be keys. A file may come from somebody else, who must not decide to load a
+/// Options that must not be keys. A file may come from somebody else, who must not be able to make the user load a
 /// public server.
 const NO_KEYS: [&str; 6] = ["help", "version", "list", "write_file", "options", "allow_public"];
 
 pub(crate) struct MeasurementKind {
-    /// Its name as files spell it.
+    /// Name of the kind, as the key `measure` spells it.
     name: &'static str,
-    /// The option that takes the values of the key `parties`.
+    /// Name of the option that takes the values of the key `parties`.
     parties: &'static str,
     add_options: fn(Command) -> Command,
     read: fn(&ArgMatches) -> Result<Box<dyn Measurement>, clap::Error>,
@@ -69,10 +68,11 @@ const KINDS: [MeasurementKind; 8] = [
 ];
 
 impl MeasurementKind {
-    /// Finds the kind of a scenario.
+    /// Finds the kind of measurement that a scenario names.
     ///
     /// # Errors
-    /// The place in the file, and the known kinds.
+    /// Returns an error if the kind is missing or unknown. The error contains the place in the file and the known
+    /// kinds.
     fn of(scenario: &Scenario) -> Result<&'static Self, String> {
         let measure = scenario.measure.as_ref().ok_or_else(|| scenario.missing_key_error("measure"))?;
         KINDS.iter().find(|kind| kind.name == measure.text).ok_or_else(|| {
@@ -81,7 +81,7 @@ impl MeasurementKind {
         })
     }
 
-    /// Returns the option that takes the values of a key.
+    /// Returns the name of the option that takes the values of this key.
     fn option<'k>(&self, key: &'k str) -> &'k str
     where
         Self: 'k,
@@ -108,9 +108,10 @@ pub(crate) struct ChosenScenario {
 
 impl Subcommand for ScenarioCommand {
     fn augment_subcommands(command: Command) -> Command {
-        // Reading the scenarios takes a third of the program's start, and only this command needs them.
+        // Load the scenarios only when `bench` is invoked. It takes a third of the program's start, and no other
+        // command needs them.
         command.defer(|command| {
-            // Built-in scenarios can always be read, as a test below makes sure.
+            // Ignore errors: a test below makes sure that all built-in scenarios can be read.
             let built_in = BUILT_IN.iter().filter_map(|built_in| {
                 let scenario = load_scenario(built_in.name).ok()?;
                 scenario_command(built_in.name, &scenario).ok()
@@ -149,27 +150,26 @@ impl FromArgMatches for ScenarioCommand {
     }
 }
 
-/// Names of the scenarios that are built in.
+/// Returns the names of the built-in scenarios, including `mades`.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|built_in| built_in.name).chain([MADES])
 }
 
-/// Converts a mistake in a scenario file into an error of the command line.
 pub(crate) fn unreadable(error: impl std::fmt::Display) -> clap::Error {
     clap::Error::raw(ErrorKind::Io, format!("{error:#}"))
 }
 
-/// Returns the name of the file that `bench` is to run, if the command line names one.
+/// Returns the file name in `mailrun bench FILE.toml`, or `None` for any other command line.
 pub(crate) fn named_file(words: &[OsString]) -> Option<&str> {
     let [first, second] = words.get(1..3)? else { return None };
     second.to_str().filter(|file| first == "bench" && is_toml_file(file))
 }
 
-/// Adds the command of the scenario file, if the command line names one.
+/// If the command line names a scenario file, adds a command for this scenario.
 ///
 /// # Errors
 ///
-/// If that file cannot be read, or has a mistake.
+/// Returns an error if the file cannot be read or contains a mistake.
 pub(crate) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result<Command, clap::Error> {
     let Some(file) = named_file(words) else { return Ok(commands) };
     let scenario = load_scenario(file).map_err(unreadable)?;
@@ -178,10 +178,10 @@ pub(crate) fn add_scenario_file(commands: Command, words: &[OsString]) -> Result
     Ok(commands.mut_subcommand("bench", |bench| bench.subcommand(command)))
 }
 
-/// Checks the keys and values of a scenario.
+/// Checks all keys and values in a scenario's file.
 ///
 /// # Errors
-/// The first mistake, with its place in the file.
+/// Returns an error with the first mistake and its place in the file.
 fn check(scenario: &Scenario) -> Result<(), String> {
     let kind = MeasurementKind::of(scenario)?;
     let mut command = (kind.add_options)(Command::new("scenario"));
@@ -197,18 +197,18 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     }
 }
 
-/// Returns the options of a command that can be keys of a file.
+/// Returns the options of a command that may be keys of a file.
 pub(crate) fn keys_of(command: &Command) -> Vec<Arg> {
-    // An option that begins with an underscore is known only to be refused.
+    // An option that begins with an underscore exists only so that its use can be refused with an explanation.
     let is_key =
         |option: &&Arg| !NO_KEYS.contains(&option.get_id().as_str()) && !option.get_id().as_str().starts_with('_');
     command.get_arguments().filter(is_key).cloned().collect()
 }
 
-/// Checks that each key is an option, which parses its values.
+/// Checks that each key is the name of an option, and that the option accepts its values.
 ///
 /// # Errors
-/// The first mistake, with its place in the file.
+/// Returns an error with the first mistake and its place in the file.
 pub(crate) fn check_keys(
     file: &Scenario,
     command: &mut Command,
@@ -237,12 +237,13 @@ pub(crate) fn key_name(option: &Arg) -> String {
     option.get_long().map_or_else(|| option.get_id().to_string(), |long| long.replace('-', "_"))
 }
 
-/// True if a key names this option. The id of an option is its plural if it is a list.
+/// Returns true if the key names this option. A list can also be named by its id, which is in the plural: `thresholds`
+/// for `--threshold`.
 pub(crate) fn is_named(option: &Arg, key: &str) -> bool {
     option.get_id() == key || key_name(option) == key
 }
 
-/// Checks the values of a key. An error has the value that is wrong.
+/// Checks the values of a key. The error contains the value that is wrong.
 fn check_key<'k>(command: &mut Command, option: &Arg, key: &'k ScenarioKey) -> Result<(), (&'k ScenarioValue, String)> {
     if !takes_several(option) {
         if let Some(second) = key.values.get(1).filter(|_| key.name == PARTIES) {
@@ -259,7 +260,7 @@ fn takes_several(option: &Arg) -> bool {
     option.get_value_delimiter().is_some() || matches!(option.get_action(), ArgAction::Append)
 }
 
-/// Checks a value: the command must parse it as if it were typed.
+/// Checks a value by parsing it as if it had been typed on the command line.
 fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), String> {
     if !option.get_action().takes_values() {
         return if ["true", "false"].contains(&value) { Ok(()) } else { Err(not_one_of(value, &["true", "false"])) };
@@ -278,18 +279,17 @@ fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), S
             };
             Err(not_one_of(value, &known))
         }
-        // Another option is missing.
+        // Ignore other errors, such as a missing option. They are not about this value.
         _ => Ok(()),
     }
 }
 
-/// Builds the command of a scenario: the options of its measurement, with the file's values as
+/// Builds the command of a scenario. It has the options of its kind of measurement, and the file's values are their
 /// defaults.
 fn scenario_command(name: &str, scenario: &Scenario) -> Result<Command, String> {
     let kind = MeasurementKind::of(scenario)?;
     let command = (kind.add_options)(Command::new(name.to_owned()));
-    // Change all arguments in one call, because changing them one by one would reorder the help
-    // text.
+    // Change all arguments in a single call. Changing them one by one would reorder the help text.
     let command = command.mut_args(|option| {
         let key = scenario.keys.iter().find(|key| is_named(&option, kind.option(&key.name)));
         let Some(key) = key else { return option };
@@ -306,7 +306,7 @@ fn scenario_command(name: &str, scenario: &Scenario) -> Result<Command, String> 
     })
 }
 
-/// Returns the text of `mailrun bench --list`: each scenario and its measurement.
+/// Returns the text of `mailrun bench --list`, with the name, the kind and the title of each scenario.
 pub(crate) fn list_text() -> String {
     let mut table = Table::new([("scenario", Align::Left), ("measure", Align::Left), ("", Align::Left)]);
     for built_in in BUILT_IN {
@@ -381,8 +381,8 @@ impl ChosenScenario {
 
 impl Measurement for TableArgs {
     fn run(self: Box<Self>, _name: &str) -> Result<TextReport> {
-        // Raise the limit here, so that all processes inherit it. Otherwise each process would
-        // raise its own limit, some of them only during the run.
+        // Raise the limit here, so that all processes inherit it. Otherwise each process would raise its own limit, and
+        // some would do so during the run.
         let max_sessions = self.sessions.iter().copied().max().unwrap_or_default();
         mailrun_net::open_files::raise(u64::from(max_sessions) + SPARE_FILES);
         let _awake = self.tables.keep_awake.begin(true)?;

@@ -1,5 +1,4 @@
-//! `mailrun capacity`: arguments of the search, of the demand and of the results, for SMTP and for
-//! MADES.
+//! The arguments that `mailrun capacity` has for SMTP and for MADES: for the search, the demand and the results.
 use crate::options;
 use crate::options::values;
 use anyhow::{Result, bail};
@@ -21,7 +20,7 @@ use std::time::Duration;
 const CONFIRM: Duration = Duration::from_secs(60);
 /// Default length of a confirmation trial with `--quick`.
 const QUICK_CONFIRM: Duration = Duration::from_secs(10);
-/// Places of the results.
+/// Where the results go.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct CapacityOutputArgs {
@@ -39,7 +38,7 @@ pub(crate) struct CapacityOutputArgs {
     quiet: bool,
 }
 
-/// Effort of the search.
+/// How much effort the search makes.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Search")]
 pub(crate) struct SearchArgs {
@@ -66,26 +65,27 @@ pub(crate) struct SearchArgs {
     confirm: Option<Duration>,
 }
 
-/// Demand that a plan is made for.
+/// The demand for which a plan is made.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Planning")]
 pub(crate) struct PlanningArgs {
     /// Plan for this rate at the peak: instances and headroom.
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     peak: Option<f64>,
-    /// Share of the capacity that an instance is to be loaded with.
+    /// Share of its capacity that each instance is to be loaded with.
     #[arg(long, value_name = "SHARE", default_value = "0.6", value_parser = values::probability)]
     safety: f64,
-    /// Plan for users who cause so many messages each in the busy hour.
+    /// Plan for users who each cause this number of messages in the busy hour.
     #[arg(long, value_name = "N", value_parser = values::some)]
     messages_per_user: Option<u64>,
 }
 
-/// Converts a threshold into a goal of the search.
+/// Converts a threshold into a goal for the search.
 ///
 /// # Errors
 ///
-/// If the threshold has no form that a search can use as a goal.
+/// Returns an error if the threshold is not a limit on late, rejected or failed messages, because the search can judge
+/// only these.
 pub(crate) fn loss_goal(threshold: &Threshold) -> Result<LossGoal, String> {
     Some(threshold).filter(|threshold| threshold.load_stage().is_none()).and_then(Threshold::loss_goal).ok_or_else(
         || {
@@ -96,11 +96,11 @@ pub(crate) fn loss_goal(threshold: &Threshold) -> Result<LossGoal, String> {
 }
 
 impl PlanningArgs {
-    /// Returns the demand to plan for. `capacity_per_s` stays 0 until the search has found it.
+    /// Returns the demand to plan for. Its `capacity_per_s` is 0 until the search has found the capacity.
     ///
     /// # Errors
     ///
-    /// If `--safety` is not above zero.
+    /// Returns an error if `--safety` is not above zero.
     pub(crate) fn inputs(&self) -> Result<PlanningInputs> {
         if self.safety <= 0.0 {
             bail!("--safety must be above zero");
@@ -120,7 +120,7 @@ impl CapacityOutputArgs {
         if self.quiet || self.json.is_some() { LiveMode::Off } else { LiveMode::Line }
     }
 
-    /// Says how long the searches can take, if they show no progress.
+    /// Says how long the searches can take at most. Does nothing if they show their progress.
     pub(crate) fn announce(&self, course: &SearchCourse, searches: usize) {
         let trials = Duration::try_from_secs_f64(course.settings.time_limit_s).unwrap_or_default();
         let confirmation = course.confirm.unwrap_or_default() * CONFIRMATION_SHARES.len() as u32;
@@ -128,12 +128,12 @@ impl CapacityOutputArgs {
         options::announce(self.live(), work, (trials + confirmation) * searches as u32);
     }
 
-    /// Checks before the search that the result can be written.
+    /// Checks before the search starts that its result can be written.
     pub(crate) fn check(&self) -> Result<()> {
         self.json.as_ref().filter(|_| self.has_text()).map_or(Ok(()), |path| output_file::check(path))
     }
 
-    /// Saves the result of a search and prints it. Returns the result as JSON.
+    /// Saves the result of a search, and prints it unless standard output is for JSON. Returns the result as JSON.
     pub(crate) fn report(&self, run: &CapacityRun, by_cores: &[CoreCapacity]) -> Result<String> {
         let value = run_json(run, by_cores)?;
         let text = capacity_text(run);
@@ -144,7 +144,7 @@ impl CapacityOutputArgs {
         Ok(value)
     }
 
-    /// Writes the JSON to its file or to standard output, if `--json` was given.
+    /// Writes the JSON to the file or to standard output. Does nothing without `--json`.
     pub(crate) fn write_json(&self, value: &str) -> Result<()> {
         match &self.json {
             Some(path) if self.has_text() => output_file::write(path, value),
@@ -153,30 +153,29 @@ impl CapacityOutputArgs {
         }
     }
 
-    /// Prints text below the report, unless `--quiet` or `--json -` suppresses the report.
+    /// Prints text below the report. Does nothing if `--quiet` or `--json -` has suppressed the report.
     pub(crate) fn print_more(&self, text: String) -> Result<()> {
         if self.has_text() && !self.quiet { say(text) } else { Ok(()) }
     }
 
-    /// False if standard output carries the JSON, so that no other text may go there.
+    /// Returns false if the JSON goes to standard output, because no other text may be printed there.
     fn has_text(&self) -> bool {
         !self.json.as_deref().is_some_and(is_standard_output)
     }
 }
 
 impl SearchArgs {
-    /// Returns the search's settings for these goals.
+    /// Returns the settings of a search for these goals.
     ///
     /// # Errors
     ///
-    /// If there is no rate between the lowest and the highest.
+    /// Returns an error if the lowest rate is not below the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
-        // Ignore a time limit that no trial of any length could hold, because it must not lengthen
-        // the trials.
+        // Ignore a goal's time limit that is too long for trials of any length. It must not make the trials longer.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
-        // The report says it, too, but a search takes minutes.
+        // Warn now, although the report will contain the same remark, because a search takes many minutes.
         for remark in goals.iter().filter_map(|goal| short_trials_remark(goal, &settings)) {
             mailrun_process::tell!("mailrun: {remark}");
         }
@@ -203,21 +202,21 @@ impl SearchArgs {
         Ok(settings)
     }
 
-    /// Length of a confirmation trial, or `None` if the length is 0, which means no confirmation.
+    /// Returns the length of a confirmation trial, or `None` if the user turned confirmation off with a length of 0.
     pub(crate) fn confirm(&self) -> Option<Duration> {
         let usual = if self.quick { QUICK_CONFIRM } else { CONFIRM };
         Some(self.confirm.unwrap_or(usual)).filter(|length| !length.is_zero())
     }
 }
 
-/// Returns the exit status of several searches: the worst of them, where a finding about the server
-/// is worse than none.
+/// Returns the exit status for two searches, which is the worse of both. A bad finding about a server is worse than no
+/// finding.
 pub(crate) fn worse_status(one: u8, other: u8) -> u8 {
     let rank = |status: &u8| [0, 3, 1, INTERRUPTED_STATUS].iter().position(|known| known == status);
     std::cmp::max_by_key(one, other, rank)
 }
 
-/// Fails if an option is marked `true`, because the search chooses its value itself.
+/// Fails if one of the options is marked `true`, because the search chooses its value itself.
 pub(crate) fn refuse_in_search(options: &[(bool, &str)]) -> Result<()> {
     match options.iter().find(|(is_set, _)| *is_set) {
         Some((_, option)) => {

@@ -1,5 +1,5 @@
-//! `mailrun capacity mades`: turns the arguments into a search for the highest rate that a MADES
-//! endpoint takes.
+//! `mailrun capacity mades`: turns the arguments into a search for the highest rate at which a MADES endpoint meets its
+//! goals.
 use crate::capacity::arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
 use crate::mades::bench::{StandInArgs, stand_in_plan, typed_stand_in};
 use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs};
@@ -105,8 +105,8 @@ impl CapacityMadesArgs {
         let bench = MadesBenchOptions {
             target: self.target()?,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
-            // Leave `faults` empty, so that messages that the stand-in was told to lose still count
-            // as lost.
+            // Leave `faults` empty. Messages that the stand-in was told to lose then count as lost, as they would with
+            // a real endpoint.
             faults: Vec::new(),
             endpoint_options: PartyOptions::default(),
             bench_options,

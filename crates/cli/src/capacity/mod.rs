@@ -24,8 +24,8 @@ use mailrun_report::core_capacity::{CoreCapacity, core_capacity_text};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default of `--lost-after`. If the server's queue cannot be read and no mail arrives for this
-/// long, missing mail counts as lost.
+/// Default of `--lost-after`. If the server's queue cannot be read, mail that is still missing counts as lost once no
+/// mail has arrived for this long.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
 /// Finds the highest rate that a server takes and still meets its goals
@@ -54,14 +54,15 @@ pub(crate) struct CapacityArgs {
     goals: Vec<LossGoal>,
     #[command(flatten)]
     search: SearchArgs,
-    /// Pause in deliveries after which mail that SERVER accepted and did not deliver ends the search, because its queue cannot
-    /// be read; mail that comes before is late. Longer than the first retry of SERVER [default: 60s].
+    /// Pause in deliveries after which mail that SERVER accepted but did not deliver counts as lost and ends the
+    /// search, because SERVER's queue cannot be read; mail that arrives earlier is late. It must be longer than the
+    /// first retry of SERVER [default: 60s].
     #[arg(long, value_name = "TIME", value_parser = values::some_duration, hide_short_help = true, help_heading = "Search")]
     lost_after: Option<Duration>,
     #[command(flatten)]
     planning: PlanningArgs,
-    /// Numbers of processors that the server under test gets, separated by commas: a search for each. Source and
-    /// sink of a relay keep all.
+    /// Numbers of processors that the server under test gets, separated by commas: one search for each number. The
+    /// source and the sink of a relay keep all processors.
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = core_count, help_heading = "Planning")]
     server_cores: Vec<u32>,
     /// HTTP address of the mailrun sink that SERVER delivers to.
@@ -83,7 +84,7 @@ pub(crate) struct CapacityArgs {
     allow_public: bool,
 }
 
-/// Subjects of a search that are no mail servers.
+/// Subjects of a search that are not mail servers.
 #[derive(Debug, Subcommand)]
 enum CapacitySubject {
     Mades(Box<CapacityMadesArgs>),
@@ -149,11 +150,12 @@ impl CapacityArgs {
         failed.map_or(Ok(ExitCode::from(status)), Err)
     }
 
-    /// Returns the numbers of processors to measure the server with, in ascending order.
+    /// Returns the numbers of processors with which the server is to be measured, in ascending order and without
+    /// repetitions.
     ///
     /// # Errors
     ///
-    /// If mailrun does not start the server, or if this host has fewer processors.
+    /// Returns an error if mailrun does not start the server itself, or if this host has fewer processors.
     fn core_counts(&self) -> Result<Vec<u32>> {
         let mut counts = self.server_cores.clone();
         counts.sort_unstable();
@@ -204,7 +206,7 @@ impl CapacityArgs {
         Ok(CapacityOptions { bench, course })
     }
 
-    /// Refuses load options whose values the search chooses itself.
+    /// Refuses options of the load that the search chooses itself, such as `--rate`.
     fn check(&self) -> Result<()> {
         let load = &self.load;
         let refused = [
@@ -219,12 +221,12 @@ impl CapacityArgs {
     }
 }
 
-/// Returns how long arrivals may pause before missing mail counts as lost. Returns `None` if the
-/// queue can be read, or if no sink sees the arrivals.
+/// Returns the pause in arrivals after which missing mail counts as lost. Returns `None` if the server's queue can be
+/// read, or if no sink sees the arrivals.
 ///
 /// # Errors
 ///
-/// If `--lost-after` was given in one of these two cases, in which it has no effect.
+/// Returns an error if `--lost-after` has no effect, because the result would be `None`.
 fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option<Duration>> {
     let is_hidden = match &bench.target {
         BenchTarget::OwnSink | BenchTarget::Relay(Relay::Mailrun(_)) => false,
@@ -239,8 +241,8 @@ fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option
     Ok(is_hidden.then(|| typed.unwrap_or(LOST_AFTER)))
 }
 
-/// Returns one search, or one for each number of processors. Each of several searches has its own
-/// name and directory.
+/// Returns a single search, or one search for each number of processors. Several searches get different names and
+/// directories.
 fn searches(options: CapacityOptions, counts: &[u32]) -> Vec<(Option<u32>, CapacityOptions)> {
     if counts.is_empty() {
         return vec![(None, options)];

@@ -1,4 +1,4 @@
-//! `mailrun baseline`: run records kept under a name, to compare later runs with.
+//! `mailrun baseline`: keeps run records under a name, so that later runs can be compared with them.
 use crate::compare::run_sides::{BASELINES, baseline_side};
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const WIDTH: usize = 100;
-/// Minimum number of runs on each side for a comparison to give a verdict.
+/// Minimum number of runs on each side with which a comparison gives a verdict.
 const VERDICT_RUNS: usize = 5;
 
 /// Keeps the records of runs under a name, to compare later runs with
@@ -79,7 +79,7 @@ Example:
     },
 }
 
-/// Runs to save, and the name.
+/// The runs to save, and the name of the baseline.
 #[derive(Debug, Args)]
 struct SaveBaselineArgs {
     /// Name of the baseline: letters, digits, -, _ and '.'.
@@ -88,10 +88,10 @@ struct SaveBaselineArgs {
     /// Runs: run directories, run.json files, or directories of runs.
     #[arg(value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Put it in the place of a baseline of that name.
+    /// Replace an existing baseline of that name.
     #[arg(long)]
     replace: bool,
-    /// Save runs too that failed, were INVALID, INCONCLUSIVE or interrupted.
+    /// Also save runs that failed, were INVALID, INCONCLUSIVE or interrupted.
     #[arg(long)]
     allow_failed: bool,
 }
@@ -135,8 +135,7 @@ impl SaveBaselineArgs {
         Ok(text)
     }
 
-    /// Refuses runs that cannot form one baseline: failed runs, the same run twice, or runs that
-    /// differ in load or host.
+    /// Refuses runs that cannot form a baseline: failed runs, the same run twice, or runs that differ in load or host.
     fn check(&self, runs: &[StoredRun]) -> Result<()> {
         let Some((first, rest)) = runs.split_first() else { bail!("there is no run to save") };
         for (place, run) in runs.iter().enumerate() {
@@ -164,8 +163,8 @@ impl SaveBaselineArgs {
     }
 }
 
-/// Returns why a run is saved only with `--allow-failed`, or `None` if the run is good. A run that
-/// no comparison would count is never good, also if it passed.
+/// Returns why a run is saved only with `--allow-failed`, or `None` if it is good. A run that a comparison would not
+/// count is not good, even if it passed.
 fn defect(record: &Record) -> Option<String> {
     let failed = match record.verdict.outcome {
         _ if record.ending == Some(Ending::Interrupted) => Some("was interrupted"),
@@ -206,7 +205,7 @@ fn list(baselines: &BaselineDirectory) -> Result<String> {
     Ok(table.terminal(WIDTH) + "\n")
 }
 
-/// Describes a baseline: host, load, versions and the median of each figure.
+/// Describes a baseline: its host, load, versions, and the median of each figure.
 fn show(name: &BaselineName, runs: &[StoredRun]) -> String {
     let records: Vec<&Record> = runs.iter().map(|run| &run.record).collect();
     let mut text = format!("baseline {name}: {}\n", counted(runs.len() as u64, "run"));

@@ -18,14 +18,14 @@ const SESSIONS: u32 = 10;
 const MESSAGE_BYTES: u64 = 400;
 /// Default of `--rounds`.
 const ROUNDS: usize = 80;
-/// Default of `--budget`, the time for all rounds.
+/// Default of `--budget`, the time within which rounds begin.
 const BUDGET: Duration = Duration::from_secs(120);
-/// Default of `--rounds` for scenarios, whose runs take minutes.
+/// Default of `--rounds` for scenarios. It is small, because their runs take minutes.
 const SCENARIO_ROUNDS: usize = 6;
-/// Default of `--budget` for scenarios.
+/// Default of `--budget` for scenarios: one day.
 const SCENARIO_BUDGET: Duration = Duration::from_secs(86_400);
 
-/// Contestants that are run now, in rounds.
+/// Contestants that are run now and compared in rounds.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Rounds")]
 pub(crate) struct CompareLiveArgs {
@@ -52,7 +52,7 @@ pub(crate) struct CompareLiveArgs {
         hide_short_help = true
     )]
     sink: Option<String>,
-    /// The same, started by mailrun at this address.
+    /// Address at which mailrun itself starts the sink that the servers deliver to.
     #[arg(long, value_name = "HOST:PORT", requires = "contestants", value_parser = values::tcp_address, hide_short_help = true)]
     sink_listen: Option<SocketAddr>,
     /// Sessions of a contestant [default: 10].
@@ -73,8 +73,8 @@ pub(crate) struct CompareLiveArgs {
     /// End after half of the rounds if all is decided then. The risk of a false alarm is shared by both looks.
     #[arg(long)]
     until_decided: bool,
-    /// Count, in runs of their own over one session, the bytes a message that go each way, and of a load generator the system
-    /// calls and syncs a message, under strace.
+    /// Also count, under strace and in separate runs over one session, the bytes per message in each direction and, for
+    /// a load generator, the system calls and syncs per message.
     #[arg(long, hide_short_help = true)]
     counts: bool,
     #[command(flatten)]
@@ -85,12 +85,12 @@ pub(crate) struct CompareLiveArgs {
 }
 
 impl CompareLiveArgs {
-    /// True if contestants are to be run now, instead of comparing stored runs.
+    /// Returns true if contestants must be run now. Otherwise stored runs are compared.
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_self || !self.contestants.is_empty()
     }
 
-    /// Refuses options that have no effect when stored runs are compared.
+    /// Refuses the options of live rounds, which have no effect when stored runs are compared.
     pub(crate) fn check_unused(&self) -> Result<()> {
         let options = [
             ("--sessions", self.sessions.is_some()),
@@ -108,12 +108,12 @@ impl CompareLiveArgs {
         }
     }
 
-    /// Runs the rounds and reports.
+    /// Runs the rounds, and reports the result.
     ///
     /// # Errors
     ///
-    /// If there are fewer than two contestants, if two have the same name, if the sink cannot run,
-    /// or if a file cannot be written.
+    /// Returns an error if there are fewer than two contestants, if two of them have the same name, if the sink cannot
+    /// run, or if a file cannot be written.
     pub(crate) fn run(&self, output: &CompareOutputArgs) -> Result<ExitCode> {
         let reference = self.reference_place()?;
         let contestants = self.all_contestants()?;
@@ -161,8 +161,7 @@ impl CompareLiveArgs {
         Ok(contestants)
     }
 
-    /// Refuses options that have no effect on this kind of contestant, and contestants of different
-    /// kinds.
+    /// Refuses options that have no effect on this kind of contestant. Also refuses contestants of different kinds.
     fn check_kind(&self, kind: LiveKind) -> Result<()> {
         self.contestants.iter().try_for_each(LiveCase::check)?;
         let is_mixed = self.contestants.iter().any(|other| other.kind() != kind);

@@ -1,5 +1,4 @@
-//! `mailrun compare`: compares contestants in live rounds, or stored runs with other stored runs or
-//! a baseline.
+//! `mailrun compare`: compares contestants in live rounds, or stored runs with other stored runs or with a baseline.
 pub(crate) mod baseline;
 pub(crate) mod live;
 pub(crate) mod output;
@@ -17,9 +16,9 @@ use std::process::ExitCode;
 
 /// Compares contestants in rounds, or stored runs with others: which figures are better, worse or the same, by how much
 ///
-/// With --contestant: each sends the same number of messages to one sink, in many short rounds; the first is the one that the
-/// others are compared with. From 20 rounds on there is a verdict (signed ranks, sign flips, max-T). With RUN and --against,
-/// stored runs are compared:
+/// With --contestant: each contestant sends the same number of messages to one sink, in many short rounds, and the
+/// others are compared with the first. From 20 rounds on there is a verdict (signed ranks, sign flips, max-T). With RUN
+/// and --against, stored runs are compared:
 ///
 /// The runs of both sides must be of one load and one host; runs of another are refused, and the others compared. From
 /// five runs a side there is a verdict, with 5 % false alarms for all metrics together (rank tests by permutation,

@@ -1,5 +1,4 @@
-//! Output of a comparison: its options, text, files and exit status. Stored and live comparisons
-//! share it.
+//! The output of a comparison of stored or live runs: its options, text, files and exit status.
 use crate::report::results::write_all;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -16,7 +15,7 @@ use std::process::ExitCode;
 
 const WIDTH: usize = 100;
 
-/// Verdict and results of a comparison, as typed.
+/// Options for the verdict and the results of a comparison.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct CompareOutputArgs {
@@ -38,7 +37,7 @@ pub(crate) struct CompareOutputArgs {
     html: Option<PathBuf>,
 }
 
-/// Parses a share such as `5%` or `5` and returns it as a fraction, here 0.05.
+/// Parses a share such as `5%` or `5`, and returns it as a fraction: 0.05.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
     let share = number.filter(|percent| percent.is_finite() && (0.0..=1_000.0).contains(percent));
@@ -46,16 +45,16 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 impl CompareOutputArgs {
-    /// True if standard output carries the JSON, so that no other text may go there.
+    /// Returns true if the JSON goes to standard output, because no other text may be printed there.
     pub(crate) fn is_json_out(&self) -> bool {
         self.json.as_deref().is_some_and(is_standard_output)
     }
 
-    /// Checks that the output files can be written before the comparison starts.
+    /// Checks before the comparison starts that its files can be written.
     ///
     /// # Errors
     ///
-    /// If a file cannot be written, or if the HTML page is to go to standard output.
+    /// Returns an error if a file cannot be written, or if the HTML page is to go to standard output.
     pub(crate) fn check(&self) -> Result<()> {
         if self.html.as_deref().is_some_and(is_standard_output) {
             bail!("a page is for a browser: name a file, --html compared.html");
@@ -64,7 +63,8 @@ impl CompareOutputArgs {
         json.into_iter().chain(&self.html).try_for_each(|path| output_file::check(path))
     }
 
-    /// Writes the files and prints the text. Each refused run gets a line on standard error.
+    /// Writes the files, prints the text, and returns the exit status. Runs that were refused are listed on standard
+    /// error.
     pub(crate) fn finish(&self, mut page: ComparisonPage, json: &impl Serialize) -> Result<ExitCode> {
         if self.strict && page.outcome.is_none() && !page.is_decided() {
             page.outcome = Some((Outcome::Inconclusive, page.summary()));

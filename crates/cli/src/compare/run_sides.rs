@@ -1,4 +1,4 @@
-//! Sides of a comparison, given as paths of stored runs or as the name of a baseline.
+//! The sides of a comparison. A side is given by the paths of stored runs, or by the name of a baseline.
 use anyhow::Result;
 use mailrun_bench::stored::{BaselineDirectory, BaselineName, StoredRun, read_runs};
 use mailrun_compare::RunSide;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const BASELINES: &str = "mailrun-baselines";
 
-/// Reads the runs of a side. Errors about unreadable runs are kept with the side.
+/// Reads the runs of a side. An unreadable run does not fail the comparison: its error is kept with the side and shown
+/// later.
 pub(crate) fn side(name: &str, paths: &[PathBuf]) -> RunSide {
     let read = paths.iter().flat_map(|path| read_runs(path));
     let title = common_directory(paths);
@@ -18,7 +19,7 @@ pub(crate) fn side(name: &str, paths: &[PathBuf]) -> RunSide {
     side
 }
 
-/// Adds a run to a side, or the error if the run could not be read.
+/// Adds a run to a side. If the run could not be read, adds the error.
 fn push(side: &mut RunSide, run: Result<StoredRun>) {
     match run {
         Ok(run) => side.runs.push((run.name, run.record)),
@@ -26,8 +27,8 @@ fn push(side: &mut RunSide, run: Result<StoredRun>) {
     }
 }
 
-/// Returns the directory that contains all paths, or the only path. Returns an empty string if the
-/// paths have no directory in common.
+/// Returns the longest directory that contains all paths, or the only path. Returns an empty string if the paths have
+/// no directory in common.
 fn common_directory(paths: &[PathBuf]) -> String {
     let Some((first, rest)) = paths.split_first() else { return String::new() };
     let mut common: &Path = first;
@@ -38,11 +39,11 @@ fn common_directory(paths: &[PathBuf]) -> String {
     common.display().to_string()
 }
 
-/// Returns the runs of a baseline as a side of a comparison, with stored runs or with live rounds.
+/// Returns the runs of a baseline as one side of a comparison.
 ///
 /// # Errors
 ///
-/// If there is no such baseline.
+/// Returns an error if there is no such baseline.
 pub(crate) fn baseline_side(baselines: &BaselineDirectory, name: &BaselineName) -> Result<RunSide> {
     let title = format!("baseline {name}");
     let mut side = RunSide { name: title.clone(), title, ..RunSide::default() };

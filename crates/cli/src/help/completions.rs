@@ -22,7 +22,7 @@ Examples:
 Exit status: 0 done.";
 
 impl CompletionsArgs {
-    /// `whole` is the command of the program, with all others below it.
+    /// Prints the script. `whole` must be the command of the program, with all its subcommands.
     pub(crate) fn run(self, whole: &mut Command) -> Result<ExitCode> {
         crate::report::messages::say(&script(self.shell, whole))?;
         Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@ use crate::Cli;
 use crate::help::summary;
 use clap::Command;
 
-/// Lines of a terminal with 24 lines, minus one for the prompt.
+/// Number of lines of a terminal with 24 lines, without the line for the prompt.
 const SCREEN_LINES: usize = 23;
 
 /// Commands whose `-h` must fit a screen.

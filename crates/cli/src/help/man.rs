@@ -1,4 +1,4 @@
-//! `mailrun man`: writes manual pages made from the commands and their options.
+//! `mailrun man`: writes manual pages, which are generated from the commands and their options.
 use anyhow::{Context, Result};
 use clap::{Args, Command};
 use clap_mangen::Man;
@@ -27,7 +27,7 @@ Examples:
 
 Exit status: 0 done; 2 a page could not be written.";
 
-/// Sections of a manual page that are taken from the text after the options.
+/// Sections of a manual page that come from the help text below the options.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct EndSections {
     examples: Vec<String>,
@@ -36,7 +36,7 @@ struct EndSections {
 }
 
 impl ManArgs {
-    /// `whole` is the command of the program, with all others below it.
+    /// Writes the pages. `whole` must be the command of the program, with all its subcommands.
     pub(crate) fn run(self, whole: &Command) -> Result<ExitCode> {
         let usual = EndSections::of(whole).exit_status;
         match self.directory {
@@ -51,7 +51,7 @@ impl ManArgs {
     }
 }
 
-/// Writes the page of a command and the pages of its subcommands. Returns the number of pages.
+/// Writes the page of a command and the pages of all its subcommands. Returns the number of pages.
 fn write_pages(directory: &Path, command: &Command, usual: &[String], parent: &str) -> Result<usize> {
     let mut others = names_of(command);
     if parent != command.get_display_name().unwrap_or(command.get_name()) {
@@ -72,13 +72,11 @@ fn display_name(command: &Command) -> String {
     command.get_display_name().unwrap_or(command.get_name()).to_owned()
 }
 
-/// Returns the names of the pages of a command's subcommands.
 fn names_of(command: &Command) -> Vec<String> {
     visible_commands(command).map(display_name).collect()
 }
 
-/// Renders the page of a command. `usual` is the exit status section for a command whose help has
-/// none.
+/// Renders the page of a command. `usual` is the section about the exit status, for a command whose help has none.
 fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String> {
     let name = display_name(command);
     let without_end = command.clone().after_help(None::<&str>).after_long_help(None::<&str>);
@@ -97,7 +95,7 @@ fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String
     String::from_utf8(bytes).map_err(|error| io::Error::other(error).into())
 }
 
-/// Adds a section whose lines are not reflowed. Adds nothing if there are no lines.
+/// Adds a section, unless there are no lines. The lines are not reflowed, because they contain examples.
 fn push_section(page: &mut Roff, heading: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
@@ -111,7 +109,7 @@ fn push_section(page: &mut Roff, heading: &str, lines: &[String]) {
 }
 
 impl EndSections {
-    /// Splits the text after a command's options at its headings.
+    /// Splits the text below a command's options at its headings, such as `Examples:`.
     fn of(command: &Command) -> Self {
         let end = command.get_after_long_help().or(command.get_after_help());
         let text = end.map(ToString::to_string).unwrap_or_default();
@@ -145,7 +143,6 @@ impl EndSections {
     }
 }
 
-/// Returns the text that follows a heading on the same line, if there is any.
 fn non_empty(rest: &str) -> Option<String> {
     let rest = rest.trim();
     (!rest.is_empty()).then(|| rest.to_owned())

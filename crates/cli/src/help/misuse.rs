@@ -1,5 +1,4 @@
-//! Turns mistakes on the command line into one plain sentence each, with the cause and, if known,
-//! the remedy.
+//! Turns each mistake on the command line into one plain sentence with the cause and, if known, the remedy.
 use crate::help::other_names;
 use crate::options::values::POSITIONAL;
 use clap::Command;
@@ -8,7 +7,7 @@ use mailrun_text::words::is_misspelling;
 use std::error::Error as _;
 use std::ffi::OsString;
 
-/// Required arguments whose alternative clap does not name, with the sentence that does.
+/// Required arguments that have an alternative, with a sentence that names both. clap does not mention alternatives.
 const ALTERNATIVES: [(&str, &str); 5] = [
     ("--embedded", "--embedded or --broker <URL> is required"),
     ("--config <FILE>", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required"),
@@ -17,11 +16,11 @@ const ALTERNATIVES: [(&str, &str); 5] = [
     ("<SERVER>", "a server is required: HOST or HOST:PORT"),
 ];
 
-/// Describes a mistake on the command line in one sentence, without clap's line breaks and tips.
-/// `whole` is the command of the program, with all others below it.
+/// Describes a mistake on the command line in one sentence, without clap's line breaks and tips. `whole` must be the
+/// command of the program, with all its subcommands.
 pub(crate) fn sentence(error: &clap::Error, typed: &[OsString], whole: &Command) -> String {
     if error.kind() == ErrorKind::Io {
-        // The error comes from a scenario file, and its text already says where the mistake is.
+        // The error comes from a scenario file. Its text already contains the place of the mistake, so keep it.
         return crate::report::messages::without_error_numbers(&fallback(error));
     }
     let may_be_other = matches!(
@@ -56,7 +55,7 @@ fn ended(text: String) -> String {
     if text.ends_with('?') { text } else { format!("{}. See --help.", text.trim_end_matches('.')) }
 }
 
-/// Returns the first paragraph of clap's own text, on one line.
+/// Returns the first paragraph of clap's own text as one line.
 fn fallback(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.strip_prefix("error: ").unwrap_or(&text);
@@ -99,9 +98,9 @@ fn unknown_argument(error: &clap::Error, typed: &[OsString], whole: &Command) ->
     }
 }
 
-/// Returns advice about all options on the command line that the command does not have. clap stops at
-/// the first of them, and reads a long option with a single dash, such as swaks' `-li` or Go's
-/// `-rate`, as several short ones. `None` if no advice is known.
+/// Returns advice about all options on the command line that the command does not have, or `None` if no advice is
+/// known. clap is not enough here: it stops at the first unknown option. It also reads a long option with a single
+/// dash, such as swaks' `-li` or Go's `-rate`, as several short ones.
 fn other_options(typed: &[OsString], whole: &Command) -> Option<String> {
     let words: Vec<&str> =
         typed.iter().skip(1).map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
@@ -121,14 +120,14 @@ fn other_options(typed: &[OsString], whole: &Command) -> Option<String> {
     (!advice.is_empty()).then(|| advice.join("; "))
 }
 
-/// True for a word that is written like an option, and is none of this command's.
+/// Returns true for a word that is written like an option but is not an option of this command.
 fn is_other(whole: &Command, path: &str, name: &str) -> bool {
     let Some(rest) = name.strip_prefix('-').filter(|rest| !rest.is_empty()) else { return false };
     let is_number = rest.starts_with(|c: char| c.is_ascii_digit());
     !is_number && !["-h", "--help", "-V", "--version"].contains(&name) && !other_names::has(whole, path, name)
 }
 
-/// Splits the words of a command line into the command, for example `bench mades`, and what follows.
+/// Splits the words of a command line into the command, for example `bench mades`, and its arguments.
 fn split_path<'a, 'b>(words: &'a [&'b str], whole: &Command) -> (String, &'a [&'b str]) {
     let mut command = whole;
     let is_command = |word: &&&str| match command.find_subcommand(word) {
@@ -142,7 +141,7 @@ fn split_path<'a, 'b>(words: &'a [&'b str], whole: &Command) -> (String, &'a [&'
     (words[..count].join(" "), &words[count..])
 }
 
-/// Returns the sentence for a word such as `-ha`, which clap takes for `-h`, so that it shows the help.
+/// Returns the sentence for a word such as `-ha`. clap would read it as `-h` and show the help.
 pub(crate) fn mistaken_help(error: &clap::Error, typed: &[OsString], whole: &Command) -> Option<String> {
     let is_mistaken =
         |word: &OsString| word.to_str().and_then(|word| word.strip_prefix("-h")).is_some_and(|rest| !rest.is_empty());
@@ -154,8 +153,7 @@ fn command(typed: &[OsString]) -> String {
     typed.get(1).map_or_else(String::new, |word| word.to_string_lossy().into_owned())
 }
 
-/// Describes a value that its parser rejected. The value is not added if the parser's text already
-/// contains it.
+/// Describes a value that its parser rejected. The value is left out if the parser's text already contains it.
 fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     let name = argument(error)?;
     let name = name.split([' ', '[', '<']).next().unwrap_or(&name);
@@ -166,7 +164,7 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
     let is_said = reason.contains(&value) || value.is_empty();
     Some(match (name, is_said) {
-        // A positional argument has no option name to show.
+        // A positional argument has no name to show.
         ("", true) => reason,
         ("", false) => format!("{value:?}: {reason}"),
         (name, true) => format!("{name}: {reason}"),
@@ -174,7 +172,7 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     })
 }
 
-/// Describes a value that is missing, or that is not in the list of possible values.
+/// Describes a value that is missing or is not one of the possible values.
 fn impossible_value(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
     let value = one(error, ContextKind::InvalidValue).unwrap_or_default();
@@ -219,12 +217,12 @@ fn conflict(error: &clap::Error) -> Option<String> {
     Some(format!("{} cannot be used together with {}", unbracketed(&name), others.join(" and ")))
 }
 
-/// Removes the brackets around the name of a positional argument.
+/// Removes the brackets around the name of an optional positional argument, as in `[SERVER]`.
 fn unbracketed(name: &str) -> &str {
     name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name)
 }
 
-/// Appends "did you mean NAME?" if the known name is similar enough.
+/// Appends "did you mean NAME?" if the known name is similar to the typed one.
 fn with_suggestion(text: String, name: &str, known: Option<&str>) -> String {
     match known.filter(|known| is_misspelling(name, known)) {
         Some(known) => format!("{text}; did you mean {known:?}?"),
@@ -232,8 +230,8 @@ fn with_suggestion(text: String, name: &str, known: Option<&str>) -> String {
     }
 }
 
-/// Extracts from clap's usage line the command that the mistake is about. For example, it extracts
-/// `bench mades` from `Usage: mailrun bench mades [OPTIONS]`.
+/// Returns the command that the mistake is about, which clap tells only in its usage line. For example, returns `bench
+/// mades` for `Usage: mailrun bench mades [OPTIONS]`.
 fn path(error: &clap::Error) -> String {
     let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
     let words = usage.split_whitespace().skip_while(|word| *word != "mailrun").skip(1);

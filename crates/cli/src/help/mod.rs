@@ -1,5 +1,5 @@
-//! Help, man pages and completions, and what a user is told who typed something wrong. Also
-//! `mailrun install-links`, which gives this program the names of the older tools.
+//! Help, man pages, completions, and the texts about mistakes on the command line. Also `mailrun install-links`, which
+//! makes this program available under the names of older tools.
 pub(crate) mod completions;
 #[cfg(test)]
 pub(crate) mod examples;
@@ -40,15 +40,14 @@ impl InstallLinksArgs {
         for name in mailrun_compat::NAMES {
             let link = self.directory.join(name);
             make_link(&program, &link)?;
-            // Ignore a closed standard output, because the link has been made all the same.
+            // Ignore the error if standard output is closed, because the link has been made anyway.
             let _ = writeln!(io::stdout(), "{} -> {}", link.display(), program.display());
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Creates or replaces a symbolic link. Refuses to replace anything else, because it may be the
-/// older tool itself.
+/// Creates or replaces a symbolic link. Refuses to replace anything else, because it may be the older tool itself.
 fn make_link(program: &Path, link: &Path) -> Result<()> {
     match fs::symlink_metadata(link) {
         Ok(old) if old.is_symlink() => {

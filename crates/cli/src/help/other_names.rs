@@ -1,16 +1,15 @@
-//! Options under the names that other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6,
-//! vegeta, curl) or our other commands use. The advice about such an option names ours. `whole` is the
-//! command of the program, with all others below it.
+//! Finds our option for an option that a user knows from another tool (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6,
+//! vegeta, curl) or from another of our commands. In all functions, `whole` is the command of the program, with all its
+//! subcommands.
 use clap::{Arg, Command};
 
-/// Names that users may type, and our option that does the same. A row applies only to commands
-/// that have our option.
+/// Names that users may type, and our option that does the same. A row applies only to commands that have our option.
 type OptionAlias = (&'static [&'static str], &'static str);
 
 /// Commands that speak AMQP.
 const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "bench mades-compare"];
 
-/// Other tools' option names, for commands that send mail.
+/// Options of other tools that send mail, for our commands that do.
 const SENDER_NAMES: &[OptionAlias] = &[
     (&["--connections", "--concurrency", "--vus", "--parallel", "--users", "--max-workers"], "--sessions"),
     (&["-u"], "--sessions (as in k6 and Locust) or --user (as in curl)"),
@@ -76,8 +75,8 @@ const SENDER_NAMES: &[OptionAlias] = &[
     ),
 ];
 
-/// Names that swaks uses for options of `send`. The other names of swaks are among the names of
-/// senders, or are ours as well.
+/// Options of swaks, for `send`. Other options of swaks are missing here because they are in `SENDER_NAMES`, or because
+/// we have options of the same name.
 const SEND_NAMES: &[OptionAlias] = &[
     (&["-s"], "SERVER without an option"),
     (&["-t"], "--to"),
@@ -130,7 +129,7 @@ const SEND_NAMES: &[OptionAlias] = &[
     (&["--from-raw", "--malformed"], "--raw"),
 ];
 
-/// Names that other tools use for options of the sink.
+/// Options of other tools that receive mail, for our sink.
 const SINK_NAMES: &[OptionAlias] = &[
     (&["-p", "--port", "--address", "--bind", "--host"], "--listen HOST:PORT"),
     (&["--sessions", "--connections", "--concurrency", "--max-connections"], "--max-sessions"),
@@ -147,7 +146,7 @@ const SINK_NAMES: &[OptionAlias] = &[
     (&["--silent"], "--quiet"),
 ];
 
-/// Fault options of the MADES stand-in, whose counterparts at a sink are rules.
+/// Fault options of the MADES stand-in, and the rules of a sink that do the same.
 const FAULT_NAMES: &[OptionAlias] = &[
     (&["--drop"], "--fault 'drop 1%'"),
     (&["--duplicate"], "--fault 'duplicate 1%'"),
@@ -159,7 +158,7 @@ const FAULT_NAMES: &[OptionAlias] = &[
     (&["--directed"], "--fault directed"),
 ];
 
-/// Other tools' option names, for commands that speak AMQP.
+/// Options of other tools, for our commands that speak AMQP.
 const MADES_NAMES: &[OptionAlias] = &[
     (&["--outbox-url", "--url", "--server"], "--broker"),
     (&["--inbox-url"], "--inbox-broker"),
@@ -178,21 +177,21 @@ const MADES_NAMES: &[OptionAlias] = &[
     (&["-z"], "--duration"),
 ];
 
-/// Names that other tools use for options of `mailrun report`.
+/// Options of other tools, for `mailrun report`.
 const REPORT_NAMES: &[OptionAlias] = &[(&["--type"], "--format")];
 
-/// Name that Postfix uses for an option of the relay.
+/// An option of Postfix, for the relay.
 const RELAY_NAMES: &[OptionAlias] = &[(&["--relayhost"], "--to")];
 
-/// Names that other tools use for options of several commands.
+/// Options of other tools that several of our commands have.
 const COMMON_NAMES: &[OptionAlias] = &[
     (&["--ca"], "--cacert"),
     (&["--sni"], "--tls-name"),
     (&["--password"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 
-/// Options that mean nothing over AMQP, with the option to use instead and an explanation. A row
-/// applies only to commands that have the option to use instead.
+/// Options that have no meaning over AMQP, the option to use instead, and an explanation. A row applies only to
+/// commands that have the option to use instead.
 const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (
         &["-s", "-c", "--sessions", "--connections", "--concurrency"],
@@ -224,7 +223,7 @@ const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (&["--to", "--rcpt"], "--receiver", "messages have a receiver, --receiver CODE; the broker is --broker URL"),
 ];
 
-/// Options of other tools that a user can leave out, and why, for commands that send mail.
+/// Options of other tools that do not need a counterpart, and the reason, for commands that send mail.
 const NEEDLESS: &[(&[&str], &str)] = &[
     (&["--headless", "--only-summary", "--autostart"], "the report is printed in the terminal"),
     (&["--spawn-rate"], "all sessions start at once"),
@@ -238,8 +237,8 @@ const NEEDLESS: &[(&[&str], &str)] = &[
     (&["--no-strip-from", "-nsf", "--force-getpwuid"], "nothing is changed"),
 ];
 
-/// Returns advice about an option that a command does not have. `path` is the command, for example
-/// `bench mades`.
+/// Returns advice about an option that a command does not have, or `None` if no advice is known. `path` is the command,
+/// for example `bench mades`.
 pub(crate) fn advice_on(whole: &Command, path: &str, typed: &str) -> Option<String> {
     let typed = typed.split('=').next().unwrap_or(typed);
     let is_mades = MADES_COMMANDS.contains(&path);
@@ -259,8 +258,8 @@ pub(crate) fn advice_on(whole: &Command, path: &str, typed: &str) -> Option<Stri
     explained().or_else(renamed).or_else(needless)
 }
 
-/// Returns our option for another tool's option. `typed` must be the whole word, for example `-au`,
-/// although clap reads only `-a`.
+/// Returns our option for another tool's option. `typed` must be the whole word, such as `-au`, although clap reads
+/// only `-a` of it.
 pub(crate) fn our_name(whole: &Command, path: &str, typed: &str) -> Option<&'static str> {
     let row = tables(path)
         .iter()
@@ -270,8 +269,7 @@ pub(crate) fn our_name(whole: &Command, path: &str, typed: &str) -> Option<&'sta
     row.map(|(_, ours)| *ours)
 }
 
-/// Returns our command for another tool's command, or for a command that has moved to `mailrun
-/// locust`.
+/// Returns our command for a command of another tool, or for a command that has moved to `mailrun locust`.
 pub(crate) fn our_command(typed: &str) -> Option<&'static str> {
     match typed {
         "worker" => Some("mailrun locust worker"),
@@ -284,7 +282,7 @@ pub(crate) fn our_command(typed: &str) -> Option<&'static str> {
     }
 }
 
-/// Commands by which k6 and vegeta start a load.
+/// Commands with which k6 and vegeta start a load.
 pub(crate) const GENERATOR_COMMANDS: [&str; 3] = ["run", "attack", "load"];
 
 fn sends_mail(path: &str) -> bool {
@@ -292,7 +290,7 @@ fn sends_mail(path: &str) -> bool {
     is_bench || ["send", "source", "capacity"].contains(&path)
 }
 
-/// Returns the tables to search for a command. The first matching row counts.
+/// Returns the tables in which the options of a command are looked up. The first matching row counts.
 fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
         path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],
@@ -305,7 +303,7 @@ fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     }
 }
 
-/// True if the command has the option that the advice names.
+/// Returns true if the command has the option that the advice names. Advice without an option always applies.
 fn is_applicable(whole: &Command, path: &str, advice: &str) -> bool {
     let option = advice.split([' ', ',']).find(|word| word.starts_with("--"));
     option.is_none_or(|option| has(whole, path, option))
@@ -323,8 +321,7 @@ pub(crate) fn has(whole: &Command, path: &str, option: &str) -> bool {
     subcommand.is_some_and(|command| command.get_arguments().any(is_meant))
 }
 
-/// Names our commands that have an option of this name or, if there are none, the subcommands of
-/// commands.
+/// Names our commands that have an option of this name. If there are none, looks among their subcommands.
 pub(crate) fn commands_with(whole: &Command, typed: &str) -> Option<String> {
     let name = typed.split('=').next()?.strip_prefix("--")?;
     let has = |command: &&Command| {

@@ -1,17 +1,17 @@
-//! `-h`: the common options of a command on one screen; `--help` has them all.
+//! The text of `-h`: the common options of a command on one screen. `--help` shows all options.
 use crate::help::man::visible_commands;
 use clap::{Arg, Command};
 use mailrun_text::wrap::wrapped;
 use std::fmt::Write as _;
 
 const WIDTH: usize = 80;
-/// Column at which the text about an option begins.
+/// Column at which the description of an option begins.
 const TEXT_COLUMN: usize = 28;
 
-/// A command with so many options that `-h` lists only the usual ones.
+/// A command that has so many options that `-h` shows only the usual ones.
 struct Usual {
     command: &'static str,
-    /// Long names, in the order in which they are listed.
+    /// Long names of the usual options, separated by blanks, in the order in which they are shown.
     options: &'static str,
     examples: &'static [&'static str],
 }
@@ -66,7 +66,7 @@ const USUAL: [Usual; 6] = [
     },
 ];
 
-/// Returns the `-h` text of a command. `words` name the command, for example `bench relay-400`.
+/// Returns the `-h` text of a command. `words` are the name of the command, for example `bench` and `relay-400`.
 pub(crate) fn of(command: &mut Command, words: &[&str]) -> String {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let usage = command.render_usage().to_string();
@@ -119,7 +119,7 @@ fn push_options<'a>(text: &mut String, options: impl Iterator<Item = &'a Arg>) {
     }
 }
 
-/// `-m, -n, --messages N`, or `SERVER`.
+/// Formats the names of an option, for example `-m, -n, --messages N`, or `SERVER` for a positional argument.
 fn name_and_value(option: &Arg) -> String {
     let Some(long) = option.get_long() else { return option.to_string() };
     let shorts = option.get_short_and_visible_aliases().unwrap_or_default();
@@ -134,7 +134,7 @@ fn name_and_value(option: &Arg) -> String {
     }
 }
 
-/// Adds a name with its text beside it, or below it if the name is long.
+/// Adds a name with its description beside it. If the name is too long, the description follows on the next line.
 fn push_row(text: &mut String, name: &str, about: &str) {
     let indent = " ".repeat(TEXT_COLUMN);
     let is_long = name.chars().count() + 2 > TEXT_COLUMN;
@@ -147,14 +147,14 @@ fn push_row(text: &mut String, name: &str, about: &str) {
     }
 }
 
-/// The value that applies if the option is not given.
+/// Returns the default value of an option in brackets. Returns an empty text if the option has none.
 fn default(option: &Arg) -> String {
     let values: Vec<_> = option.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     let is_plain = values.is_empty() || !option.get_action().takes_values();
     if is_plain { String::new() } else { format!(" [{}]", values.join(",")) }
 }
 
-/// The first sentence; of a long one what comes before its first colon or semicolon.
+/// Returns the first sentence. Of a long sentence, returns only the part before its first colon or semicolon.
 fn first_sentence(text: &str) -> String {
     let sentence = text.split(". ").next().unwrap_or(text).trim_end_matches('.');
     let is_long = sentence.chars().count() > 2 * (WIDTH - TEXT_COLUMN);

@@ -1,5 +1,4 @@
-//! `mailrun locust master`: runs Locust as the master of mailrun's workers. A file describes the
-//! test.
+//! `mailrun locust master`: runs Locust as the master of mailrun's workers, with a test that is described in a file.
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_process::interrupt::{Interrupt, StopRequest};
@@ -46,20 +45,20 @@ Examples:
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClusterTest {
-    /// Numbers of users over time, for example `10s:10` or `60s:10..200`.
+    /// Numbers of users over time. For example, `10s:10` means ten users for 10 s, and `60s:10..200` is a ramp.
     stages: Vec<String>,
-    /// Number of workers to wait for before the test starts.
+    /// Number of workers that must have connected before the test starts.
     #[serde(default = "one")]
     workers: u32,
-    /// Time without users after the last stage, in which messages in transit can still arrive.
+    /// Time without users after the last stage. Messages in transit can still arrive in this time.
     drain: Option<String>,
-    /// Conditions that the merged result must meet.
+    /// Conditions that the merged result of all workers must meet.
     #[serde(default)]
     thresholds: Vec<String>,
     report: Option<PathBuf>,
-    /// Address at which workers connect to the master.
+    /// Address on which the master listens for workers.
     listen: Option<SocketAddr>,
-    /// Address of the web page. Without a web page, the test begins at once.
+    /// Address of Locust's web page. Without it, the test starts as soon as the workers have connected.
     web: Option<SocketAddr>,
 }
 
@@ -108,8 +107,8 @@ impl MasterArgs {
             .args(&self.arguments)
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::null())
-            // Locust gets its own process group, so that Ctrl-C reaches it once, because this
-            // process passes it on.
+            // Start Locust in its own process group. Otherwise it would receive Ctrl-C twice, because this process
+            // passes it on.
             .process_group(0)
             .spawn();
         let status = match started {
@@ -132,7 +131,7 @@ impl MasterArgs {
     }
 }
 
-/// Waits for Locust to exit. Passes on each request to stop.
+/// Waits for Locust to exit. Each request to stop this process is passed on to Locust as SIGINT.
 fn wait(mut child: Child, interrupt: &Interrupt) -> Result<ExitStatus> {
     let mut passed_on = StopRequest::Nothing;
     loop {
@@ -144,7 +143,7 @@ fn wait(mut child: Child, interrupt: &Interrupt) -> Result<ExitStatus> {
             passed_on = requested;
             let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
             if let Some(process) = process {
-                // Ignore the error: Locust may have exited by now.
+                // Ignore the error, because Locust may have exited in the meantime.
                 let _ = kill_process(process, Signal::INT);
             }
         }
@@ -152,8 +151,8 @@ fn wait(mut child: Child, interrupt: &Interrupt) -> Result<ExitStatus> {
     }
 }
 
-/// Converts Locust's exit status into the status of this process. As in a shell, death by a signal
-/// becomes 128 plus its number.
+/// Converts Locust's exit status into the status of this process. If a signal killed Locust, the status is 128 plus the
+/// number of the signal, as in a shell.
 fn status_of(status: ExitStatus) -> ExitCode {
     let by_signal = || status.signal().map_or(2, |signal| 128 + signal);
     ExitCode::from(u8::try_from(status.code().unwrap_or_else(by_signal)).unwrap_or(2))

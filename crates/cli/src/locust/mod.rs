@@ -1,4 +1,4 @@
-//! `mailrun locust`: commands for a load from many hosts under a Locust master.
+//! `mailrun locust`: commands for a load that several hosts send, controlled by a Locust master.
 pub(crate) mod master;
 pub(crate) mod worker;
 

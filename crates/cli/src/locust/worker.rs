@@ -1,4 +1,4 @@
-//! `mailrun locust worker`: runs the source under a Locust master.
+//! `mailrun locust worker`: runs the source of mailrun as a worker of a Locust master.
 use crate::options::connection::ConnectionArgs;
 use crate::options::server::ServerArg;
 use crate::options::values;
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// Sends mail for a Locust master: each user is a session, or a share of the rate
 ///
-/// A test of the master is a load here. Closed loop by default: as many sessions as the master gives this worker users.
-/// With --rate the loop is open, and each user adds to the rate. Whole messages are the master's aggregate, and phases
-/// its rows. Runs until the master quits, or until SIGINT or SIGTERM.
+/// Each test of the master is a load here. Closed loop by default: this worker runs as many sessions as the master
+/// gives it users. With --rate the loop is open, and each user adds to the rate. In the master's statistics, the
+/// aggregate counts whole messages, and each phase has a row. Runs until the master quits, or until SIGINT or SIGTERM.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WorkerArgs {
@@ -41,7 +41,7 @@ pub(crate) struct WorkerArgs {
     approach: ConnectionArgs,
 }
 
-/// The master, and its rights.
+/// The master, and what it may ask of this worker.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Master")]
 struct LinkArgs {
@@ -59,15 +59,15 @@ struct LinkArgs {
     /// master's port can name one.
     #[arg(long, value_name = "SERVER")]
     allow_target: Vec<String>,
-    /// Most users that a master can ask for.
+    /// Maximum number of users that a master can ask for.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
     max_sessions: u32,
-    /// Time that messages under way have when a test stops.
+    /// Time that messages in transit have to finish when a test stops.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
     drain: Duration,
 }
 
-/// The open loop.
+/// Options of an open loop.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 struct PaceArgs {
@@ -117,7 +117,7 @@ impl WorkerArgs {
             drain: link.drain,
             master_timeout: link.master_timeout,
         };
-        // Check the options now, so that a mistake is reported before a test begins.
+        // Check the options now, so that a mistake is reported before a test starts.
         self.load(None)?;
         locust_worker::run(&options, |host| self.load(host))?;
         Ok(ExitCode::SUCCESS)
@@ -127,8 +127,8 @@ impl WorkerArgs {
         if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local }
     }
 
-    /// Returns the load of a test. The load goes to the server that the master has named, or else
-    /// to the worker's own server.
+    /// Returns the load of a test. It goes to the server that the master has named or, if it has named none, to the
+    /// server on the command line.
     fn load(&self, host: Option<&str>) -> Result<SourceOptions> {
         let named =
             host.map(|host| ServerArg::parse(host).map_err(|reason| anyhow!("{host}: {reason}"))).transpose()?;

@@ -1,5 +1,4 @@
-//! `mailrun bench mades`: turns the command-line arguments into the options of a bench with a
-//! stand-in endpoint.
+//! `mailrun bench mades`: turns the arguments into the options of a bench with a stand-in for the endpoints.
 use crate::mades::MadesLoadArgs;
 use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
 use crate::options;
@@ -17,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default plan of the stand-in. Its network has delays, so that the waterfall in the report has
+/// Plan of the stand-in if the user gives none. Its network has delays, so that the waterfall in the report has visible
 /// steps.
 const DEFAULT_PLAN: &str = "\
 receive = 'exp:8ms'
@@ -28,7 +27,7 @@ delay = 'lognormal:20ms,0.5'
 [acknowledge]
 delay = 'exp:5ms'
 ";
-/// Rate of the default load.
+/// Rate of the load if the user asks for none.
 const DEFAULT_RATE_PER_S: f64 = 500.0;
 const DEFAULT_DURATION: Duration = Duration::from_secs(8);
 
@@ -77,7 +76,7 @@ pub(crate) struct MadesBenchArgs {
     label: String,
 }
 
-/// The stand-in for the endpoints.
+/// Options of the stand-in for the endpoints.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Stand-in for the endpoints")]
 pub(crate) struct StandInArgs {
@@ -143,8 +142,8 @@ impl MadesBenchArgs {
         outcome.unwritten.map_or_else(|| Ok(crate::report::results::exit_code(&outcome.record, strictness)), Err)
     }
 
-    /// Fills in the default load. The default is an open loop, unless an option for a closed loop
-    /// was given.
+    /// Fills in the load if the user did not describe one. The default is an open loop, unless the user gave an option
+    /// of a closed loop.
     fn set_load_defaults(&mut self) {
         let load = &mut self.load;
         let is_closed = load.max_in_transit.is_some() || load.max_unsettled.is_some();
@@ -156,8 +155,8 @@ impl MadesBenchArgs {
         }
     }
 
-    /// Refuses options that have no effect. `MadesBenchArgs::plan` refuses those whose effect
-    /// depends on the plan.
+    /// Refuses options that have no effect in this mode. `MadesBenchArgs::plan` refuses options whose effect depends on
+    /// the plan.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
         self.load.check_acknowledge(self.mode)?;
@@ -173,16 +172,16 @@ impl MadesBenchArgs {
     }
 }
 
-/// Returns the options of the stand-in that the user typed.
+/// Returns those options of the stand-in that the user typed.
 pub(crate) fn typed_stand_in(typed: &TypedOptions) -> PartyOptions {
     typed.of::<StandInArgs>().and(typed.of::<NetworkArgs>()).and(typed.of::<EndpointFaultArgs>())
 }
 
-/// Builds the stand-in's plan from the preset, the plan file and the options.
+/// Builds the plan of the stand-in from the preset, the file of the plan, and the options.
 ///
 /// # Errors
 ///
-/// If the file cannot be read, or if an option has no effect on the plan.
+/// Returns an error if the file cannot be read, or if an option has no effect on the plan.
 pub(crate) fn stand_in_plan(
     stand_in: &StandInArgs,
     way: &NetworkArgs,
@@ -215,7 +214,7 @@ pub(crate) fn stand_in_plan(
     Ok(plan)
 }
 
-/// Describes in words the faults that the plan injects.
+/// Describes the faults that the plan injects, in words for the report.
 fn faults(plan: &SimulatorPlan) -> Vec<String> {
     let faults = &plan.faults;
     let shares = [

@@ -1,5 +1,4 @@
-//! `mailrun mades-endpoint`: turns the command-line arguments into the options of the stand-in
-//! endpoint.
+//! `mailrun mades-endpoint`: turns the arguments into the options of the stand-in for an endpoint.
 use crate::mades::queues::QueueNameArgs;
 use crate::mades::{password, password_from_env, restrict_to_local, url};
 use crate::options;
@@ -72,7 +71,7 @@ pub(crate) struct MadesEndpointArgs {
     live: LiveMode,
 }
 
-/// Simulated behaviour.
+/// Options for the behaviour that is simulated.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Behaviour")]
 struct BehaviourArgs {
@@ -88,16 +87,16 @@ struct BehaviourArgs {
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS),
           hide_possible_values = true)]
     preset: Option<String>,
-    /// Plan (TOML), of which --help prints one
+    /// Plan (TOML); --help prints an example
     ///
     /// It overrides the preset, and options override it. An example with all keys is below.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
     /// Send an acknowledgement document back for each message
     ///
-    /// The receiving application sends an Acknowledgement_MarketDocument (IEC 62325-451-1) when it has the message, with the mRID of
-    /// the document that it has received. It comes into the inbox at --broker, or into the one inbox of --embedded. mailrun mades
-    /// awaits it with --await-acknowledgements.
+    /// The receiving application sends an Acknowledgement_MarketDocument (IEC 62325-451-1) when it has the message,
+    /// with the mRID of the document that it has received. The document arrives in the inbox at --broker or, with
+    /// --embedded, in the only inbox. mailrun mades awaits it with --await-acknowledgements.
     #[arg(long, hide_short_help = true)]
     acknowledgement_documents: bool,
     /// Answer connectivity tests with DELIVERED instead of TRACING; go-mades-bench waits forever for it otherwise.
@@ -108,7 +107,7 @@ struct BehaviourArgs {
     seed: Option<u64>,
 }
 
-/// Log of what was done with messages.
+/// Options for the log of what was done with each message.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
 struct MessageLogArgs {
@@ -123,7 +122,7 @@ struct MessageLogArgs {
     summary: Option<PathBuf>,
 }
 
-/// Place of the queues.
+/// Options for the queues: in this process, or at a broker.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queues: embedded, or of a broker")]
 struct EndpointBrokerArgs {
@@ -142,7 +141,7 @@ struct EndpointBrokerArgs {
     /// amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
-    /// Broker of the receiving endpoint, if it is another
+    /// Broker of the receiving endpoint, if it is not the same
     ///
     /// The inbox is there; the outbox, replies and events are at --broker.
     #[arg(long, value_name = "URL")]
@@ -235,11 +234,11 @@ pub(crate) struct NetworkArgs {
     received_on: Option<ReceivedOn>,
 }
 
-/// Faults, as probabilities.
+/// Faults of the stand-in, with their probabilities.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults: P is a probability, 1% or 0.01")]
 pub(crate) struct EndpointFaultArgs {
-    /// A message is lost without a word
+    /// A message is lost silently
     #[arg(long, value_name = "P", value_parser = values::probability)]
     drop: Option<f64>,
     /// A message arrives twice
@@ -250,7 +249,7 @@ pub(crate) struct EndpointFaultArgs {
     corrupt: Option<f64>,
     /// The reply is an error
     ///
-    /// go-mades-bench exits at one.
+    /// go-mades-bench exits when it gets one.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     reject: Option<f64>,
     /// errorCode of these error replies.
@@ -276,7 +275,7 @@ pub(crate) struct EndpointFaultArgs {
     reject_documents: Option<f64>,
 }
 
-/// Limits of what is accepted.
+/// Limits on what the stand-in accepts.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct EndpointLimitArgs {
@@ -297,8 +296,8 @@ struct EndpointLimitArgs {
     max_stored_size: Option<u64>,
 }
 
-/// Explains why an option about acknowledgement documents has no effect. The text names one option
-/// of mailrun mades-endpoint and one of mailrun bench mades, because both commands use it.
+/// Explains why an option for acknowledgement documents has no effect. The text names an option of mailrun
+/// mades-endpoint and one of mailrun bench mades, because both commands print it.
 const WITHOUT_DOCUMENTS: &str = "without acknowledgement documents of the receiver: --acknowledgement-documents, or --await-acknowledgements of mailrun bench \
      mades";
 
@@ -351,7 +350,7 @@ reorder_by = '50ms'
 reject_documents = 0.0";
 
 impl MessageLogArgs {
-    /// Checks that the summary file can be written before the run starts.
+    /// Checks before the run starts that the summary file can be written.
     fn open(&self) -> Result<()> {
         let Some(path) = self.summary.as_deref().filter(|path| !is_standard_output(path)) else { return Ok(()) };
         output_file::check(path)
@@ -383,7 +382,7 @@ impl MadesEndpointArgs {
         written.map(|()| ExitCode::SUCCESS)
     }
 
-    /// Builds the plan: the preset, overridden by the plan file, overridden by the options.
+    /// Builds the plan. The file of the plan overrides the preset, and options override both.
     fn plan(&self) -> Result<SimulatorPlan> {
         let preset = self.behaviour.preset.as_deref().and_then(SimulatorPlan::preset).unwrap_or_default();
         let mut plan = match &self.behaviour.plan {
@@ -406,7 +405,7 @@ impl MadesEndpointArgs {
         Ok(plan)
     }
 
-    /// Refuses options that have no effect under this plan.
+    /// Refuses options that have no effect if the stand-in follows this plan.
     fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         self.queues.check_effects(mades_mode(plan.mode))?;
         let is_tracing = plan.mode == EndpointMode::Tracing;
@@ -449,7 +448,7 @@ impl MadesEndpointArgs {
     }
 }
 
-/// Returns the mode in which the bench works with endpoints of this kind.
+/// Returns the mode that a bench must use with this kind of endpoint.
 fn mades_mode(mode: EndpointMode) -> MadesMode {
     match mode {
         EndpointMode::Endpoint => MadesMode::Endpoint,
@@ -458,7 +457,7 @@ fn mades_mode(mode: EndpointMode) -> MadesMode {
     }
 }
 
-/// Reads the files that the plan names, and checks that the plan can be followed.
+/// Reads the files that the plan names, and checks that the stand-in can follow the plan.
 pub(crate) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
     for delay in plan.delays_mut() {
         if let Some(path) = delay.file().map(str::to_owned) {
@@ -483,7 +482,7 @@ fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
     Ok(Box::new(LogFile::new(path)?))
 }
 
-/// The stand-in's own listener, which `--embedded` starts.
+/// The listener for AMQP that the stand-in has with `--embedded`.
 struct EmbeddedListener {
     address: SocketAddr,
     listen: std::pin::Pin<Box<dyn Future<Output = ()>>>,
@@ -588,8 +587,8 @@ impl EndpointBrokerArgs {
     }
 }
 
-/// Decides how clients have to log in. `--password-file` without a user is a mistake. A password in
-/// the environment without a user is ignored, because it may be meant for another program.
+/// Decides how clients must log in. `--password-file` without a user is a mistake. A password in the environment
+/// without a user is ignored, because it may be meant for another program.
 fn login_mechanisms(user: Option<String>, typed: Option<Password>, exported: Option<Password>) -> Result<ListenerAuth> {
     match (user, typed) {
         (None, None) => Ok(ListenerAuth::Any),
@@ -613,7 +612,7 @@ fn listen_error(listen: &str, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Replaces a value by the typed value, if there is one.
+/// Replaces a value with the typed value. Keeps the old value if none was typed.
 fn replace<T: Clone>(old: &mut T, typed: Option<&T>) {
     if let Some(typed) = typed {
         old.clone_from(typed);
@@ -627,8 +626,7 @@ fn replace_time(old: &mut PlanTime, typed: Option<Duration>) {
 }
 
 impl NetworkArgs {
-    /// Refuses options that have no effect under the plan. The plan already contains the values of
-    /// these options.
+    /// Refuses options that have no effect under the plan. The values of these options must already be in the plan.
     pub(crate) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let capacity = &plan.accept.capacity;
         let workers = self.accept_workers.is_some() && capacity.work.0.is_zero();
@@ -669,8 +667,7 @@ fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
 }
 
 impl EndpointFaultArgs {
-    /// Refuses options that have no effect under the plan. The plan already contains the values of
-    /// these options.
+    /// Refuses options that have no effect under the plan. The values of these options must already be in the plan.
     pub(crate) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let faults = &plan.faults;
         let has_codes = faults.reject > 0.0 || faults.fail > 0.0;
@@ -724,12 +721,12 @@ impl EndpointLimitArgs {
     }
 }
 
-/// Tells the user, and programs that read the events, that the stand-in now reads the outbox.
+/// Tells the user, and programs that read the events, that the stand-in reads the outbox from now on.
 fn announce(events: &EventOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
     events.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {
         let on = address.map(|address| format!("AMQP 1.0 on {address}, ")).unwrap_or_default();
-        // Ignore the error, because the run must not fail because nobody reads this line.
+        // Ignore the error: the run must go on even if nobody reads this line.
         let _ = say(&format!("ready: {on}outbox {outbox}\n"));
     }
 }
@@ -765,7 +762,7 @@ fn warn_of_refused(counts: &ListenerCounts) {
     }
 }
 
-/// Summarizes the totals, one line per kind of event. Kinds that did not occur are left out.
+/// Formats the totals, with one line for each kind of event. Kinds that did not occur are left out.
 fn summary(totals: &SimulationTotals) -> String {
     let back = totals.acknowledgements.as_deref().map(|back| format!("\nacknowledgements:\n{}", summary(back)));
     let mut text = format!("taken from the outbox  {}\n", totals.consumed);

@@ -1,5 +1,5 @@
-//! `mailrun mades --payload-ladder`: sends the same few messages in one size after the other, until
-//! a size takes longer than the time limit.
+//! `mailrun mades --payload-ladder`: sends the same number of messages in one size after the other, until a size
+//! exceeds the time limit.
 use crate::report::results::{Strictness, exit_code, write_all};
 use anyhow::Result;
 use mailrun_load::source::Distribution;
@@ -14,16 +14,16 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Default number of messages of each size, and of messages in transit.
+/// Default number of messages of each size and, below, default number of messages in transit.
 pub(crate) const MESSAGES: u64 = 5;
 pub(crate) const IN_TRANSIT: u32 = 1;
-/// Sizes between the first and the last, as multiples of a byte, a kilobyte and a megabyte.
+/// Sizes of the ladder, as multiples of a byte, a kilobyte and a megabyte.
 const STEPS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
-/// Largest size. Mailrun receives no message longer than 64 MiB, including its properties.
+/// Largest size of a payload. mailrun cannot receive messages of more than 64 MiB, including their properties.
 const MAX_BYTES: u64 = 63 << 20;
 const WIDTH: usize = 100;
 
-/// Payload sizes in ascending order, in bytes.
+/// The payload sizes to measure in bytes, in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PayloadLadder(Vec<u64>);
 
@@ -47,7 +47,7 @@ impl FromStr for PayloadLadder {
     }
 }
 
-/// Formats a size as `1M`, `64k` or `1000`.
+/// Formats a size, for example `1M`, `64k` or `1000`.
 fn size_text(bytes: u64) -> String {
     match bytes {
         _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
@@ -60,7 +60,7 @@ fn size_text(bytes: u64) -> String {
 struct Rung {
     size: u64,
     created: u64,
-    /// Messages that reached the last stage within the time limit.
+    /// Number of messages that reached the last stage within the time limit.
     in_time: u64,
     p50_ms: Option<f64>,
     max_ms: Option<f64>,
@@ -70,9 +70,9 @@ struct Rung {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RungFate {
     InTime,
-    /// A message did not arrive within the time limit.
+    /// At least one message did not arrive within the time limit.
     TimedOut,
-    /// Something else went wrong. The text describes it in a sentence.
+    /// Something else went wrong, which the text describes in a sentence.
     Failed(String),
 }
 
@@ -97,16 +97,16 @@ impl Rung {
     }
 }
 
-/// Measures the sizes and prints a table of them. Stops at the first size whose messages do not all
-/// arrive in time.
+/// Measures the sizes, and prints a table of them. Stops after the first size of which some messages do not arrive in
+/// time.
 ///
 /// # Errors
 ///
-/// If a run could not start, or if a file cannot be written.
+/// Returns an error if a run cannot start, or if a file cannot be written.
 pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<ExitCode> {
     let mut rungs = Vec::new();
     let status = measure_sizes(ladder, options, &mut rungs);
-    // A climb that ended early has measured its first sizes all the same, so show them.
+    // Print the table even if the ladder ended early, because the sizes before have been measured.
     if !rungs.is_empty() {
         let stage = options.path().last().name();
         write_all(&mut io::stdout().lock(), &text(ladder, &rungs, stage, options.timeout))?;
@@ -114,11 +114,11 @@ pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<Ex
     status
 }
 
-/// Measures one size after the other and adds each to `rungs`, until one is not in time or the user
-/// interrupts the climb.
+/// Measures one size after the other, and adds each result to `rungs`. Stops at the first size that is not in time, or
+/// if the user interrupts.
 fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec<Rung>) -> Result<ExitCode> {
     let interrupted = ExitCode::from(INTERRUPTED_STATUS);
-    // Each run watches for signals itself. This watch catches a signal between two runs.
+    // Each run watches for signals itself. This watch is for a signal between two runs.
     let interrupt = Interrupt::watch()?;
     for size in &ladder.0 {
         if interrupt.requested() != StopRequest::Nothing {
@@ -126,7 +126,7 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
         }
         let is_first = rungs.is_empty();
         let FinishedRun { record, write_error } = match mailrun_mades_bench::run(options_of(*size, options, is_first)) {
-            // Ctrl-C before the first message of a size is no error if smaller sizes have results to print.
+            // Ctrl-C before the first message of a size is not an error if there are results of smaller sizes to print.
             Err(error) if error.is::<Interrupted>() && !is_first => return Ok(interrupted),
             finished => finished?,
         };
@@ -139,7 +139,7 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
         match (write_error, fate) {
             (Some(error), _) => return Err(error),
             (None, RungFate::InTime) => {}
-            // The limit was to be found, so a run that crosses it is a success.
+            // Finding the limit was the purpose, so a run that exceeds it is a success.
             (None, RungFate::TimedOut) => return Ok(ExitCode::SUCCESS),
             (None, RungFate::Failed(_)) => return Ok(exit_code(&record, Strictness::Lenient)),
         }
@@ -147,8 +147,8 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the options of the run of one size. Only the first run makes a preflight, because the
-/// others would check the same broker again.
+/// Returns the options for the run of one size. Only the first run has a preflight, because the others would check the
+/// same broker again.
 fn options_of(size: u64, options: &MadesOptions, is_first: bool) -> MadesOptions {
     MadesOptions {
         name: format!("{} {}", options.name, size_text(size)),
@@ -159,7 +159,7 @@ fn options_of(size: u64, options: &MadesOptions, is_first: bool) -> MadesOptions
     }
 }
 
-/// Formats the table and, below it, the size at which the time limit was exceeded.
+/// Formats the table and, below it, a sentence with the size at which the time limit was exceeded.
 fn text(ladder: &PayloadLadder, rungs: &[Rung], stage: &str, limit: Duration) -> String {
     let mut table = Table::new([right("size"), right("in time"), right("p50 ms"), right("max ms"), ("", Align::Left)]);
     let ms = |time: Option<f64>| time.map_or("-".to_owned(), |ms| format!("{ms:.1}"));

@@ -1,4 +1,4 @@
-//! `mailrun mades`: turns the command-line arguments into the options of a MADES load.
+//! `mailrun mades`: turns the arguments into the options of a MADES load.
 pub(crate) mod bench;
 pub(crate) mod compare;
 pub(crate) mod endpoint;
@@ -38,18 +38,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Number of messages if neither a number nor a duration was given.
+/// Number of messages if the user gives neither a number nor a duration.
 const DEFAULT_MESSAGES: u64 = 10_000;
-/// Environment variable with the password of the user at the inbox's broker.
+/// Environment variable with the password for the broker of the inbox.
 const INBOX_PASSWORD_VARIABLE: &str = "MAILRUN_INBOX_PASSWORD";
-/// Defaults of `--max-in-transit`, in a closed loop and in an open loop.
+/// Defaults of `--max-in-transit`: first in a closed loop, then in an open loop.
 const CLOSED_LOOP_IN_TRANSIT: usize = 1_000;
 const OPEN_LOOP_IN_TRANSIT: usize = 100_000;
-/// Default of `--max-unsettled`, the maximum number of transfers that are not settled.
+/// Default of `--max-unsettled`: how many transfers may wait for the broker's settlement.
 const MAX_UNSETTLED: u32 = 1_000;
-/// URL of the broker if `--broker` is not given.
+/// URL of the broker if the user does not give `--broker`.
 const DEFAULT_URL: &str = "amqp://localhost:5672";
-/// Default payload size in bytes, as in the published runs.
+/// Default payload size in bytes. The published runs used the same size.
 const DEFAULT_PAYLOAD_SIZE: &str = "3000";
 
 /// Measures an ECP endpoint or an EDX toolbox (MADES), stage by stage
@@ -105,7 +105,7 @@ pub(crate) struct MadesArgs {
     run_id: Option<RunId>,
 }
 
-/// Limits of time, and what may be done to the queues.
+/// Time limits, and what the run may do to the queues.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits and safety")]
 pub(crate) struct TimeoutArgs {
@@ -130,7 +130,7 @@ pub(crate) struct TimeoutArgs {
     allow_public: bool,
 }
 
-/// Messages that are sent: their number, their size and their rate.
+/// The messages to send: their number, size and rate.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct MadesLoadArgs {
@@ -167,9 +167,9 @@ pub(crate) struct MadesLoadArgs {
     acknowledge: bool,
     /// Await an acknowledgement document of the receiver for each message
     ///
-    /// It is known by the mRID that it acknowledges, so use --shape or --payload xml: other payloads have no mRID, and a receiver
-    /// that is not mailrun cannot name them. Its arrival in the sender's inbox is the stage acknowledged; one that does not come, or
-    /// that rejects the message, fails the run.
+    /// The document is recognised by the mRID that it acknowledges, so use --shape or --payload xml: other payloads
+    /// have no mRID, and a receiver that is not mailrun cannot name them. The document's arrival in the sender's inbox
+    /// is the stage acknowledged; a document that does not come, or that rejects the message, fails the run.
     #[arg(long, hide_short_help = true, conflicts_with = "acknowledge")]
     await_acknowledgements: bool,
     /// Message type of the acknowledgement documents [default: the type of --message-type].
@@ -235,7 +235,7 @@ pub(crate) struct MadesLoadArgs {
     strict: bool,
 }
 
-/// The brokers, and how they know us.
+/// The brokers, and how to log in to them.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Brokers")]
 pub(crate) struct BrokerArgs {
@@ -245,7 +245,7 @@ pub(crate) struct BrokerArgs {
     /// mailrun capacity mades its stand-in.
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
-    /// Broker of the receiving endpoint, if it is another
+    /// Broker of the receiving endpoint, if it is not the same
     ///
     /// The inbox is there; the outbox, replies and events are at --broker.
     #[arg(long, value_name = "URL")]
@@ -348,7 +348,7 @@ impl MadesArgs {
         unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
     }
 
-    /// Refuses options that have no effect. The error names the option and says what it needs.
+    /// Refuses options that have no effect. The error names the option, and what it needs to have an effect.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
         self.load.check_acknowledge(self.mode)?;
@@ -448,14 +448,14 @@ impl TimeoutArgs {
         self.message_timeout
     }
 
-    /// Options that are useful only if the endpoint is not mailrun's own stand-in.
+    /// Returns the options that are useful only for a real endpoint, and not for mailrun's stand-in.
     pub(crate) fn of_endpoint(&self) -> PartyOptions {
         PartyOptions::default().flag("purge", self.purge).flag("no-preflight", self.no_preflight)
     }
 }
 
 impl MadesLoadArgs {
-    /// Refuses options whose values a capacity search chooses itself.
+    /// Refuses options whose values a capacity search chooses itself, such as `--rate`.
     pub(crate) fn check_search(&self) -> Result<()> {
         let refused = [
             (self.messages.is_some(), "--messages"),
@@ -471,19 +471,18 @@ impl MadesLoadArgs {
         refuse_in_search(&refused)
     }
 
-    /// Returns the arrival process of a search's trials, whose rate is not known yet.
+    /// Returns the arrival process of the trials of a search. Their rate need not be known for this.
     pub(crate) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
     }
 
-    /// True if the run must be valid and conclusive to succeed: it has thresholds, `--strict` or an
-    /// open loop.
+    /// Returns true if the run must be valid and conclusive to succeed. This is the case with thresholds, `--strict` or
+    /// an open loop.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty() || !self.is_closed_loop()
     }
 
-    /// Refuses thresholds of stages that a run in this mode does not have. The error says which
-    /// stages it has.
+    /// Refuses thresholds for stages that a run in this mode does not have. The error lists the stages that it has.
     pub(crate) fn check_thresholds(&self, mode: MadesMode) -> Result<()> {
         let thresholds = self.thresholds.iter().chain(&self.abort_on);
         if self.is_closed_loop() {
@@ -498,13 +497,13 @@ impl MadesLoadArgs {
         MessagePath { mode, acknowledgement }
     }
 
-    /// True if the receiver is to send acknowledgement documents.
+    /// Returns true if the receiver, and not the bench, must send acknowledgement documents.
     pub(crate) fn awaits_acknowledgements(&self) -> bool {
         self.await_acknowledgements
     }
 
-    /// Refuses acknowledgements in a mode without an inbox. Refuses `--await-acknowledgements` also
-    /// if there is no receiver, or if the receiver cannot name the message that it has received.
+    /// Refuses acknowledgements in a mode without an inbox. Also refuses `--await-acknowledgements` if there is no
+    /// receiver, or if the receiver could not name the message that it has received.
     pub(crate) fn check_acknowledge(&self, mode: MadesMode) -> Result<()> {
         let is_idle = self.acknowledge && mode == MadesMode::Tracing;
         options::refuse_without_effect(&[("--acknowledge", is_idle)], "in mode tracing, which has no inbox")?;
@@ -525,8 +524,8 @@ impl MadesLoadArgs {
         Ok(())
     }
 
-    /// Returns the options of acknowledgement documents, if there are any. `far_outbox` is the
-    /// outbox of a receiving endpoint at another broker.
+    /// Returns the options of acknowledgement documents, or `None` if there are none. `far_outbox` is the outbox of the
+    /// receiving endpoint, if that endpoint is at another broker.
     fn acknowledgement(&self, far_outbox: Option<String>, is_far: bool) -> Option<AcknowledgementOptions> {
         if self.await_acknowledgements {
             return Some(AcknowledgementOptions::Awaited { is_far });
@@ -535,12 +534,12 @@ impl MadesLoadArgs {
         self.acknowledge.then_some(AcknowledgementOptions::Sent { message_type, far_outbox })
     }
 
-    /// True if new messages are sent as earlier ones complete, and not at a given rate.
+    /// Returns true if a new message is sent whenever an earlier one is done, and not at a given rate.
     fn is_closed_loop(&self) -> bool {
         self.rate.is_none() && self.stages.is_empty() && self.shapes.is_empty()
     }
 
-    /// Returns the market whose documents form the load, if `--shape` was given.
+    /// Returns the market whose documents are the load, or `None` without `--shape`.
     pub(crate) fn market(&self) -> Option<MarketLoad> {
         let load = MarketLoad {
             shapes: self.shapes.clone(),
@@ -550,8 +549,8 @@ impl MadesLoadArgs {
         Some(load).filter(|load| !load.shapes.is_empty())
     }
 
-    /// Returns the length of the run. A market's default is one market hour, unless a number of
-    /// messages was given.
+    /// Returns the length of the run. For a market, the default is one hour of market time, unless the user gave a
+    /// number of messages.
     pub(crate) fn length(&self) -> Option<Duration> {
         let hour = self.market().filter(|_| self.messages.is_none()).map(|market| market.hour());
         self.duration.or(hour)
@@ -566,16 +565,16 @@ impl MadesLoadArgs {
         self.max_unsettled.unwrap_or(MAX_UNSETTLED).min(u32::try_from(self.in_transit_limit()).unwrap_or(u32::MAX))
     }
 
-    /// Returns all thresholds of the run, including the thresholds of `--abort-on`.
+    /// Returns all thresholds of the run. Those of `--abort-on` are included.
     pub(crate) fn thresholds(&self) -> Vec<Threshold> {
         self.thresholds.iter().chain(&self.abort_on).cloned().collect()
     }
 
-    /// Returns the load as the run record describes it, except for its destination.
+    /// Returns the load as it is described in the run record, but without its destination.
     ///
     /// # Errors
     ///
-    /// If the stages offer no messages.
+    /// Returns an error if no stage offers any messages.
     pub(crate) fn workload(&self) -> Result<Workload> {
         let offer = offered_rate(self.rate, &self.stages)?;
         let staged = offer.as_ref().and_then(OfferedRate::length);
@@ -601,7 +600,7 @@ impl MadesLoadArgs {
         })
     }
 
-    /// Returns the part of the run record that only MADES has.
+    /// Returns the part of the run record that only runs over MADES have.
     pub(crate) fn mades_record(&self, mode: MadesMode, timeout: Duration) -> Mades {
         Mades {
             mode: mode.name().to_owned(),
@@ -622,13 +621,12 @@ impl MadesLoadArgs {
         self.payload_size.clone().unwrap_or_else(usual)
     }
 
-    /// Returns the arrival process for the run record. Documents of a market have an arrival
-    /// process of their own.
+    /// Returns the arrival process for the run record. The documents of a market have their own arrival process.
     fn arrival_with(&self, offer: Option<&OfferedRate>) -> Arrival {
         if self.shapes.is_empty() { arrival_with(self.arrival, offer) } else { Arrival::Market }
     }
 
-    /// Refuses options that have no effect. The error names the option and says what it needs.
+    /// Refuses options that have no effect. The error names the option, and what it needs to have an effect.
     pub(crate) fn check_effects(&self) -> Result<()> {
         let is_closed = self.is_closed_loop();
         options::refuse_without_effect(
@@ -645,8 +643,7 @@ impl MadesLoadArgs {
 
 const ADD_ACKNOWLEDGE: &str = "; add --acknowledge or --await-acknowledgements";
 
-/// Refuses thresholds of stages that a run in this mode does not have. The error says which stages
-/// it has.
+/// Refuses thresholds for stages that a run in this mode does not have. The error lists the stages that it has.
 pub(crate) fn check_stages<'t>(path: MessagePath, thresholds: impl IntoIterator<Item = &'t Threshold>) -> Result<()> {
     let mode = path.mode;
     for threshold in thresholds {
@@ -674,7 +671,7 @@ fn payload(typed: &str) -> PayloadKind {
 }
 
 impl BrokerArgs {
-    /// Returns the URL of the sender's broker, or the default URL.
+    /// Returns the URL of the broker to which messages are sent: `--broker`, or the default.
     pub(crate) fn outbox_url(&self) -> &str {
         self.broker.as_deref().unwrap_or(DEFAULT_URL)
     }
@@ -683,14 +680,14 @@ impl BrokerArgs {
         self.broker.is_some()
     }
 
-    /// True if at least one of the brokers is on this host.
+    /// Returns true if at least one of the brokers is on this host.
     pub(crate) fn are_here(&self) -> bool {
         let typed = [self.outbox_url()].into_iter().chain(self.inbox_broker.as_deref());
         let mut urls = typed.map(|text| url("--broker", text, None, None));
         urls.any(|url| url.is_ok_and(|url| is_on_this_host(&url.address())))
     }
 
-    /// Refuses options that have no effect. The error names the option and says what it needs.
+    /// Refuses options that have no effect. The error names the option, and what it needs to have an effect.
     pub(crate) fn check_effects(&self) -> Result<()> {
         let outbox = url("--broker", self.outbox_url(), None, None)?;
         let inbox = self.inbox_broker.as_deref().map(|text| url("--inbox-broker", text, None, None)).transpose()?;
@@ -707,7 +704,7 @@ impl BrokerArgs {
         self.check_login(&outbox, inbox.as_ref())
     }
 
-    /// Refuses users and passwords that no login would use.
+    /// Refuses users and passwords that are not used, because a URL names another user.
     fn check_login(&self, outbox: &BrokerUrl, inbox: Option<&BrokerUrl>) -> Result<()> {
         let last = inbox.unwrap_or(outbox);
         if let (Some(named), Some(_), true) = (outbox.user(), last.user(), self.user.is_some()) {
@@ -724,7 +721,7 @@ impl BrokerArgs {
         options::refuse_without_effect(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
     }
 
-    /// Returns the broker of the outbox and the broker of the inbox.
+    /// Returns the broker of the outbox, and the broker of the inbox.
     fn brokers(self) -> Result<(Broker, Broker)> {
         let security = self.security();
         let own = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);
@@ -759,7 +756,7 @@ impl BrokerArgs {
     }
 }
 
-/// Parses a broker's URL, and adds user and password unless the URL has its own. Errors do not
+/// Parses the URL of a broker. The user and the password are added, unless the URL contains its own. Errors do not
 /// quote the URL, because it may contain a password.
 pub(crate) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Password>) -> Result<BrokerUrl> {
     let mut url: BrokerUrl = text.parse().map_err(|error: mailrun_mades::UrlError| anyhow!("{option}: {error}"))?;
@@ -772,8 +769,8 @@ pub(crate) fn url(option: &str, text: &str, user: Option<&str>, password: Option
     })
 }
 
-/// Reads the password from the first line of the file. Callers prefer it to a password in the
-/// environment, which may be meant for another program.
+/// Reads the password from the first line of the file. Callers must prefer it to a password in the environment, which
+/// may be meant for another program.
 pub(crate) fn password(file: Option<&Path>) -> Result<Option<Password>> {
     Ok(file.map(mailrun_mades::password_from_file).transpose()?)
 }
@@ -786,8 +783,8 @@ pub(crate) fn password_from_env(variable: &str) -> Result<Option<Password>> {
     }
 }
 
-/// Refuses a broker with a public address. Later connections are checked as well, because the name
-/// may resolve to another address by then.
+/// Refuses a broker with a public address. The address of each later connection is checked as well, because the name
+/// may have another address by then.
 pub(crate) fn restrict_to_local(broker: &mut Broker) -> Result<()> {
     broker.is_address_allowed = is_local_address;
     ensure_local(&broker.url)
@@ -806,7 +803,7 @@ pub(crate) fn ensure_local(url: &BrokerUrl) -> Result<()> {
     Ok(())
 }
 
-/// Hides the password in a word of the command line, so that a report can show it:
+/// Hides the password in a word of the command line, so that a report may show the word. For example,
 /// `amqp://user:password@host` becomes `amqp://user:***@host`.
 pub(crate) fn without_login(word: &str) -> String {
     let parts = word.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)));

@@ -1,5 +1,5 @@
-//! Names of the queues between an application and its endpoint. The sender and the stand-in
-//! endpoint have the same options.
+//! Options for the names of the queues between an application and its endpoint. The sender and the stand-in for an
+//! endpoint share them.
 use crate::options;
 use anyhow::Result;
 use clap::Args;
@@ -8,7 +8,7 @@ use mailrun_mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
 use mailrun_mades_bench::MadesMode;
 use mailrun_text::words::listed;
 
-/// Names of the queues.
+/// Options for the names of the queues.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queue names")]
 pub(crate) struct QueueNameArgs {
@@ -32,7 +32,7 @@ pub(crate) struct QueueNameArgs {
 }
 
 impl QueueNameArgs {
-    /// Refuses names of queues that the mode does not use.
+    /// Refuses names of queues that are not used in this mode.
     pub(crate) fn check_effects(&self, mode: MadesMode) -> Result<()> {
         let used: &[&str] = match mode {
             MadesMode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
@@ -51,7 +51,7 @@ impl QueueNameArgs {
         options::refuse_without_effect(&idle, &format!("in mode {}, which uses {}", mode.name(), listed(&used)))
     }
 
-    /// Returns the names that were given, and the customary names of the other queues.
+    /// Returns the names that the user gave. Other queues get their customary names, which begin with the prefix.
     pub(crate) fn names(&self, mode: MadesMode) -> EndpointQueueNames {
         let customary = match mode {
             MadesMode::Toolbox => EndpointQueueNames::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),

@@ -1,5 +1,5 @@
-//! Options of a source's connection to the server, such as TLS, AUTH and the PROXY protocol, and
-//! their conversion into the engine's values.
+//! Options for a source's connection to the server, such as TLS, AUTH and the PROXY protocol, and their conversion into
+//! the types of the engine.
 use crate::options::server::{Scheme, ServerArg};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -85,12 +85,12 @@ fn attribute(text: &str) -> Result<(Attribute, String), String> {
 }
 
 impl ConnectionArgs {
-    /// Returns these arguments with what the URL's scheme adds: `smtps` means TLS before the
-    /// greeting, and `lmtp` means LMTP.
+    /// Adds to these arguments what the scheme of the server's URL implies: `smtps` means TLS before the greeting, and
+    /// `lmtp` means LMTP.
     ///
     /// # Errors
     ///
-    /// If an option contradicts the URL.
+    /// Returns an error if an option contradicts the URL.
     pub(crate) fn for_server(&self, server: &ServerArg) -> Result<Self> {
         let mut approach = self.clone();
         match server.scheme() {
@@ -113,11 +113,11 @@ impl ConnectionArgs {
         self.tls.unwrap_or_default()
     }
 
-    /// Converts the arguments into the source's options.
+    /// Converts the arguments into the options of the source.
     ///
     /// # Errors
     ///
-    /// If the password is missing or cannot be read, or if a TLS option is given without `--tls`.
+    /// Returns an error if the password is missing or cannot be read, or if a TLS option is given without `--tls`.
     pub(crate) fn options(&self) -> Result<TransportOptions> {
         if let Some(option) = self.option_without_effect() {
             bail!("{option} requires --tls starttls or --tls implicit");
@@ -139,8 +139,8 @@ impl ConnectionArgs {
         })
     }
 
-    /// Returns an option that has no effect without TLS, if one was given. Such an option is
-    /// refused because its user believes that mail and password are encrypted.
+    /// Returns an option that has no effect without TLS, if the user gave one. It must be refused, because a user who
+    /// gives it believes that mail and password are encrypted.
     fn option_without_effect(&self) -> Option<&'static str> {
         let options = [
             (self.insecure, "--insecure"),
@@ -153,12 +153,13 @@ impl ConnectionArgs {
         options.into_iter().find(|(is_set, _)| is_plain && *is_set).map(|(_, option)| option)
     }
 
-    /// True if TLS is on but no option says which certificates to trust.
+    /// Returns true if TLS is on, but no option says which certificates to trust. A server with a self-signed
+    /// certificate would then be rejected.
     pub(crate) fn needs_trust(&self) -> bool {
         self.tls_mode() != TlsMode::None && self.cacert.is_none() && !self.insecure
     }
 
-    /// Returns an option that works only if the server supports it, if such an option was given.
+    /// Returns an option that works only if the server supports it, if the user gave one.
     pub(crate) fn negotiated_option(&self) -> Option<&'static str> {
         let options = [
             (self.tls_mode() != TlsMode::None, "--tls"),
@@ -171,18 +172,17 @@ impl ConnectionArgs {
         options.into_iter().find(|(is_set, _)| *is_set).map(|(_, option)| option)
     }
 
-    /// Returns the options that the server's URL implies. The source needs them because it is
-    /// started with an address and not with the URL.
+    /// Returns the options that the server's URL implies. They must be passed on, because a bench starts the source
+    /// with an address and not with the URL.
     pub(crate) fn of_url(&self) -> PartyOptions {
         PartyOptions::default().with("tls", value_name(self.tls_mode())).flag("lmtp", self.lmtp)
     }
 
-    /// Returns how the source chooses the BODY parameter of MAIL.
     pub(crate) fn declaration(&self) -> BodyParameter {
         if self.binarymime { BodyParameter::Binary } else { BodyParameter::Automatic }
     }
 
-    /// Returns why the relay that a bench starts cannot take such mail, or `None` if it can.
+    /// Returns why the relay that a bench starts cannot accept such mail, or `None` if it can.
     pub(crate) fn unsupported_by_relay(&self) -> Option<&'static str> {
         let reasons = [
             (self.binarymime, "--binarymime: the relay that bench starts takes no binary messages"),
@@ -195,12 +195,12 @@ impl ConnectionArgs {
         reasons.into_iter().find(|(is_set, _)| *is_set).map(|(_, reason)| reason)
     }
 
-    /// Returns the extensions that a relay started by the bench has to offer for this connection,
-    /// with a certificate made for it.
+    /// Returns the extensions that a relay started by the bench must offer for this connection. If TLS is needed, a
+    /// certificate is made for the relay.
     ///
     /// # Errors
     ///
-    /// If the password is missing, or if the certificate cannot be made.
+    /// Returns an error if the password is missing, or if the certificate cannot be made.
     pub(crate) fn listener(&self) -> Result<ListenerOptions> {
         let tls = self.tls_mode();
         let names = ["localhost", "127.0.0.1", "::1"].into_iter().chain(self.tls_name.as_deref());
@@ -223,7 +223,7 @@ impl ConnectionArgs {
         })
     }
 
-    /// Returns the options that the bench's sink needs to accept such a connection.
+    /// Returns the options with which the bench's sink accepts such a connection.
     pub(crate) fn sink_options(&self) -> PartyOptions {
         PartyOptions::default()
             .with("tls", value_name(self.tls_mode()))

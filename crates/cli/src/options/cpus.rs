@@ -1,4 +1,4 @@
-//! `--cpus` and related options, which choose the processors that a party runs on.
+//! `--cpus` and related options, which select the processors on which a process runs.
 use super::values;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -8,7 +8,7 @@ use mailrun_bench::relay::Relay;
 use mailrun_net::BusyPoll;
 use mailrun_process::cpus::CpuList;
 
-/// Processors of this process.
+/// The processors of this process.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CpusArg {
     /// Processors to run on: 0,1 or 0-3. By default there is a worker for each of them [default: all processors].
@@ -17,23 +17,23 @@ pub(crate) struct CpusArg {
 }
 
 impl CpusArg {
-    /// Binds this process to its processors. Must be called before a thread is started, so that all
-    /// threads inherit the binding.
+    /// Binds this process to its processors. Must be called before a thread is started, because only later threads
+    /// inherit the binding.
     ///
     /// # Errors
     ///
-    /// If a processor is not available.
+    /// Returns an error if a processor is not available.
     pub(crate) fn place(&self) -> Result<()> {
         self.cpus.as_ref().map_or(Ok(()), |cpus| cpus.place_this_process().context("--cpus"))
     }
 
-    /// Default number of workers: one for each processor of `--cpus`.
+    /// Returns the default number of workers, which is one for each processor of `--cpus`. `None` without `--cpus`.
     pub(crate) fn workers(&self) -> Option<usize> {
         self.cpus.as_ref().map(|cpus| cpus.numbers().len())
     }
 }
 
-/// Processors of the parties of a bench.
+/// The processors of the processes that a bench starts.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Placement")]
 pub(crate) struct PlacementArgs {
@@ -50,8 +50,7 @@ pub(crate) struct PlacementArgs {
 }
 
 impl PlacementArgs {
-    /// Refuses processors that are not available, and processors for parties that the bench does
-    /// not start.
+    /// Refuses processors that are not available, and processors for a process that the bench does not start.
     pub(crate) fn check(&self, has_own_sink: bool, has_own_relay: bool) -> Result<()> {
         if self.relay_cpus.is_some() && !has_own_relay {
             bail!("--relay-cpus requires a relay that mailrun starts: start yours with taskset(1)");
@@ -70,8 +69,8 @@ impl PlacementArgs {
         Ok(())
     }
 
-    /// Returns the placement of the parties. Without processors or a number of workers from the
-    /// user, the parties that mailrun starts are kept apart.
+    /// Returns the processors of each process. If the user gave neither processors nor a number of workers, the
+    /// processes that mailrun starts get separate processors.
     pub(crate) fn placement(&self, target: &BenchTarget, workers: Option<usize>) -> Placement {
         let Self { source_cpus: source, sink_cpus: sink, relay_cpus: relay } = self.clone();
         let typed = Placement { source, relay, sink };
@@ -80,14 +79,14 @@ impl PlacementArgs {
         }
         match target {
             BenchTarget::OwnSink => Placement::apart(RelayPresence::Absent),
-            // The owner of a running server has chosen its processors, so place nothing by default.
+            // Place nothing by default: whoever started the server has chosen its processors.
             BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }) => typed,
             BenchTarget::Relay(_) => Placement::apart(RelayPresence::Present),
         }
     }
 }
 
-/// The threads of a source or sink: what a bench tells each of its parties.
+/// Threads of a source or a sink. A bench passes these options on to both.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ThreadArgs {
     /// Worker threads [default: half of the processors].
@@ -97,11 +96,11 @@ pub(crate) struct ThreadArgs {
     pub(crate) busy_poll: BusyPollArg,
 }
 
-/// Busy polling of the workers.
+/// Busy polling of the worker threads.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct BusyPollArg {
-    /// Look for events for TIME before a worker sleeps, 50us or 1ms: replies come sooner with few sessions, and a processor is
-    /// busy. For hosts without --keep-awake [default: off].
+    /// Look for events for TIME, such as 50us or 1ms, before a worker sleeps: with few sessions, replies come sooner,
+    /// but a processor is kept busy. For hosts without --keep-awake [default: off].
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     busy_poll: Option<BusyPoll>,
 }

@@ -1,15 +1,16 @@
-//! `--keep-awake`: an option of every command that measures.
+//! `--keep-awake`, an option of every command that measures.
 use anyhow::Result;
 use clap::Args;
 use mailrun_load::source::Distribution;
 use mailrun_measurement::record::{Arrival, Workload};
 use mailrun_process::keep_awake::{AwakeProcessors, KeepAwakeMode, keep_awake};
 
-/// Maximum numbers of sessions in a closed loop that leave processors time to sleep: with connections that are used
-/// again, and with a connection for each message. docs/decisions/0024-processors-are-kept-awake.md has the measurement.
+/// Maximum number of sessions in a closed loop that leaves the processors time to sleep: first with connections that
+/// are reused, then with a connection for each message. The measurement is in
+/// docs/decisions/0024-processors-are-kept-awake.md.
 const MAX_SLEEPY_SESSIONS: [u32; 2] = [4, 30];
 
-/// The sleep of this host's processors.
+/// Whether the processors of this host may sleep during a run.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct KeepAwakeArg {
     /// Keep the processors of this host from sleeping during the run, by /dev/cpu_dma_latency (root): with few sessions, most of
@@ -19,15 +20,15 @@ pub(crate) struct KeepAwakeArg {
 }
 
 impl KeepAwakeArg {
-    /// Keeps the processors awake during a load, until the returned value is dropped. With `auto`, it
-    /// does so only if `is_usual` is set and the load leaves the processors time to sleep: few
-    /// sessions, or a rate that does not depend on the server. More sessions keep them awake by
-    /// themselves, and a processor that waits without sleeping takes power and time from the others.
-    /// `reuse` is the number of messages per connection, or `None` for no limit.
+    /// Keeps the processors awake during a load, until the returned value is dropped. With `auto`, it does so only if
+    /// `is_usual` is set and the load leaves the processors time to sleep. Such a load has few sessions, or a rate that
+    /// does not depend on the server. More sessions keep the processors awake anyway, and a processor that waits
+    /// without sleeping takes power and time from the others. `reuse` is the number of messages per connection, or
+    /// `None` for no limit.
     ///
     /// # Errors
     ///
-    /// If `on` was given, but this host cannot keep its processors awake.
+    /// Returns an error if the user asked for `on`, but this host cannot keep its processors awake.
     pub(crate) fn begin_load(
         self,
         is_usual: bool,
@@ -41,12 +42,12 @@ impl KeepAwakeArg {
         self.begin(is_usual && is_sleepy)
     }
 
-    /// Keeps the processors awake until the returned value is dropped. With `auto`, it does so only
-    /// if `is_usual` is set.
+    /// Keeps the processors awake until the returned value is dropped. With `auto`, it does so only if `is_usual` is
+    /// set.
     ///
     /// # Errors
     ///
-    /// If `on` was given, but this host cannot keep its processors awake.
+    /// Returns an error if the user asked for `on`, but this host cannot keep its processors awake.
     pub(crate) fn begin(self, is_usual: bool) -> Result<AwakeProcessors> {
         keep_awake(self.keep_awake, is_usual)
     }

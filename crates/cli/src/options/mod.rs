@@ -1,4 +1,4 @@
-//! Options that several commands have, and the parsers of their values.
+//! Options that several commands share, and the parsers of their values.
 pub(crate) mod connection;
 pub(crate) mod cpus;
 pub(crate) mod keep_awake;
@@ -18,12 +18,12 @@ use mailrun_text::words::listed;
 use std::fmt;
 use std::time::Duration;
 
-/// A shorter silence is not announced.
+/// Minimum time without output that is announced to the user.
 const MIN_SILENCE: Duration = Duration::from_secs(60);
 
-/// Tells the user on standard error how long a load takes, if nothing else would be said for a
-/// minute. A closed loop with a number of messages has no length that is known before.
-/// Without this line, nobody could tell a long run from a program that hangs.
+/// Tells the user on standard error how long a load takes, if nothing else is printed for a minute. Without this line,
+/// a long run would look like a program that hangs. Nothing is said about a closed loop with a number of messages,
+/// because its length is not known.
 pub(crate) fn announce_load(live: LiveMode, load: &Workload) {
     let all_due = load.messages.zip(load.rate_per_s).map(|(messages, per_s)| messages as f64 / per_s);
     let length_s = load.duration_limit_s.into_iter().chain(all_due).reduce(f64::min);
@@ -32,7 +32,7 @@ pub(crate) fn announce_load(live: LiveMode, load: &Workload) {
     }
 }
 
-/// Does the same for work with this length. `work` is the beginning of the sentence.
+/// Tells the user how long work takes, in the same way. `work` is the beginning of the sentence.
 pub(crate) fn announce(live: LiveMode, work: &str, length: Duration) {
     if let Some(text) = announcement(live, work, length) {
         mailrun_process::tell!("mailrun: {text}");
@@ -44,12 +44,12 @@ fn announcement(live: LiveMode, work: &str, length: Duration) -> Option<String> 
     is_silent.then(|| format!("{work} {}, and shows no progress", seconds(length.as_secs_f64())))
 }
 
-/// Fails if an option is marked `true`. In the error, `reason` follows "has no effect".
+/// Fails if an option is marked `true`. The error is "OPTION has no effect", followed by `reason`.
 pub(crate) fn refuse_without_effect(options: &[(&str, bool)], reason: &str) -> Result<()> {
     refuse(options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()), reason)
 }
 
-/// Fails if there are options. In the error, `reason` follows "has no effect".
+/// Fails if there are any options. The error is "OPTION has no effect", followed by `reason`.
 pub(crate) fn refuse_all(options: &PartyOptions, reason: &str) -> Result<()> {
     refuse(options.names().map(|name| format!("--{name}")), reason)
 }
@@ -62,16 +62,16 @@ fn refuse(idle: impl Iterator<Item = String>, reason: &str) -> Result<()> {
     }
 }
 
-/// The options of a scenario's measurement, as the file and the command line set them.
+/// The options of a scenario's measurement. Their values come from the scenario's file and the command line.
 pub(crate) trait Measurement: fmt::Debug {
-    /// Measures. `name` is the scenario's name.
+    /// Makes the measurement. `name` is the name of the scenario.
     fn run(self: Box<Self>, name: &str) -> Result<TextReport>;
 
-    /// Returns the options that say where the report goes.
+    /// Returns the options that say where the report goes and how long it is.
     fn tables(&self) -> &TableReportArgs;
 }
 
-/// Rounds of a measurement.
+/// Options for the rounds of a measurement.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct RoundsArgs {
     /// Runs of each row; the tables show medians.
@@ -82,7 +82,8 @@ pub(crate) struct RoundsArgs {
     pub(crate) order: RoundOrder,
 }
 
-/// `--threshold` of a scenario that has no runs for a threshold to judge. It is refused in a line that says why.
+/// `--threshold` for scenarios without runs that a threshold could judge. The option exists only so that its use is
+/// refused with an explanation.
 #[derive(Debug, Default, Args)]
 pub(crate) struct NoThresholdArgs {
     #[arg(long = "threshold", value_name = "EXPRESSION", hide = true, value_parser = refused_threshold)]

@@ -1,4 +1,4 @@
-//! Outputs of a source and a sink: result files, the report, and progress for the bench that started them.
+//! Options for the outputs of a source or a sink: result files, the report, and progress for the bench that started it.
 use crate::options::values;
 use crate::report::results::{ReportArgs, Strictness, exit_code};
 use anyhow::{Result, bail};
@@ -38,11 +38,11 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Returns the files that the process writes, and the kind of progress that it prints.
+    /// Returns the files that the process must write, and the kind of progress that it prints.
     ///
     /// # Errors
     ///
-    /// If two outputs want standard output, or if a file cannot be written.
+    /// Returns an error if two outputs want standard output, or if a file cannot be written.
     pub(crate) fn outputs(&self) -> Result<Outputs> {
         let live = self.report.live(self.live);
         self.report.open(live)?;
@@ -56,8 +56,7 @@ impl OutputArgs {
     }
 }
 
-/// Shows a process's own report, unless its output is for a program. `out` is the directory given
-/// on the command line.
+/// Shows the report of a process, unless its output is for a program. `out` is the directory that the user gave.
 pub(crate) fn finish(
     finished: FinishedRun,
     report: &ReportArgs,
@@ -83,12 +82,12 @@ fn write_report(directory: &Path, record: &Record) -> Result<()> {
     write("report.html", mailrun_report::page(record, None))
 }
 
-/// If a bench started this process, asks the kernel to terminate it when the bench dies, because
-/// nobody would read its report.
+/// If a bench started this process, asks the kernel to terminate it when the bench dies, because nobody would read its
+/// report.
 pub(crate) fn exit_with_parent(live: LiveMode) {
     if live == LiveMode::Json {
-        // If the kernel lacks this feature, a process without a bench runs until its own limits end
-        // it.
+        // Ignore the error. If the kernel lacks this feature, a process whose bench has died runs until its own limits
+        // end it.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     }
 }
@@ -107,11 +106,11 @@ pub(crate) struct DialogueArgs {
 }
 
 impl DialogueArgs {
-    /// Returns the options, if the dialogue is to be shown. `stdout_option` is the option that
+    /// Returns the options of the dialogue, or `None` if it is not to be shown. `stdout_option` is an option that
     /// already uses standard output, if there is one.
     ///
     /// # Errors
-    /// If two outputs want standard output.
+    /// Returns an error if two outputs want standard output.
     pub(crate) fn options(self, stdout_option: Option<&str>) -> Result<Option<DialogueOptions>> {
         let file = match self.dialogue {
             Some(file) => file,
@@ -127,7 +126,7 @@ impl DialogueArgs {
     }
 }
 
-/// `-` is a name for standard output that the file system does not know.
+/// Replaces `-`, which users type for standard output, with a path that the file system knows.
 fn absolute(file: PathBuf) -> PathBuf {
     if file == Path::new("-") { PathBuf::from("/dev/stdout") } else { file }
 }

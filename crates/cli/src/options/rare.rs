@@ -1,10 +1,11 @@
-//! Options of the source that the help of `bench` and `capacity` only names, because few runs need
-//! them, for example `--dsn-notify`.
+//! Options of the source that the help of `bench` and `capacity` mentions only by name, because few runs need them. An
+//! example is `--dsn-notify`.
 use clap::Arg;
 use mailrun_text::wrap::wrapped;
 use std::ffi::OsString;
 
-/// `--workers` and `--busy-poll` apply to every party, the others only to the source.
+/// Names of these options. `--workers` and `--busy-poll` apply to every process of a bench, and the others only to the
+/// source.
 const OPTIONS: [&str; 17] = [
     "arrival",
     "bind",
@@ -25,10 +26,10 @@ const OPTIONS: [&str; 17] = [
     "xclient",
 ];
 
-/// Width of the help text in columns. clap does not wrap this text itself.
+/// Width of the help text in columns. This text must be wrapped here, because clap does not wrap it.
 const HELP_WIDTH: usize = 80;
 
-/// Load options that `capacity` refuses, because the search chooses rates and durations itself.
+/// Options of the load that `capacity` refuses, because the search chooses rates and durations itself.
 const NOT_OF_A_SEARCH: [&str; 10] = [
     "abort-on",
     "duration",
@@ -42,8 +43,8 @@ const NOT_OF_A_SEARCH: [&str; 10] = [
     "warm-up",
 ];
 
-/// Returns the help text that lists these options, followed by the command's examples. `missing` is
-/// an option that the command does not have.
+/// Returns the help text that names these options, followed by the examples of the command. `missing` is an option that
+/// the command does not have.
 pub(crate) fn help(missing: &str, examples: &str) -> String {
     let names = OPTIONS.iter().filter(|name| **name != missing).map(|name| format!("--{name}"));
     let about = format!(
@@ -53,20 +54,20 @@ pub(crate) fn help(missing: &str, examples: &str) -> String {
     format!("{}\n\n{examples}", wrapped(&about, "", "  ", HELP_WIDTH).join("\n"))
 }
 
-/// Hides an option if it is one of these.
+/// Hides an option from the help if it is one of these.
 pub(crate) fn hide(argument: Arg) -> Arg {
     let is_rare = argument.get_long().is_some_and(|long| OPTIONS.contains(&long));
     if is_rare { argument.hide(true) } else { argument }
 }
 
-/// Like `hide`, but also hides the options that a capacity search refuses.
+/// Hides an option as `hide` does. Also hides the options that a capacity search refuses.
 pub(crate) fn hide_for_capacity(argument: Arg) -> Arg {
     let is_refused = argument.get_long().is_some_and(|long| NOT_OF_A_SEARCH.contains(&long));
     if is_refused { argument.hide(true) } else { hide(argument) }
 }
 
-/// Removes `--` from a command line of `bench` or `capacity`. These options once had to follow it, and
-/// scripts still write it.
+/// Removes `--` from a command line of `bench` or `capacity`. Options of the source once had to follow `--`, and
+/// scripts may still write it.
 pub(crate) fn without_dashes(mut words: Vec<OsString>) -> Vec<OsString> {
     if words.get(1).is_some_and(|command| command == "bench" || command == "capacity")
         && let Some(at) = words.iter().position(|word| word == "--")

@@ -1,20 +1,20 @@
-//! SERVER on the command line: a host with or without a port, a URL, or a unix-domain socket.
+//! The argument SERVER: a host with or without a port, a URL, or a unix-domain socket.
 use mailrun_net::Endpoint;
 use std::fmt;
 use std::net::Ipv6Addr;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerArg {
-    /// `HOST:PORT`, or `unix:PATH`.
+    /// `HOST:PORT` or `unix:PATH`. The port is never missing.
     address: String,
     scheme: Scheme,
-    /// Set if the address ends with the port of the scheme, because the user named none.
+    /// Set if the user named no port, so that `address` contains the default port of the scheme.
     is_port_assumed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// No URL, or `smtp://`. The other options decide about TLS and LMTP.
+    /// No URL, or a URL with `smtp://`. Other options can still turn on TLS or LMTP.
     Smtp,
     /// SMTP with TLS before the greeting (RFC 8314).
     Smtps,
@@ -49,7 +49,8 @@ impl ServerArg {
         Ok(Self { address, scheme, is_port_assumed })
     }
 
-    /// Returns the same host at another port, or `None` if a port, or a socket without one, was named.
+    /// Returns the same host with another port. Returns `None` if the user named a port, or a socket, which has no
+    /// port.
     pub(crate) fn at_port(&self, port: u16) -> Option<Self> {
         let host = self.address.rsplit_once(':').map(|(host, _)| host).filter(|_| self.is_port_assumed)?;
         Some(Self { address: format!("{host}:{port}"), is_port_assumed: false, ..self.clone() })
@@ -70,7 +71,7 @@ impl fmt::Display for ServerArg {
     }
 }
 
-/// Splits SERVER into its scheme and the rest, without a trailing slash.
+/// Splits SERVER into its scheme and the rest. A trailing slash is removed.
 fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     if text.starts_with("unix:") {
         return Ok((Scheme::Smtp, text));
@@ -79,7 +80,7 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     for (prefix, scheme) in [("smtp:", Scheme::Smtp), ("smtps:", Scheme::Smtps), ("lmtp:", Scheme::Lmtp)] {
         let Some(rest) = strip_prefix(text, prefix) else { continue };
         let Some(rest) = rest.strip_prefix("//") else {
-            // `lmtp:unix:PATH` and `lmtp:HOST:PORT` are also how the relay writes its next hops.
+            // The relay writes its next hops as `lmtp:unix:PATH` and `lmtp:HOST:PORT`, so accept these forms. But
             // `lmtp:25` is a host named lmtp.
             let is_port = rest.bytes().all(|byte| byte.is_ascii_digit());
             let is_host_and_port = is_port || scheme != Scheme::Lmtp && !rest.starts_with("unix:");
@@ -93,13 +94,13 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     }
 }
 
-/// Strips a prefix without regard to case (RFC 3986 §3.1).
+/// Removes a prefix in upper or lower case (RFC 3986 §3.1).
 fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let head = text.get(..prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
 }
 
-/// Splits an address into the host, without brackets, and the port, if there is one.
+/// Splits an address into its host, without brackets, and its port, if there is one.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), String> {
     let is_right = |host: &str| !text.starts_with('[') || host.parse::<Ipv6Addr>().is_ok();
     Endpoint::split_port(text)

@@ -1,4 +1,4 @@
-//! Parsers of values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
+//! Parsers for values in the form in which people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
 use mailrun_bench::mades_compare::SendWindow;
 use mailrun_load::source::{AddressPattern, Distribution, RateStage};
 use mailrun_measurement::Stage;
@@ -12,8 +12,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Parses the name of a run directory. Refuses `json=FILE`, k6's name of a file for results, which
-/// would silently become a directory.
+/// Parses the name of a run directory. Refuses `json=FILE`, which in k6 names a result file, because it would silently
+/// become a directory here.
 pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
     match text.split_once('=') {
         Some(("json", file)) => Err(format!("it is a directory; for a file use --json {file}")),
@@ -27,7 +27,7 @@ pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
     positive(text, duration)
 }
 
-/// Largest message that can be asked for. Messages are held in memory.
+/// Largest message that a user may ask for: 2 GiB. Messages are held in memory.
 const MAX_MESSAGE_BYTES: u64 = 2 << 30;
 
 const MAX_RECIPIENTS: u64 = 1_000;
@@ -42,27 +42,27 @@ pub(crate) fn sizes(text: &str) -> Result<Distribution, String> {
     }
 }
 
-/// Parses payload sizes in bytes. A payload may be empty, unlike a message.
+/// Parses payload sizes in bytes. Unlike a message, a payload may be empty.
 pub(crate) fn payload_sizes(text: &str) -> Result<Distribution, String> {
     if text == "0" { Ok(Distribution::constant(0)) } else { sizes(text) }
 }
 
-/// Parses a number or a distribution of numbers. Refuses zero and negative numbers.
+/// Parses a number or a distribution of numbers, all of which must be above zero.
 fn above_zero(text: &str, read: fn(&str) -> Result<u64, String>) -> Result<Distribution, String> {
     Distribution::parse(text, |number| positive(number, read))
 }
 
-/// Parses the number of recipients of a message, which may be a distribution.
+/// Parses the number of recipients per message. It may be a distribution, such as `1..5`.
 pub(crate) fn recipients(text: &str) -> Result<Distribution, String> {
     counts(text, MAX_RECIPIENTS)
 }
 
-/// Parses the number of messages per connection, which may be a distribution. 0 means no limit.
+/// Parses the number of messages per connection. It may be a distribution, and 0 means that there is no limit.
 pub(crate) fn reuse(text: &str) -> Result<Reuse, String> {
     if text == "0" { Ok(Reuse(None)) } else { counts(text, MAX_COUNT).map(|spread| Reuse(Some(spread))) }
 }
 
-/// Number of messages per connection, or `None` for no limit.
+/// Number of messages per connection, or `None` if there is no limit.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reuse(pub(crate) Option<Distribution>);
 
@@ -75,7 +75,7 @@ fn counts(text: &str, limit: u64) -> Result<Distribution, String> {
     }
 }
 
-/// Parses times, which may be a distribution. Returns nanoseconds.
+/// Parses times, which may be a distribution. The numbers in the result are nanoseconds.
 pub(crate) fn times(text: &str) -> Result<Distribution, String> {
     let day = Duration::from_secs(86_400);
     let nanoseconds = |word: &str| match duration(word)? {
@@ -90,12 +90,12 @@ pub(crate) fn stage(text: &str) -> Result<RateStage, String> {
     RateStage::parse(text)
 }
 
-/// Returns the number of recipients of a message: copies of one pattern, or one recipient for each
-/// of several patterns.
+/// Returns the number of recipients per message. A message has several copies for one pattern, or one recipient for
+/// each of several patterns.
 ///
 /// # Errors
 ///
-/// If both were asked for, or if there are too many.
+/// Returns an error if both were asked for, or if there are too many recipients.
 pub(crate) fn recipients_of(patterns: &[AddressPattern], copies: &Distribution) -> anyhow::Result<Distribution> {
     match patterns.len() as u64 {
         0 | 1 => Ok(copies.clone()),
@@ -112,30 +112,30 @@ pub(crate) fn sender(text: &str) -> Result<AddressPattern, String> {
     AddressPattern::parse(if text == "<>" { "" } else { text })
 }
 
-/// Hint for a user who typed `--to HOST:PORT`. COMMAND is replaced by the command's name.
+/// Hint for a user who typed `--to HOST:PORT`. COMMAND is replaced with the name of the command.
 pub(crate) const POSITIONAL: &str = "the server is positional: mailrun COMMAND HOST:PORT";
 
-/// Parses a recipient or a pattern of recipients. Refuses a text that looks like a server, because
-/// the user has then probably misplaced the server's name.
+/// Parses a recipient or a pattern of recipients. Refuses a text that looks like a server, because the user has then
+/// probably put the server's name in the wrong place.
 pub(crate) fn recipient(text: &str) -> Result<AddressPattern, String> {
     if is_like_server(text) { Err(POSITIONAL.to_owned()) } else { AddressPattern::parse(text) }
 }
 
-/// True if the text looks like a server and not like a mailbox. A mailbox without a domain has
-/// neither port nor dot.
+/// Returns true if the text looks like a server and not like a mailbox. A mailbox without a domain contains neither a
+/// port nor a dot.
 fn is_like_server(text: &str) -> bool {
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     let is_host = text == "localhost" || text.contains('.') || text.contains("://") || text.starts_with("unix:");
     !text.contains(['@', '{']) && (has_port || is_host || text.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
-/// Parses a rate above zero, per second.
+/// Parses a rate, which must be above zero. The result is per second.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     positive(text, quantities::rate)
 }
 
-/// Parses a name to greet with. Refuses control characters, because a line break would begin a
-/// second line of the dialogue.
+/// Parses a name for the greeting. Refuses control characters, because a line break would let the name contain a second
+/// command.
 pub(crate) fn host_name(text: &str) -> Result<String, String> {
     match text {
         "" => Err("the name must not be empty".to_owned()),
@@ -176,13 +176,13 @@ pub(crate) fn seed(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|_| !text.starts_with('+')).ok_or_else(error)
 }
 
-/// Checks an address to listen on, and returns the address as it was typed.
+/// Checks an address to listen on, and returns it unchanged.
 pub(crate) fn listening(text: &str) -> Result<String, String> {
     Endpoint::listening(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Parses the number of messages of a run. The limit keeps the recipient counters of smtp-source,
-/// which are of type int, from overflowing with up to 21 recipients per message.
+/// Parses the number of messages of a run. smtp-source counts recipients in an int. With this limit, its counter cannot
+/// overflow with up to 21 recipients per message.
 pub(crate) fn scenario_messages(text: &str) -> Result<u64, String> {
     count_up_to(text, 100_000_000)
 }
@@ -207,8 +207,8 @@ fn small_count(text: &str, max: u32) -> Result<u32, String> {
     count_up_to(text, u64::from(max)).map(|number| number as u32)
 }
 
-/// Parses the size of a message. The minimum leaves room for the header and the trace; relays accept
-/// no more than the maximum.
+/// Parses the size of a message. The minimum leaves room for the header and the trace. Relays do not accept more than
+/// the maximum.
 pub(crate) fn message_size(text: &str) -> Result<u64, String> {
     match bytes(text)? {
         bytes @ 300..=67_108_864 => Ok(bytes),
@@ -216,8 +216,8 @@ pub(crate) fn message_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the size of a message's body. The minimum is an empty line. The maximum is what a source
-/// can easily hold in memory.
+/// Parses the size of a message's body. The minimum is one empty line, and the maximum is what a source can easily hold
+/// in memory.
 pub(crate) fn body_size(text: &str) -> Result<u64, String> {
     match bytes(text)? {
         bytes @ 2..=268_435_456 => Ok(bytes),
@@ -225,7 +225,7 @@ pub(crate) fn body_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the number of outstanding sends.
+/// Parses the number of sends that may be outstanding, or `defaults`.
 pub(crate) fn window(text: &str) -> Result<SendWindow, String> {
     match text {
         "defaults" => Ok(SendWindow::Defaults),
@@ -233,7 +233,7 @@ pub(crate) fn window(text: &str) -> Result<SendWindow, String> {
     }
 }
 
-/// Parses a share above 0.
+/// Parses a share, which must be above 0.
 pub(crate) fn some_share(text: &str) -> Result<f64, String> {
     positive(text, probability)
 }
@@ -244,8 +244,8 @@ pub(crate) fn growth(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| format!("{text:?} is not a valid factor; a factor is a number from 1 to 1000, such as 1.2"))
 }
 
-/// Parses a threshold for runs in a closed loop. Refuses times that start at the creation, because
-/// a message is due when it is created.
+/// Parses a threshold for runs in a closed loop. Refuses times until a message was created, because they are always 0
+/// there: a message is due when it is created.
 pub(crate) fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
     let threshold = Threshold::parse(text, RunProtocol::Smtp)?;
     if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) {

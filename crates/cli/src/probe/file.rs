@@ -1,4 +1,4 @@
-//! The configuration file of a probe.
+//! Reads the configuration file of a probe.
 use crate::options::server::ServerArg;
 use crate::options::values;
 use crate::probe::route::{PasswordPlace, RouteKeys};
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// All keys, as the help shows them.
+/// Example of a configuration file with all keys. The help shows it.
 pub(crate) const EXAMPLE: &str = include_str!("probe.toml");
 
-/// A file that has been read.
+/// The contents of a configuration file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProbeFile {
     pub(crate) state: Option<PathBuf>,
@@ -25,11 +25,11 @@ pub(crate) struct ProbeFile {
     pub(crate) routes: Vec<RouteKeys>,
 }
 
-/// Reads the file. Paths in it are relative to its directory.
+/// Reads the file. Relative paths in it start at the directory of the file.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with it, one line for each complaint.
+/// Returns an error with everything that is wrong with the file, one complaint per line.
 pub(crate) fn read(path: &Path) -> Result<ProbeFile> {
     let text = text_file::read(path, text_file::MAX_BYTES);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;

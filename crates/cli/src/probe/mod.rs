@@ -1,4 +1,4 @@
-//! `mailrun probe`: turns the command line or the configuration file into routes.
+//! `mailrun probe`: turns the command line or the configuration file into the routes of a probe.
 pub(crate) mod file;
 pub(crate) mod route;
 
@@ -116,7 +116,7 @@ fn manual() -> String {
     [EXAMPLES, file::EXAMPLE, STATUS].concat()
 }
 
-/// Address of `/metrics` if nobody names another one.
+/// Address of `/metrics` if the user does not name one.
 const DEFAULT_HTTP: &str = "127.0.0.1:9725";
 
 impl ProbeArgs {
@@ -148,7 +148,7 @@ impl ProbeArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the routes of the file or of the command line.
+    /// Returns the routes. They come from the file if there is one, and otherwise from the command line.
     fn routes(&self) -> Result<(ProbeFile, Vec<RouteOptions>)> {
         let file = match &self.config {
             Some(path) => file::read(path)?,

@@ -1,4 +1,4 @@
-//! A route of a probe, as the command line or the configuration file has it.
+//! A route of a probe, as it is written on the command line or in the configuration file.
 use crate::options::server::{Scheme, ServerArg};
 use crate::send::without_brackets;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -19,11 +19,11 @@ use std::time::Duration;
 
 const DEFAULT_LOST_AFTER: Duration = Duration::from_secs(600);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Mail that is older than this has been given up by every server.
+/// Maximum of `--lost-after`: ten days. No server keeps trying to deliver mail for longer.
 const MAX_LOST_AFTER: Duration = Duration::from_secs(10 * 86_400);
 const MAX_RATE_PER_S: f64 = 10.0;
 
-/// A route as it was typed or as the file has it.
+/// A route as the user wrote it. Values that are `None` get their defaults later.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteKeys {
     pub(crate) name: String,
@@ -46,7 +46,7 @@ pub(crate) struct RouteKeys {
     pub(crate) keep_mail: bool,
 }
 
-/// Where a password is. It is never in a URL or on a command line.
+/// Place of a password. The password itself is never part of a URL or of a command line.
 #[derive(Clone, Debug)]
 pub(crate) enum PasswordPlace {
     File(PathBuf),
@@ -69,11 +69,11 @@ impl PasswordPlace {
 }
 
 impl RouteKeys {
-    /// Returns the route.
+    /// Converts the keys into the options of a route.
     ///
     /// # Errors
     ///
-    /// If a value cannot be used, a password cannot be read, or a mailbox has no address.
+    /// Returns an error if a value cannot be used, if a password cannot be read, or if a mailbox has no address.
     pub(crate) fn route(&self, allowed: AllowedTargets) -> Result<RouteOptions> {
         let tls = self.tls_mode()?;
         let rate = self.rate.unwrap_or(0.1);
@@ -89,7 +89,7 @@ impl RouteKeys {
             AddressPath::mailbox(address.as_bytes()).map_err(|_| anyhow!("{address:?} is not an address"))?;
         }
         ensure!(!to.is_empty(), "the recipient has no address");
-        // A name that cannot be looked up now is looked up again for each message.
+        // Check the addresses only if the name can be looked up now. Otherwise it is looked up again for each message.
         if Endpoint::resolve_all(self.server.address()).is_ok() {
             targets_of(self.server.address(), allowed)?;
         }

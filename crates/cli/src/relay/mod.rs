@@ -1,4 +1,4 @@
-//! `mailrun relay`: turns the command-line arguments into the relay's configuration.
+//! `mailrun relay`: turns the arguments into the configuration of the relay.
 pub(crate) mod queue;
 pub(crate) mod spool;
 
@@ -176,13 +176,13 @@ Exit status:
   0  stopped by Ctrl-C or SIGTERM, or --check found no fault
   2  it could not start or go on, or the configuration has a fault";
 
-/// Returns the text after the options: examples, both configuration files, and the rules about
+/// Returns the help text below the options. It consists of the examples, both configuration files, and the rules about
 /// aliases, access and exit status.
 fn manual() -> String {
     [EXAMPLES, mailrun_relay::config::MINIMAL, KEYS, mailrun_relay::config::EXAMPLE, RULES].concat()
 }
 
-/// Runs the relay or, with `--check`, only checks the configuration file.
+/// Runs the relay. With `--check`, only checks the configuration file.
 pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     if typed.check
         && let Some(file) = &typed.config
@@ -220,8 +220,8 @@ pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
             }
         }
         Err(error) => {
-            // Write through the log writer, because standard error may block, because its reader
-            // may have stopped reading.
+            // Write through the log's writer. Standard error itself may block, because its reader may have stopped
+            // reading.
             log.write_line(crate::report::messages::failure(&error).as_bytes());
             ExitCode::from(2)
         }
@@ -230,8 +230,8 @@ pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Returns a function that reads the configuration again, from the file and the options given with
-/// it. The function also applies the new log level at once.
+/// Returns a function that reads the file and the options again, and applies the new log level. Returns `None` without
+/// a file.
 fn reload(typed: &RelayArgs, level: Handle<LevelFilter, Registry>) -> Option<ConfigLoader> {
     typed.config.as_ref()?;
     let typed = typed.clone();
@@ -264,7 +264,7 @@ impl RelayArgs {
         if self.allow_public { DeliveryScope::Anywhere } else { DeliveryScope::Local }
     }
 
-    /// Returns the kind of progress output. With `--quiet`, there is no progress line.
+    /// Returns the kind of progress output. `--quiet` turns the progress line off, but not the events for a bench.
     fn live(&self) -> LiveMode {
         match self.live {
             LiveMode::Line if self.quiet => LiveMode::Off,
@@ -272,12 +272,12 @@ impl RelayArgs {
         }
     }
 
-    /// Builds the configuration from the file or the three options, overridden by the other
-    /// options.
+    /// Builds the configuration from the file or from the options `--to`, `--spool` and `--listen`. All other options
+    /// override it.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with the configuration, one line for each complaint.
+    /// Returns an error with everything that is wrong with the configuration, one complaint per line.
     pub(crate) fn config(&self) -> Result<Config> {
         let reach = self.reach();
         let mut config = match (&self.config, &self.to, &self.spool) {
@@ -295,7 +295,7 @@ impl RelayArgs {
             _ if self.verbose => LogLevel::Info,
             (Some(log), _) => log,
             (None, Some(_)) => config.log,
-            // Log no line per delivery, because nobody asked for it.
+            // Without a configuration file, do not log deliveries, because the user did not ask for that.
             (None, None) => LogLevel::Warn,
         };
         config.workers = self.workers.or(config.workers).or(self.cpus.workers());

@@ -1,5 +1,5 @@
-//! `mailrun queue`: sends an operator's commands to a running relay, and prints the replies as
-//! tables or as lines.
+//! `mailrun queue`: sends commands of an operator to a running relay, and prints the replies as tables or as JSON
+//! lines.
 use crate::options::values;
 use crate::report::messages::one_line;
 use crate::report::results::stdout_written;
@@ -34,7 +34,7 @@ pub(crate) struct QueueArgs {
     /// Configuration file of the relay.
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
-    /// Control socket of the relay, if it has another place.
+    /// Control socket of the relay, if it is not in the spool directory.
     #[arg(long, value_name = "PATH", global = true, conflicts_with_all = ["spool", "config"])]
     control: Option<PathBuf>,
     /// Print one JSON object per line.
@@ -118,13 +118,13 @@ Examples:
 Example:
   mailrun queue stats --spool DIR")]
     Stats,
-    /// Writes which (message, recipient) of a run a relay that has stopped still has, for a bench
+    /// Writes which (message, recipient) of a run are still in the spool of a relay that has stopped, for a bench
     #[command(hide = true)]
     Units {
         /// The run's id, 32 hexadecimal digits.
         #[arg(long, value_name = "HEX")]
         run_id: RunId,
-        /// Where to, as a ledger.
+        /// File for the result, in the format of a ledger.
         #[arg(long, value_name = "FILE")]
         ledger: PathBuf,
     },
@@ -143,7 +143,7 @@ struct QueueListArgs {
     max_rows: Option<u64>,
 }
 
-/// The messages that are meant.
+/// The messages that a command applies to.
 #[derive(Debug, Args)]
 struct MessageSelectionArgs {
     /// Queue ids, 16 hexadecimal digits each, or `all`.
@@ -180,8 +180,7 @@ impl QueueArgs {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(reason) = self.nothing_found(&overview) {
                 mailrun_process::tell!("mailrun: {reason}");
-                // An empty list is a valid answer, but a command that matches no message is a
-                // mistake.
+                // Nothing found is a valid result for a list. For a command that changes messages, it is a mistake.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
             if overview.entries == 0 && matches!(self.what, QueueCommand::List(_)) {
@@ -191,8 +190,8 @@ impl QueueArgs {
         teller.finish(self.queue_order()).map(|()| code)
     }
 
-    /// Explains why a filter matched nothing, and says what the queue has instead. Returns `None`
-    /// if there is nothing to explain.
+    /// Explains why a filter matched nothing, and names values that do occur in the queue. Returns `None` if there is
+    /// nothing to explain, for example because no filter was given.
     fn nothing_found(&self, overview: &QueueOverview) -> Option<String> {
         let (hop, state) = match &self.what {
             QueueCommand::List(QueueListArgs { hop, state, .. }) => (hop.as_deref(), *state),
@@ -220,7 +219,7 @@ impl QueueArgs {
         }
     }
 
-    /// Returns the command, if it is one that changes messages.
+    /// Returns the command to the relay, or `None` if this command does not change messages.
     fn queue_order(&self) -> Option<OperatorCommand> {
         match self.what {
             QueueCommand::Flush | QueueCommand::Retry(_) => Some(OperatorCommand::Retry),
@@ -244,7 +243,7 @@ impl QueueArgs {
         match (&self.control, &self.spool, &self.config) {
             (Some(control), ..) => Ok(control.clone()),
             (_, Some(spool), _) => Ok(spool.join("control.sock")),
-            // Accept any delivery target, because only the control path is read here.
+            // Allow any delivery target here, because only the path of the control socket is used.
             (_, _, Some(file)) => Ok(Config::read_within(file, DeliveryScope::Anywhere)?.control),
             (None, None, None) => bail!("no relay named: give --spool DIR, --control PATH or --config FILE"),
         }
@@ -276,14 +275,15 @@ impl MessageSelectionArgs {
     }
 }
 
-/// Prints the relay's reply as it arrives: a queue of a million messages is too long for a table.
+/// Prints the relay's replies as they arrive. Collecting them first would need much memory, because a queue may have a
+/// million messages.
 struct ReplyPrinter<W: Write> {
     out: W,
     json: bool,
     entries: u64,
-    /// Messages that commands have changed, or `None` if no command changed messages.
+    /// Number of messages that commands have changed, or `None` if no command changed messages.
     changed: Option<u64>,
-    /// The first error of writing. Nothing is printed after it.
+    /// The first error of writing to standard output. After an error, nothing more is printed.
     failure: Option<io::Error>,
 }
 
@@ -292,8 +292,8 @@ impl<W: Write> ReplyPrinter<W> {
         Self { out, json, entries: 0, changed: None, failure: None }
     }
 
-    /// Prints a reply. Breaks if nobody reads a list any more. A command that changes messages goes
-    /// on without a reader.
+    /// Prints a reply. Returns `Break` if the reader of a list has gone, so that the rest is not requested. A command
+    /// that changes messages must continue even then.
     fn print(&mut self, reply: &ControlReply) -> ControlFlow<()> {
         let is_first = self.entries == 0;
         match reply {
@@ -323,23 +323,23 @@ impl<W: Write> ReplyPrinter<W> {
         }
     }
 
-    /// True if no entry was listed and no message was changed.
+    /// Returns true if no entry was listed and no message was changed.
     fn is_empty(&self) -> bool {
         self.entries == 0 && self.changed.unwrap_or_default() == 0
     }
 
-    /// Prints that the queue is empty, in Postfix's words.
+    /// Prints that the queue is empty, with the words of Postfix's mailq.
     fn print_empty(&mut self) {
         if !self.json {
             self.write("Mail queue is empty\n");
         }
     }
 
-    /// Prints what a command has changed.
+    /// Prints how many messages a command has changed.
     ///
     /// # Errors
     ///
-    /// If standard output could not be written. A reader that closes the pipe causes no error,
+    /// Returns an error if standard output could not be written. If the reader closes the pipe, this is not an error,
     /// because it has read enough.
     fn finish(mut self, command: Option<OperatorCommand>) -> Result<()> {
         if let (Some(changed), Some(command), false) = (self.changed, command, self.json) {
@@ -355,11 +355,11 @@ impl<W: Write> ReplyPrinter<W> {
     }
 }
 
-/// Values that occur in the queue. They are suggested when a filter matches nothing.
+/// Values that occur in the queue. They are suggested to the user when a filter matches nothing.
 #[derive(Debug, Default)]
 struct QueueOverview {
     entries: u64,
-    /// Hops that have entries, the hop with the most entries first.
+    /// Names of the hops that have entries. The hop with the most entries comes first.
     hops: Vec<String>,
 }
 
@@ -385,7 +385,7 @@ impl QueueOverview {
         self.hops.iter().any(|known| known == hop)
     }
 
-    /// Names the first hops, and says how many others there are.
+    /// Returns the names of the first hops, and the number of the others.
     fn hops(&self) -> String {
         let first: Vec<String> = self.hops.iter().take(MAX_HOPS_NAMED).map(|hop| printable(hop)).collect();
         match self.hops.len().saturating_sub(MAX_HOPS_NAMED) {
@@ -395,10 +395,10 @@ impl QueueOverview {
     }
 }
 
-/// Maximum number of hops that a message names.
+/// Maximum number of hops that an error text names.
 const MAX_HOPS_NAMED: usize = 5;
 
-/// Replaces hidden characters by `?`. Addresses and replies come from others and must not move the
+/// Replaces hidden characters with `?`. Addresses and replies come from others, so they must not be able to move the
 /// terminal's cursor.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) && c != '\n' { '?' } else { c }).collect()
@@ -428,13 +428,13 @@ fn list_line(entry: &EntryRow, is_first: bool) -> String {
     text
 }
 
-/// Formats the time until the next attempt.
+/// Formats the time until the next attempt, or `-` if there is none.
 fn next(entry: &EntryRow) -> String {
     let now = entry.received_unix_s + entry.age_s;
     entry.next_unix_s.map_or_else(|| "-".to_owned(), |next| short_duration(next.saturating_sub(now)))
 }
 
-/// Formats a duration in a few characters, for example `90s` or `3h`.
+/// Formats a duration in a few characters, for example `90s` or `3h`. The rest is cut off and not rounded.
 fn short_duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),

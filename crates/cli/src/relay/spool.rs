@@ -1,4 +1,4 @@
-//! `mailrun spool`: options and result texts of the commands for a spool that no relay has open.
+//! `mailrun spool`: commands for a spool that no relay has open, with their options and result texts.
 use crate::report::results::stdout_written;
 use anyhow::Result;
 use clap::{Args, Subcommand};

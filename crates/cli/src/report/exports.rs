@@ -1,4 +1,4 @@
-//! `--export FORMAT=FILE`, and the output of a run for GitHub Actions.
+//! `--export FORMAT=FILE`, and the texts for GitHub Actions.
 use anyhow::{Result, bail};
 use mailrun_measurement::record::Record;
 use mailrun_process::output_file;
@@ -43,11 +43,11 @@ pub(crate) fn export_target(text: &str) -> Result<ExportTarget, String> {
     }
 }
 
-/// Checks that the files can be written before the run starts.
+/// Checks before the run starts that the files can be written.
 ///
 /// # Errors
 ///
-/// If a file cannot be written, or if it is named twice.
+/// Returns an error if a file cannot be written, or if two exports name the same file.
 pub(crate) fn open(targets: &[ExportTarget]) -> Result<()> {
     let mut paths = BTreeSet::new();
     for ExportTarget { path, .. } in targets {
@@ -59,11 +59,11 @@ pub(crate) fn open(targets: &[ExportTarget]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the run to all files, even if one of them fails.
+/// Writes the run to all files. If one of them fails, the others are still written.
 ///
 /// # Errors
 ///
-/// The error of the first file that could not be written.
+/// Returns the error of the first file that could not be written.
 pub(crate) fn write(targets: &[ExportTarget], record: &Record) -> Result<()> {
     let mut first = Ok(());
     for ExportTarget { format, path } in targets {
@@ -73,7 +73,8 @@ pub(crate) fn write(targets: &[ExportTarget], record: &Record) -> Result<()> {
     first
 }
 
-/// Returns the file for the step summary, which GitHub Actions names in the environment.
+/// Returns the file to which the step summary must be appended, or `None` outside of GitHub Actions. GitHub names it in
+/// the environment.
 pub(crate) fn step_summary() -> Option<PathBuf> {
     std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
@@ -88,12 +89,12 @@ pub(crate) fn append(path: &Path, text: &str) -> Result<()> {
 pub(crate) enum AnnotationOutput {
     /// On standard output, above the report.
     Stdout,
-    /// Nowhere, because standard output carries only the run record.
+    /// Nowhere, because standard output must contain nothing but the run record.
     Nowhere,
 }
 
-/// In a step of GitHub Actions, appends a summary of a judged run to the step summary, and prints
-/// annotations. A failure to do so does not fail the run.
+/// In a step of GitHub Actions, appends a summary of a judged run to the step summary, and prints annotations. If this
+/// fails, the run does not fail.
 pub(crate) fn tell_actions(record: &Record, output: AnnotationOutput) {
     let is_in_actions = std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true");
     if !is_in_actions || record.verdict.outcome.is_none() {

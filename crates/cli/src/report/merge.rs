@@ -1,4 +1,4 @@
-//! `mailrun merge`: joins the parts of a load that several machines sent into one run.
+//! `mailrun merge`: joins the parts of a load that several machines sent, and reports them as one run.
 use crate::options::values;
 use crate::report::results::{ReportArgs, Strictness};
 use crate::source;

@@ -1,22 +1,23 @@
-//! Texts of a command on standard output, and the text of its error.
+//! Prints the texts of commands on standard output, and formats their errors.
 use crate::report::results::write_all;
 use anyhow::Result;
 use mailrun_text::printable::printable;
 use std::io;
 
-/// Maximum number of errors in a configuration that are shown.
+/// Maximum number of errors in a configuration that are printed.
 const MAX_ERROR_LINES: usize = 5;
 
-/// Prints a result or the report of a command.
+/// Prints a result or a report on standard output.
 ///
 /// # Errors
 ///
-/// If standard output cannot be written. A reader that closes the pipe causes no error.
+/// Returns an error if standard output cannot be written. If the reader closes the pipe, this is not an error.
 pub(crate) fn say(text: &str) -> Result<()> {
     write_all(&mut io::stdout().lock(), text)
 }
 
-/// Returns the error text of a command that could not run, one line for each complaint.
+/// Returns the text of the error of a command that could not run. An error with several complaints has a line for each
+/// of them.
 pub(crate) fn failure(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let lines = text.lines().map(|line| without_error_numbers(&one_line(line)));
@@ -30,8 +31,8 @@ pub(crate) fn failure(error: &anyhow::Error) -> String {
     format!("mailrun: {shown}\n{more}")
 }
 
-/// Removes error numbers: `No such file or directory (os error 2)` becomes `No such file or
-/// directory`.
+/// Removes the numbers of system errors, which mean nothing to users. For example, `No such file or directory (os error
+/// 2)` becomes `No such file or directory`.
 pub(crate) fn without_error_numbers(line: &str) -> String {
     let mut parts = line.split(" (os error ");
     let mut plain = parts.next().unwrap_or_default().to_owned();

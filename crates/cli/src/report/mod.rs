@@ -1,4 +1,4 @@
-//! `mailrun report`: shows stored runs in any format.
+//! `mailrun report`: shows stored runs in any of the formats.
 pub(crate) mod exports;
 pub(crate) mod merge;
 pub(crate) mod messages;
@@ -35,10 +35,11 @@ pub(crate) struct StoredRunsArgs {
     /// domains, usage, events.
     #[arg(short, long, value_name = "FORMAT", default_value = "text", value_parser = export_format)]
     format: ExportFormat,
-    /// Draw the curves and figures of another run beside, with --format html.
+    /// Draw the curves and figures of another run beside those of this run, with --format html.
     #[arg(long, value_name = "RUN")]
     against: Option<PathBuf>,
-    /// The description of a run that is to be published: version, host, command, results. short: in five lines.
+    /// Print a description of the run for publication: version, host, command and results. With short, it has five
+    /// lines.
     #[arg(long, value_enum, value_name = "short", num_args = 0..=1, require_equals = true, default_missing_value = "full",
           hide_possible_values = true, conflicts_with_all = ["format", "against"])]
     share: Option<ShareLength>,
@@ -105,7 +106,7 @@ impl StoredRunsArgs {
         }
     }
 
-    /// Refuses options that have no effect or exclude each other.
+    /// Refuses options that have no effect, and options that exclude each other.
     fn check(&self, format: ExportFormat) -> Result<()> {
         if self.against.is_some() && format != ExportFormat::Html {
             bail!("--against requires --format html");
@@ -125,12 +126,12 @@ impl StoredRunsArgs {
     }
 }
 
-/// True if the path is a directory or ends with a slash.
+/// Returns true if the path is a directory, or ends with a slash and will become one.
 fn is_directory(path: &Path) -> bool {
     path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/")
 }
 
-/// Writes a separate file for each run, for example `TIME-NAME.html`.
+/// Writes each run to a file of its own, for example `TIME-NAME.html`.
 fn write_each(
     directory: &Path,
     format: ExportFormat,
@@ -152,7 +153,7 @@ fn write_each(
     Ok(())
 }
 
-/// Prints the runs. In GitHub Actions, the summary goes to the file that the environment names.
+/// Prints the runs on standard output. In GitHub Actions, the summary goes to the file that the environment names.
 fn print(format: ExportFormat, records: &[Record], render: &impl Fn(&[Record]) -> String) -> Result<()> {
     let mut out = io::stdout().lock();
     match format {

@@ -1,4 +1,4 @@
-//! `--report`, `--json`, `--quiet` and `--color`, and where a report goes at the end of a run.
+//! `--report`, `--json`, `--quiet` and `--color`, and the code that shows the report at the end of a run.
 use crate::options::keep_awake::KeepAwakeArg;
 use crate::report::exports::{self, AnnotationOutput, ExportTarget, export_target};
 use anyhow::{Context, Result, bail};
@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Progress of a command and its report at the end, as typed.
+/// Options for the progress of a command, and for the report at its end.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 struct DisplayArgs {
@@ -47,7 +47,7 @@ impl DisplayArgs {
         if self.quiet && self.progress == ProgressKind::Auto { LiveMode::Off } else { self.progress.into() }
     }
 
-    /// Returns the length of the report to show, or `None` for no report.
+    /// Returns the length of the report, or `None` if no report is to be shown.
     fn extent(&self) -> Option<ReportLength> {
         let kind = if self.verbose { Some(ReportKind::Full) } else { self.report };
         match kind {
@@ -60,7 +60,7 @@ impl DisplayArgs {
     }
 }
 
-/// Report at the end of a command, as typed.
+/// Options for the report at the end of a command.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct ReportArgs {
@@ -79,7 +79,7 @@ pub(crate) struct ReportArgs {
     exports: Vec<ExportTarget>,
 }
 
-/// Form of the report.
+/// Kinds of report for `--report`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReportKind {
     /// At most 24 lines
@@ -90,15 +90,15 @@ pub(crate) enum ReportKind {
     None,
 }
 
-/// Form of the progress, as typed.
+/// Kinds of progress for `--progress`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProgressKind {
-    /// The dashboard where it suits, else the line
+    /// The dashboard if it suits the run and the terminal, otherwise the line
     #[default]
     Auto,
     /// The dashboard, wherever it can be drawn
     Dashboard,
-    /// One line; elsewhere than on a terminal one every five seconds
+    /// One line; if standard error is not a terminal, a new one every five seconds
     Line,
     /// Nothing
     None,
@@ -116,8 +116,8 @@ impl From<ProgressKind> for LiveMode {
 }
 
 impl ReportArgs {
-    /// Returns the kind of progress output. `--live` decides if it asks for JSON or for nothing,
-    /// otherwise `--progress` and `--quiet` do.
+    /// Returns the kind of progress output. `--live`, which a bench sets, decides if it asks for JSON or for nothing.
+    /// Otherwise `--progress` and `--quiet` decide.
     pub(crate) fn live(&self, mode: LiveMode) -> LiveMode {
         match mode {
             LiveMode::Json | LiveMode::Off => mode,
@@ -125,8 +125,8 @@ impl ReportArgs {
         }
     }
 
-    /// Returns the file for the run record, or `None` if there is none or if the record goes to
-    /// standard output.
+    /// Returns the file for the run record. Returns `None` if the record is not written, or if it goes to standard
+    /// output.
     pub(crate) fn json_file(&self) -> Option<&Path> {
         self.json.as_deref().filter(|path| !is_standard_output(path))
     }
@@ -135,18 +135,18 @@ impl ReportArgs {
         self.json.as_deref().is_some_and(is_standard_output)
     }
 
-    /// Checks that the record and the exports can be written before the run starts.
+    /// Checks before the run starts that the record and the exports can be written.
     ///
     /// # Errors
     ///
-    /// If a file cannot be written, or if two outputs want standard output.
+    /// Returns an error if a file cannot be written, or if two outputs want standard output.
     pub(crate) fn open(&self, live: LiveMode) -> Result<()> {
         self.check(live)?;
         exports::open(&self.exports)?;
         Outputs { json: self.json_file().map(Path::to_owned), ..Outputs::default() }.check_writable()
     }
 
-    /// Writes the record to its file, and shows the report.
+    /// Shows the report, and writes the record to its file. The file is written even if the report could not be shown.
     pub(crate) fn finish(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         let shown = self.show(record, details);
         if let Some(path) = self.json_file() {
@@ -155,8 +155,8 @@ impl ReportArgs {
         shown
     }
 
-    /// Returns true if `--verbose` asks for the dialogue of a single message. The report is then
-    /// reduced to the verdict.
+    /// Returns true if `--verbose` asks for the dialogue of a single message. The report is then reduced to the
+    /// verdict.
     pub(crate) fn begin_dialogue(&mut self) -> bool {
         if !self.display.verbose || self.has_json_on_stdout() {
             return false;
@@ -170,12 +170,12 @@ impl ReportArgs {
     ///
     /// # Errors
     ///
-    /// If standard output or a file cannot be written. A reader that closes the pipe causes no
+    /// Returns an error if standard output or a file cannot be written. If the reader closes the pipe, this is not an
     /// error.
     pub(crate) fn show(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         let is_stdout_taken = self.has_json_on_stdout();
         let annotations = if is_stdout_taken { AnnotationOutput::Nowhere } else { AnnotationOutput::Stdout };
-        // Annotations come before the report, because its last line must be the verdict.
+        // Print annotations before the report, because the last line must be the verdict.
         exports::tell_actions(record, annotations);
         let written = exports::write(&self.exports, record);
         self.print(record, details).and(written)
@@ -189,8 +189,7 @@ impl ReportArgs {
         }
         let mut errors = io::stderr().lock();
         let reader = OutputFormat::of(&errors, self.display.color);
-        // Ignore the error, because even if standard error cannot be written, the record is worth
-        // writing.
+        // Ignore the error: even if standard error cannot be written, the record must be printed.
         let _ = write_all(&mut errors, &self.text(record, details, reader));
         write_all(&mut io::stdout().lock(), &json(record)?)
     }
@@ -210,7 +209,7 @@ impl ReportArgs {
     }
 }
 
-/// Tables of a scenario of several runs, as typed.
+/// Options for the tables of a scenario with several runs.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct TableReportArgs {
@@ -237,7 +236,7 @@ impl TableReportArgs {
     ///
     /// # Errors
     ///
-    /// If standard output cannot be written. A reader that closes the pipe causes no error.
+    /// Returns an error if standard output cannot be written. If the reader closes the pipe, this is not an error.
     pub(crate) fn show(&self, sheet: &TextReport) -> Result<()> {
         let Some(extent) = self.display.extent() else { return Ok(()) };
         let mut out = io::stdout().lock();
@@ -247,13 +246,13 @@ impl TableReportArgs {
     }
 }
 
-/// Renders the report of a stored run with the width, colours and characters of standard output.
+/// Formats the report of a stored run for standard output: with its width, colours and characters.
 pub(crate) fn text_for_stdout(record: &Record, length: ReportLength) -> String {
     let reader = OutputFormat::of(&io::stdout(), Color::Auto);
     reader.letters.encode(&mailrun_report::render(record, length, reader.width, reader.ink, None))
 }
 
-/// Renders the histograms of a stored run with the width and characters of standard output.
+/// Formats the histograms of a stored run for standard output: with its width and characters.
 pub(crate) fn histograms_for_stdout(record: &Record) -> String {
     let reader = OutputFormat::of(&io::stdout(), Color::Auto);
     reader.letters.encode(&mailrun_report::histograms(record, reader.width))
@@ -262,7 +261,7 @@ pub(crate) fn histograms_for_stdout(record: &Record) -> String {
 /// Width in columns of a report that goes to a file or a pipe.
 const PLAIN_WIDTH: usize = 100;
 
-/// Width, colours and characters that suit the reader of a stream.
+/// The width, colours and characters that suit the reader of an output stream.
 #[derive(Clone, Copy, Debug)]
 struct OutputFormat {
     width: usize,
@@ -285,13 +284,12 @@ fn json(record: &Record) -> Result<String> {
     Ok(record.to_json().context("a record is always JSON")? + "\n")
 }
 
-/// Writes the whole text to standard output.
 pub(crate) fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
     stdout_written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// Judges the result of writing to standard output, and to nothing else: a reader that closes the
-/// pipe causes no error, because it has read enough.
+/// Converts the result of writing to standard output. A reader that closes the pipe, as `head` does, causes no error,
+/// because it has read enough. Must not be used for other outputs.
 pub(crate) fn stdout_written(written: io::Result<()>) -> Result<()> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -301,19 +299,19 @@ pub(crate) fn stdout_written(written: io::Result<()>) -> Result<()> {
     }
 }
 
-/// Returns the path relative to the current directory if it is inside, otherwise unchanged.
+/// Returns the path relative to the current directory, if the file is below it. Otherwise returns it unchanged.
 fn relative_path(path: &Path) -> String {
     let directory = std::env::current_dir().ok();
     let short = directory.as_deref().and_then(|directory| path.strip_prefix(directory).ok());
     short.unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// Decides whether a verdict of INVALID or INCONCLUSIVE counts as success.
+/// Whether a run whose verdict is INVALID or INCONCLUSIVE counts as a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strictness {
-    /// It does, because neither a threshold nor a rate was asked for.
+    /// It counts as a success, because the user asked for neither a threshold nor a rate.
     Lenient,
-    /// It does not, because of a threshold, a rate or `--strict`.
+    /// It does not count as a success, because there is a threshold, a rate or `--strict`.
     Strict,
 }
 
@@ -323,8 +321,8 @@ impl Strictness {
     }
 }
 
-/// Returns the exit status for a run record. A run never succeeds if mail was not delivered, if it
-/// has no figure at all, or if it lacked a resource that it needed to send all of its mail.
+/// Returns the exit status for a run record. Some runs never succeed: if mail was not delivered, if there is no figure
+/// at all, or if the run lacked a resource that it needed to send all of its mail.
 pub(crate) fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
     let has_failed = record.ledger.failed > Some(0) || record.ledger.in_doubt > Some(0);
     let is_short = has_failed || record.parties.iter().any(|party| party.died.is_some());
@@ -337,7 +335,7 @@ pub(crate) fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
     exit_status(record.verdict.outcome, record.ending == Some(Ending::Interrupted), strictness)
 }
 
-/// Returns the exit status for the outcome of a run, or of a scenario with many runs.
+/// Returns the exit status for the outcome of a run, or of a scenario with several runs.
 pub(crate) fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
     match outcome {
         _ if is_interrupted => ExitCode::from(INTERRUPTED_STATUS),

@@ -1,5 +1,4 @@
-//! Options for what a sink offers before there is mail: its greeting, TLS, AUTH, XCLIENT and the
-//! PROXY protocol.
+//! Options for what a sink offers before a client sends mail: its greeting, TLS, AUTH, XCLIENT and the PROXY protocol.
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_load::sink::{CapabilityOptions, LoginPolicy};
@@ -9,7 +8,7 @@ use mailrun_smtp::server::Protocol;
 use mailrun_smtp::xclient::Attributes;
 use std::path::PathBuf;
 
-/// TLS, AUTH and protocol of a sink.
+/// Options for TLS, AUTH and the protocol of a sink.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct CapabilityArgs {
@@ -53,11 +52,11 @@ pub(crate) struct CapabilityArgs {
 }
 
 impl CapabilityArgs {
-    /// Converts the arguments into the sink's options.
+    /// Converts the arguments into the options of the sink.
     ///
     /// # Errors
     ///
-    /// If a TLS option is given without `--tls`, or `--auth-required` without users.
+    /// Returns an error if a TLS option is given without `--tls`, or `--auth-required` without users.
     pub(crate) fn options(&self) -> Result<CapabilityOptions> {
         if let Some(option) = self.option_without_effect() {
             bail!("{option} requires --tls starttls or --tls implicit");
@@ -84,8 +83,8 @@ impl CapabilityArgs {
         })
     }
 
-    /// Returns an option that has no effect without TLS, if one was given. Such an option is
-    /// refused because its user believes that mail arrives encrypted.
+    /// Returns an option that has no effect without TLS, if the user gave one. It must be refused, because a user who
+    /// gives it believes that mail arrives encrypted.
     fn option_without_effect(&self) -> Option<&'static str> {
         let options = [
             (self.tls_cert.is_some(), "--tls-cert"),

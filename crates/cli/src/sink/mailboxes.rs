@@ -1,4 +1,4 @@
-//! Options of a sink that watches mailboxes, which sink and bench share.
+//! Options of a sink that watches mailboxes. The commands sink and bench share them.
 use crate::options::values;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -12,23 +12,24 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Environment variable with the password of the users of mailboxes.
+/// Environment variable with the password of the mailboxes' users.
 pub(crate) const PASSWORD_VARIABLE: &str = "MAILRUN_MAILBOX_PASSWORD";
 
-/// Mailboxes that are watched instead of listening.
+/// Mailboxes that a sink watches, instead of listening for connections.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Mailboxes")]
 pub(crate) struct MailboxArgs {
     /// Mailbox to watch, or a pattern of them, repeatable: 'imaps://user{0..99}@mail.example', also imap://,
-    /// imap+starttls://, pop://, pops://, pop+starttls:// and maildir:DIR. Mail counts when it can be read there. Nothing
-    /// is changed in a mailbox, and what is in it before is skipped.
+    /// imap+starttls://, pop://, pops://, pop+starttls:// and maildir:DIR. Mail counts when it can be read there.
+    /// Nothing is changed in a mailbox, and mail that was in it before the run is skipped.
     #[arg(long, value_name = "URL")]
     mailbox: Vec<String>,
     /// Domain of the addresses whose mail is in the mailboxes: user5 has the mail of user5@NAME, if its name has no domain
     /// [default: the host of the URL].
     #[arg(long, value_name = "NAME", requires = "mailbox", value_parser = values::host_name)]
     mailbox_domain: Option<String>,
-    /// Addresses of mailboxes whose users are named otherwise: lines of a user, a blank and an address.
+    /// File with the addresses of users whose address does not follow from their name: each line has a user, a blank
+    /// and an address.
     #[arg(long, value_name = "FILE", requires = "mailbox")]
     mailbox_map: Option<PathBuf>,
     /// Passwords: one for all users in the first line, or name:password per line [default: the environment variable
@@ -44,7 +45,8 @@ pub(crate) struct MailboxArgs {
     /// Accept any certificate of these servers, and send passwords without TLS.
     #[arg(long, requires = "mailbox")]
     mailbox_insecure: bool,
-    /// Ask for new mail at this interval, also servers that would tell by themselves (IDLE). Times are exact only to it.
+    /// Ask for new mail at this interval, even servers that could announce it (IDLE). Times are then only as exact as
+    /// this interval.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     poll: Option<Duration>,
     /// Fetch whole messages and check their bodies, not only the header field with the trace.
@@ -56,23 +58,23 @@ pub(crate) struct MailboxArgs {
 }
 
 impl MailboxArgs {
-    /// True if mailboxes are to be watched.
+    /// Returns true if the sink must watch mailboxes.
     pub(crate) fn is_used(&self) -> bool {
         !self.mailbox.is_empty()
     }
 
-    /// Returns an option that says how mailboxes are watched, if one was given.
+    /// Returns an option that says how mailboxes are watched, if the user gave one.
     pub(crate) fn way_of_watching(&self) -> Option<&'static str> {
         let options = [(self.poll.is_some(), "--poll"), (self.whole, "--whole"), (self.expunge, "--expunge")];
         options.into_iter().find_map(|(is_given, name)| is_given.then_some(name))
     }
 
-    /// Checks the URLs and reads the passwords. Returns `None` without mailboxes.
+    /// Checks the URLs, and reads the passwords. Returns `None` if there are no mailboxes.
     ///
     /// # Errors
     ///
-    /// If a URL is malformed, if a file cannot be read or has no line for a user, or if an option has no
-    /// effect without mailboxes.
+    /// Returns an error if a URL is malformed, if a file cannot be read or has no line for a user, or if an option has
+    /// no effect without mailboxes.
     pub(crate) fn options(&self, run: Option<RunId>, allowed: AllowedTargets) -> Result<Option<MailboxOptions>> {
         if !self.is_used() {
             return match self.way_of_watching() {
@@ -121,7 +123,7 @@ impl MailboxArgs {
         }
     }
 
-    /// Reads the addresses of users from the file of `--mailbox-map`.
+    /// Reads the address of each user from the file of `--mailbox-map`.
     fn addresses(&self) -> Result<Option<HashMap<String, String>>> {
         let Some(path) = &self.mailbox_map else { return Ok(None) };
         let file = path.display();

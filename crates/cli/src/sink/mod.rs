@@ -1,4 +1,4 @@
-//! `mailrun sink`: turns the command-line arguments into the options of a sink.
+//! `mailrun sink`: turns the arguments into the options of a sink.
 pub(crate) mod capabilities;
 pub(crate) mod mailboxes;
 
@@ -78,7 +78,7 @@ pub(crate) struct SinkArgs {
     allow_public: bool,
 }
 
-/// Limits of what a sink accepts.
+/// Limits on what a sink accepts.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct SinkLimitArgs {
@@ -99,7 +99,7 @@ struct SinkLimitArgs {
     idle_timeout: Duration,
 }
 
-/// Files in which a sink stores messages: their bytes as received, dots unstuffed.
+/// Files in which a sink stores messages. The bytes are those that it received, but without dot stuffing.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 #[command(next_help_heading = "Storing messages, byte for byte; 452 if a message cannot be stored")]
@@ -127,7 +127,7 @@ impl DumpArgs {
     }
 }
 
-/// Faults of a sink, in the words that sink and bench share.
+/// Options for the faults of a sink. The commands sink and bench share them.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Faults, to test senders and mailrun itself")]
 pub(crate) struct SinkFaultArgs {
@@ -143,7 +143,7 @@ pub(crate) struct SinkFaultArgs {
     rules_like: Option<RulesLike>,
 }
 
-/// Value of `--rules-like`.
+/// The value of `--rules-like`: the name of a receiver, or `list`.
 #[derive(Clone, Copy, Debug)]
 enum RulesLike {
     List,
@@ -159,7 +159,7 @@ pub(crate) fn rule(text: &str) -> Result<Rule, String> {
 }
 
 impl SinkFaultArgs {
-    /// Returns the files of all receivers, if `--rules-like list` asks for them.
+    /// Returns a text with the rules of all receivers, if `--rules-like list` asks for it.
     pub(crate) fn list_text(&self) -> Option<String> {
         let text = |receiver: &Receiver| {
             let lines: String = receiver.text().lines().map(|line| format!("  {line}\n")).collect();
@@ -168,7 +168,7 @@ impl SinkFaultArgs {
         matches!(self.rules_like, Some(RulesLike::List)).then(|| Receiver::ALL.iter().map(text).collect())
     }
 
-    /// Returns the rules of the file or of the receiver, followed by the rules of the command line.
+    /// Returns the rules of the file or of the receiver, followed by the rules on the command line.
     fn rulebook(&self) -> Result<Rulebook> {
         let file = match (&self.rules, self.rules_like) {
             (Some(path), _) => read_rules(path)?,
@@ -179,7 +179,7 @@ impl SinkFaultArgs {
     }
 }
 
-/// Maximum number of bytes that are read from a rules file.
+/// Maximum length of a rules file in bytes: 2 MiB.
 const MAX_RULES_BYTES: u64 = 2 << 20;
 
 fn read_rules(path: &Path) -> Result<Rulebook> {
@@ -298,12 +298,11 @@ impl SinkArgs {
                 message_bytes: self.bounds.max_message_size,
                 recipients: self.bounds.max_recipients as usize,
                 idle_timeout: self.bounds.idle_timeout,
-                // A sink measures, so it must not disconnect clients that send no message or fail
-                // to log in.
+                // A sink measures, so it must not disconnect clients because they send no message or fail to log in.
                 no_message_timeout: Duration::MAX,
                 login_failures: u32::MAX,
-                // People type commands into a sink to see its replies, and must not be disconnected for that. `idle_commands` still
-                // ends a session that does nothing else.
+                // Do not disconnect people who type commands into a sink to see its replies. A session that does
+                // nothing else is still ended by `idle_commands`.
                 junk_commands: u32::MAX,
                 ..Limits::default()
             },

@@ -1,9 +1,8 @@
-//! Warns if bounces may reach somebody else: a server that cannot deliver mail notifies the domain of
-//! `--from`.
+//! Warns if bounces may reach somebody else. A server that cannot deliver a message sends a bounce to the domain of
+//! `--from`, which may belong to a stranger.
 use mailrun_load::source::AddressPattern;
 
-/// Ends of names that nobody can own, or that are used only within a network (RFC 2606, RFC 6761, RFC
-/// 6762, RFC 8375).
+/// Domains that nobody can own, or that are used only within a network (RFC 2606, RFC 6761, RFC 6762, RFC 8375).
 const RESERVED: [&str; 12] = [
     "example",
     "example.com",
@@ -19,7 +18,7 @@ const RESERVED: [&str; 12] = [
     "onion",
 ];
 
-/// Warns if the domain of the sender seems to be neither reserved nor the user's.
+/// Warns if the domain of the sender is neither reserved nor one that seems to be the user's.
 pub(crate) fn warn(from: &AddressPattern, to: &[AddressPattern], server: &str) {
     let Some(sender) = from.first_domain() else { return };
     let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
@@ -34,7 +33,8 @@ pub(crate) fn warn(from: &AddressPattern, to: &[AddressPattern], server: &str) {
     }
 }
 
-/// True if the domain is a public one, and none of the user's names is in it or above it.
+/// Returns true if the domain is a public one that seems to belong to others, because none of the user's names is in it
+/// or above it.
 fn is_of_others(domain: &str, own: &[String]) -> bool {
     let is_within =
         |name: &str, domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));

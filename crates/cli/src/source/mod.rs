@@ -1,4 +1,4 @@
-//! `mailrun source`: turns the command-line arguments into the options of a source.
+//! `mailrun source`: turns the arguments into the options of a source.
 pub(crate) mod bounce_domain;
 pub(crate) mod offer;
 pub(crate) mod shard;
@@ -30,9 +30,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default of `--give-up`: a load ends after this time without a server.
+/// Default of `--give-up`. A load ends when it has had no server for this long.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Number of messages if neither a number nor a duration was given.
+/// Number of messages if the user gives neither a number nor a duration.
 const DEFAULT_MESSAGES: u64 = 10_000;
 
 /// Sends mail and measures the latency of every phase
@@ -70,7 +70,7 @@ pub(crate) struct SourceArgs {
     outputs: OutputArgs,
 }
 
-/// The load: options that source and bench share.
+/// The load. The commands source and bench share these options.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct LoadArgs {
@@ -108,7 +108,7 @@ pub(crate) struct LoadArgs {
     pub(crate) asked: CriteriaArgs,
 }
 
-/// Work of each session: options that source, bench and worker share.
+/// The work of each session. The commands source, bench and worker share these options.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct SessionArgs {
@@ -137,14 +137,14 @@ pub(crate) struct SessionArgs {
 }
 
 impl SessionArgs {
-    /// Returns the number of messages per connection, or `None` for no limit. Without `--reuse`, it
-    /// is one.
+    /// Returns the number of messages per connection, or `None` if there is no limit. Without `--reuse`, the number is
+    /// one.
     pub(crate) fn reuse(&self) -> Option<Distribution> {
         self.reuse.as_ref().map_or_else(|| Some(Distribution::constant(1)), |reuse| reuse.0.clone())
     }
 }
 
-/// Content and envelope of messages: options that source, bench and worker share.
+/// The content and the envelope of messages. The commands source, bench and worker share these options.
 #[derive(Debug, Args)]
 pub(crate) struct MessageArgs {
     #[command(flatten)]
@@ -155,7 +155,7 @@ pub(crate) struct MessageArgs {
     notices: DsnParameters,
 }
 
-/// Sender, recipients and EHLO name.
+/// The sender, the recipients and the name in EHLO.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Envelope")]
 struct EnvelopeArgs {
@@ -167,8 +167,8 @@ struct EnvelopeArgs {
     /// the --to pattern, which must have that many.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
     recipients: Distribution,
-    /// Tell the recipients of a message apart by a number in the local part (to0, to1, user17+2), not by their addresses.
-    /// The default recipient has one anyway. See docs/workloads.md.
+    /// Tell the recipients of a message apart by a number in the local part (to0, to1, user17+2), not by their
+    /// addresses. The default recipient always gets a number. See docs/workloads.md.
     #[arg(long)]
     tag_recipients: bool,
     /// Sender address, which gets the bounces, <> for none, or a pattern: user{0..9999}@{a.example:70,b.example:30} picks a number at random,
@@ -180,7 +180,7 @@ struct EnvelopeArgs {
     ehlo: String,
 }
 
-/// Default recipient. The address is nobody's, so the source may tag it when a message has several
+/// The default recipient. Nobody has this address, so the source may add a number to it when a message has several
 /// recipients.
 const DEFAULT_RECIPIENT: &str = "to@example.com";
 
@@ -190,12 +190,12 @@ impl EnvelopeArgs {
         if self.tag_recipients || is_default { RecipientTags::On } else { RecipientTags::Off }
     }
 
-    /// Returns the number of recipients of a message: copies of one pattern, or one address for
+    /// Returns the number of recipients per message. A message has several copies for one pattern, or one recipient for
     /// each of several patterns.
     ///
     /// # Errors
     ///
-    /// If both were asked for, or if there are too few addresses.
+    /// Returns an error if both were asked for, or if a pattern has too few addresses.
     fn recipients(&self) -> Result<Distribution> {
         let recipients = values::recipients_of(&self.to, &self.recipients)?;
         source::check_recipients(&self.to, recipients.max(), self.recipient_tags())?;
@@ -203,7 +203,7 @@ impl EnvelopeArgs {
     }
 }
 
-/// The messages themselves.
+/// The content of the messages.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Messages")]
 struct ContentArgs {
@@ -231,7 +231,7 @@ struct ContentArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "corpus")]
     subject: Option<String>,
     /// Add Auto-Submitted: auto-generated (RFC 3834), so that vacation programs send no answers. A bench with --mailbox
-    /// does.
+    /// always adds it.
     #[arg(long)]
     auto_submitted: bool,
     /// Add no trace header: what was delivered then cannot be checked, only what was accepted.
@@ -239,11 +239,10 @@ struct ContentArgs {
     no_trace: bool,
 }
 
-/// Options that may differ from host to host, because they do not decide which messages are sent
-/// when.
+/// Options that may differ between the hosts of a load, because they do not decide which messages are sent when.
 const HOST_OPTIONS: [&str; 7] = ["http", "cacert", "tls-cert", "tls-key", "password-file", "bind", "give-up"];
 
-/// Default of `--max-corpus-size`, in bytes.
+/// Default of `--max-corpus-size`, in bytes: 1 GiB.
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
 
 impl ContentArgs {
@@ -255,20 +254,20 @@ impl ContentArgs {
 }
 
 impl LoadArgs {
-    /// True if the run must be valid and conclusive to succeed: it has thresholds, `--strict` or an
-    /// open loop.
+    /// Returns true if the run must be valid and conclusive to succeed. This is the case with thresholds, `--strict` or
+    /// an open loop.
     pub(crate) fn is_strict(&self) -> bool {
         self.asked.is_strict() || self.rate.is_some() || !self.stages.is_empty()
     }
 
-    /// Warns if mail that `server` cannot deliver bounces to somebody else's domain.
+    /// Warns if bounces of mail that `server` cannot deliver would go to a domain of somebody else.
     pub(crate) fn warn_of_bounces(&self, server: &str) {
         let envelope = &self.message.envelope;
         bounce_domain::warn(&envelope.from, &envelope.to, server);
     }
 
-    /// Refuses thresholds of figures that the run does not have, and recipients that were asked for
-    /// in two ways.
+    /// Refuses thresholds for figures that the run does not have. Also refuses several patterns of recipients together
+    /// with `--recipients`.
     pub(crate) fn check_thresholds(&self) -> Result<()> {
         self.message.envelope.recipients()?;
         check_load_stages(&self.asked.thresholds, &self.stages)?;
@@ -286,11 +285,11 @@ impl LoadArgs {
         !self.message.content.no_trace
     }
 
-    /// Returns the arrival process of the messages.
+    /// Returns the arrival process of the messages: closed loop, or how an open loop spreads them over time.
     ///
     /// # Errors
     ///
-    /// If `--arrival` is given in a closed loop.
+    /// Returns an error if `--arrival` is given in a closed loop.
     pub(crate) fn arrival(&self, offer: Option<&OfferedRate>) -> Result<Arrival> {
         if self.arrival.is_some() && offer.is_none() {
             bail!("--arrival requires --rate or --stage");
@@ -298,7 +297,7 @@ impl LoadArgs {
         Ok(arrival_with(self.arrival, offer))
     }
 
-    /// Returns the arrival process of a search's trials, whose rate is not known yet.
+    /// Returns the arrival process of the trials of a search. Their rate need not be known for this.
     pub(crate) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
     }
@@ -307,7 +306,7 @@ impl LoadArgs {
         Self { arrival: None, ..self }
     }
 
-    /// Refuses a warm-up that is not shorter than the run, because it leaves nothing to measure.
+    /// Refuses a warm-up that is not shorter than the run, because nothing would be left to measure.
     pub(crate) fn check_warm_up(&self, offer: Option<&OfferedRate>) -> Result<()> {
         let all_due = offer.zip(self.messages).map(|(offer, messages)| offer.due_s(messages as f64));
         let all_due = all_due.and_then(|due_s| Duration::try_from_secs_f64(due_s).ok());
@@ -320,11 +319,11 @@ impl LoadArgs {
         }
     }
 
-    /// Returns the properties of the load that are known before it starts.
+    /// Returns the properties of the load that are known before it starts, for the run record.
     ///
     /// # Errors
     ///
-    /// If options contradict each other.
+    /// Returns an error if options contradict each other.
     pub(crate) fn workload(&self) -> Result<Workload> {
         let offer = self.offer()?;
         self.check_thresholds()?;
@@ -343,8 +342,8 @@ impl LoadArgs {
         })
     }
 
-    /// Returns the load as something that machines can divide. Numbers are normalized, so that all
-    /// machines agree however the numbers were typed.
+    /// Returns the load in a form that several machines can divide. Numbers are written in one form, so that all
+    /// machines agree, no matter how the numbers were typed.
     pub(crate) fn whole(&self, typed: &TypedOptions, approach: &ConnectionArgs, server: &str) -> WholeLoad {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         let options = load_options(typed)
@@ -364,13 +363,13 @@ impl LoadArgs {
     }
 }
 
-/// Returns the options of the load and the connection that were typed, except those that a bench
-/// handles itself: the verdict and the first connection.
+/// Returns the typed options of the load and the connection that the source must get. Options for the verdict and for
+/// the first connection are left out, because the bench handles them itself.
 pub(crate) fn load_options(typed: &TypedOptions) -> PartyOptions {
     typed.of::<LoadArgs>().and(typed.of::<ConnectionArgs>()).without(&["threshold", "strict", "no-preflight"])
 }
 
-/// Requirements on a run: options that source and bench share.
+/// The requirements on a run. The commands source and bench share these options.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Verdict")]
 pub(crate) struct CriteriaArgs {
@@ -483,11 +482,11 @@ impl SourceArgs {
     }
 }
 
-/// Returns the options of a closed loop without an end that sends such messages to the server.
+/// Returns the options of a closed loop that sends such messages to the server until it is stopped.
 ///
 /// # Errors
 ///
-/// If options contradict each other.
+/// Returns an error if options contradict each other.
 pub(crate) fn source_options(
     server: &ServerArg,
     session: &SessionArgs,

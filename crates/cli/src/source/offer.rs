@@ -1,4 +1,4 @@
-//! The load that a closed or an open loop offers.
+//! Converts the options for rates into the load that a closed or an open loop offers.
 use anyhow::{Result, bail};
 use mailrun_load::source::{OfferedRate, RateStage};
 use mailrun_measurement::Stage;
@@ -7,16 +7,16 @@ use mailrun_measurement::threshold::{MetricSource, Threshold};
 use mailrun_measurement::trace::MAX_LOAD_STAGES;
 use mailrun_text::words::listed;
 
-/// Returns the arrival process of a load. Without a rate or stages, it is a closed loop.
+/// Returns the arrival process of a load. Without a rate or stages, the load is a closed loop.
 pub(crate) fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) -> Arrival {
     offer.map_or(Arrival::Closed, |_| typed.unwrap_or(Arrival::Constant))
 }
 
-/// Returns the rates offered in an open loop, or `None` in a closed loop.
+/// Returns the rates that an open loop offers, or `None` for a closed loop.
 ///
 /// # Errors
 ///
-/// If the stages offer no messages.
+/// Returns an error if no stage offers any messages.
 pub(crate) fn offered_rate(rate: Option<f64>, stages: &[RateStage]) -> Result<Option<OfferedRate>> {
     if stages.is_empty() {
         return Ok(rate.map(OfferedRate::Constant));
@@ -31,7 +31,7 @@ pub(crate) fn offered_rate(rate: Option<f64>, stages: &[RateStage]) -> Result<Op
     Ok(Some(OfferedRate::Stages(stages.to_vec())))
 }
 
-/// Refuses thresholds of the time until a message was created, because it is 0 in a closed loop.
+/// Refuses thresholds for the time until a message was created, because this time is always 0 in a closed loop.
 pub(crate) fn check_closed_loop<'t>(mut thresholds: impl Iterator<Item = &'t Threshold>) -> Result<()> {
     let created = Some(MetricSource::Stage(Stage::Created));
     match thresholds.find(|threshold| threshold.is_of_time() && threshold.source() == created) {
@@ -43,7 +43,7 @@ pub(crate) fn check_closed_loop<'t>(mut thresholds: impl Iterator<Item = &'t Thr
     }
 }
 
-/// Refuses thresholds of stages that the load does not have.
+/// Refuses thresholds for stages that the load does not have.
 pub(crate) fn check_load_stages(thresholds: &[Threshold], stages: &[RateStage]) -> Result<()> {
     let names: Vec<String> = stages.iter().enumerate().map(|(place, stage)| stage.name_at(place)).collect();
     for threshold in thresholds {

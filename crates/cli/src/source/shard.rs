@@ -1,4 +1,5 @@
-//! `--shard` and `--start-at`: this machine's part of a load that several machines send.
+//! `--shard` and `--start-at`: the part of a load that this machine sends, when several machines send the load
+//! together.
 use anyhow::{Result, bail};
 use clap::Args;
 use jiff::Timestamp;
@@ -6,10 +7,10 @@ use mailrun_load::source::{PlanHash, Shard, SourceShard};
 use mailrun_measurement::RunId;
 use std::time::Duration;
 
-/// A shorter wait for the start is not announced.
+/// Minimum wait for the start that is announced to the user.
 const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 
-/// A part of a load that several machines send.
+/// Options for one part of a load that several machines send.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Load from several machines")]
 pub(crate) struct ShardArgs {
@@ -25,10 +26,9 @@ pub(crate) struct ShardArgs {
     start_at: Option<Timestamp>,
 }
 
-/// The load that all machines send together. Each machine sends a part of it.
+/// The load that all machines send together. Each machine sends only its part.
 pub(crate) struct WholeLoad {
-    /// Options that decide which messages are sent when, and to whom. All machines must be given
-    /// the same options.
+    /// Options that decide which messages are sent, when, and to whom. They must be the same on all machines.
     pub(crate) words: Vec<String>,
     pub(crate) messages: Option<u64>,
     pub(crate) sessions: u32,
@@ -48,12 +48,12 @@ impl ShardArgs {
         self.shard.is_some()
     }
 
-    /// Returns this machine's part of the load, or `None` if it sends the whole load.
+    /// Returns this machine's part of the load, or `None` if this machine sends the whole load.
     ///
     /// # Errors
     ///
-    /// If the load cannot be divided, or if messages have no trace header, without which the
-    /// results of the parts cannot be joined.
+    /// Returns an error if the load cannot be divided. Also fails if messages have no trace header, because the results
+    /// of the parts could then not be joined.
     pub(crate) fn part(&self, load: WholeLoad) -> Result<Option<SourceShard>> {
         let Some((part, start_at)) = self.shard.zip(self.start_at) else { return Ok(None) };
         part.check_totals(load.messages, load.sessions).map_err(anyhow::Error::msg)?;
@@ -65,7 +65,7 @@ impl ShardArgs {
         Ok(Some(SourceShard::new(part, start_at, plan)))
     }
 
-    /// Tells the user when the load begins, if the wait is long enough to be noticed.
+    /// Tells the user when the load will begin, if the wait is long enough to be noticed.
     pub(crate) fn announce(&self) {
         let Some(start_at) = self.start_at else { return };
         let left = Duration::try_from(start_at.duration_since(Timestamp::now())).unwrap_or_default();
@@ -75,7 +75,7 @@ impl ShardArgs {
     }
 }
 
-/// Returns the id of the run that all parts belong to.
+/// Returns the id of the whole run. All parts compute the same id from the plan and the start time.
 pub(crate) fn run_id(part: &SourceShard) -> RunId {
     part.plan.run_id(&part.start_at.to_string())
 }

@@ -1,4 +1,4 @@
-//! Checks any text as smtp-sink's template of a dump file's name. Expansion must not panic, and a
+//! Uses arbitrary text as the template for the names of smtp-sink's dump files. The expansion must not panic, and a
 //! text without a percent sign must not change.
 use crate::smtp_sink::template::expand;
 use jiff::tz::TimeZone;

@@ -1,5 +1,5 @@
-//! Checks any words as a command line of Go's flag package, and as its numbers. Each word must
-//! become a flag, a value or a remaining word.
+//! Parses arbitrary words as a command line of Go's flag package, and as its numbers. Each word must become a flag, a
+//! value or a remaining word.
 use crate::go::flags::{self, FlagKind};
 use crate::go::numbers;
 
@@ -12,8 +12,8 @@ fn kind(name: &str) -> Option<FlagKind> {
 }
 
 fn check_numbers(word: &str) {
-    // A decimal number that Rust reads must mean the same to Go, except that a leading zero makes
-    // it octal in Go.
+    // A decimal number must mean the same in Go as in Rust. The exception is a number with a leading zero, which is
+    // octal in Go.
     let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
     if let Ok(by_hand) = word.parse::<i64>() {
         let is_octal = digits.len() > 1 && digits.starts_with('0');

@@ -1,12 +1,11 @@
-//! Checks any text as an address of Postfix's host_port(3) and as a number of strtol(3). Numbers
-//! must agree with Rust's own parser. Names are left out, because the test must not ask a name
-//! server.
+//! Parses arbitrary text as an address of Postfix's host_port(3) and as a number of strtol(3). The numbers must agree
+//! with Rust's own parser. Texts with host names are left out, because the test must not ask a name server.
 use crate::host_port::{EndpointAddress, Family, OptionalPart, port_in};
 use crate::hostname;
 use crate::numbers;
 use std::net::IpAddr;
 
-/// True if the text, or the host part of it, could be a name that needs a lookup.
+/// Returns true if the text, or its host part, could be a name that needs a lookup.
 fn has_name(typed: &str) -> bool {
     let typed = typed.strip_prefix("inet:").unwrap_or(typed);
     let bracketed = typed.strip_prefix('[').map(|inside| hostname::after_ipv6_tag(inside).unwrap_or(inside));
@@ -15,8 +14,7 @@ fn has_name(typed: &str) -> bool {
         typed.rsplit_once(':').map(|(host, _)| host),
         bracketed.and_then(|inside| inside.split_once(']')).map(|(host, _)| host),
     ];
-    // getaddrinfo(3) also looks up texts such as `1.2.3.08`, which Rust does not read as an
-    // address.
+    // getaddrinfo(3) also looks up texts such as `1.2.3.08`, which Rust does not accept as an address.
     let is_name = |host: &str| {
         hostname::check_name(host).is_ok() || hostname::is_address(host) && host.parse::<IpAddr>().is_err()
     };
@@ -29,7 +27,7 @@ fn check_numbers(text: &str) {
     let digits = text[..text.len() - rest.len()].trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
     match digits.parse::<i64>() {
         Ok(by_hand) => assert_eq!(number, by_hand),
-        // A number outside the range of i64 becomes the nearest end of the range.
+        // strtol(3) replaces a number outside the range of i64 by the nearest end of the range.
         Err(_) if !digits.is_empty() => assert!(number == i64::MIN || number == i64::MAX),
         Err(_) => assert_eq!((number, rest), (0, text)),
     }

@@ -1,5 +1,5 @@
-//! Promises of each parser about any input. The property tests and the fuzz targets call these
-//! functions, which panic if a promise is broken.
+//! The properties that each parser must have for any input. The property tests and the fuzz targets call these
+//! functions, which panic if a property is violated.
 pub mod dump_name;
 pub mod go_flags;
 pub mod go_reply;
@@ -10,8 +10,8 @@ pub mod source_reply;
 use crate::reply_reader::{MAX_REPLY_BYTES, ReplyReader};
 use std::fmt::Debug;
 
-/// Checks that the replies in `data` are the same however they are cut into blocks, and that no
-/// reply is too long. The last byte of `data` chooses the length of the blocks.
+/// Checks that the replies in `data` do not depend on how they are cut into blocks, and that no reply is too long. The
+/// last byte of `data` selects the length of the blocks.
 fn check_replies<T: PartialEq + Debug>(
     data: &[u8],
     is_last: impl Fn(&[u8], &[u8]) -> bool,
@@ -23,7 +23,7 @@ fn check_replies<T: PartialEq + Debug>(
     assert_eq!(replies(bytes.chunks(usize::from(size).max(1)), &is_last, &parse), whole);
 }
 
-/// Returns all replies in these blocks. The last one is `None` if it has no end.
+/// Returns all replies in these blocks. A last reply that is not complete becomes `None`.
 fn replies<'a, T>(
     blocks: impl Iterator<Item = &'a [u8]>,
     is_last: impl Fn(&[u8], &[u8]) -> bool,

@@ -1,5 +1,5 @@
-//! Checks any bytes as replies to smtp-source. The replies must be the same however the bytes are
-//! cut into blocks, and memory must stay bounded.
+//! Parses arbitrary bytes as replies to smtp-source. The replies must not depend on how the bytes are cut into blocks,
+//! and memory must stay bounded.
 use super::check_replies;
 use crate::smtp_source::reply::{self, Reply};
 

@@ -1,4 +1,4 @@
-//! Durations and times as Go prints them: `25m27.035791317s`, `1.5ms`, `2022-11-22T11:16:58+01:00`.
+//! Durations and times in the format in which Go prints them: `25m27.035791317s`, `1.5ms`, `2022-11-22T11:16:58+01:00`.
 use jiff::Zoned;
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ const MICROSECOND: u128 = 1_000;
 const MILLISECOND: u128 = 1_000_000;
 const SECOND: u128 = 1_000_000_000;
 
-/// Formats a duration to the nanosecond. From a second on it has hours, minutes and seconds,
-/// otherwise a single smaller unit.
+/// Formats a duration to the nanosecond. A duration of at least a second is given in hours, minutes and seconds, and a
+/// shorter one in a single smaller unit.
 pub(crate) fn duration(time: Duration) -> String {
     let nanoseconds = time.as_nanos();
     match nanoseconds {
@@ -27,7 +27,7 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
-/// Like `duration`, but rounded to whole milliseconds. Half a millisecond is rounded up.
+/// Formats a duration as [`duration`] does, but rounded to whole milliseconds. Half a millisecond is rounded up.
 pub(crate) fn rounded_to_milliseconds(time: Duration) -> String {
     let milliseconds = (time.as_nanos() + MILLISECOND / 2) / MILLISECOND;
     duration(Duration::from_millis(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
@@ -39,7 +39,7 @@ fn decimal(number: u128, unit: u128) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Formats a time to the second (RFC 3339). A zero offset becomes `Z`.
+/// Formats a time to the second (RFC 3339). An offset of zero is written as `Z`.
 pub(crate) fn timestamp(time: &Zoned) -> String {
     let zone = if time.offset().is_zero() { "Z" } else { "%:z" };
     time.strftime(&format!("%Y-%m-%dT%H:%M:%S{zone}")).to_string()

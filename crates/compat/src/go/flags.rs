@@ -1,10 +1,10 @@
-//! Parses command lines as Go's flag package does: `-x v`, `-x=v`, `--x`, and letters cannot be
-//! joined. The first word that is not a flag, or `--`, ends the flags.
+//! Parses command lines as Go's flag package does: `-x v`, `-x=v` and `--x`. Unlike in getopt(3), letters cannot be
+//! joined. The flags end at `--` or at the first word that is not a flag.
 use super::numbers::BadNumber;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadFlag {
-    /// A mistake in an option of mailrun's own.
+    /// A mistake in one of mailrun's own options, which the imitated program does not have.
     #[error("{0}")]
     OwnOption(String),
     #[error("bad flag syntax: {0}")]
@@ -17,10 +17,10 @@ pub(crate) enum BadFlag {
     Value { name: String, value: String, why: BadNumber },
     #[error("invalid boolean value {} for -{name}: {why}", quoted(.value.as_bytes()))]
     Boolean { name: String, value: String, why: BadNumber },
-    /// `-h`: not an error, but a request for the usage.
+    /// `-h` is not a mistake. The user asks for the usage.
     #[error("help requested")]
     Help,
-    /// A value at which the original crashes. mailrun refuses it instead.
+    /// A value with which the imitated program would crash. mailrun refuses it instead.
     #[error("invalid value \"{value}\" for flag -{name}: {why}")]
     Refused { name: &'static str, value: String, why: &'static str },
 }
@@ -31,8 +31,8 @@ pub(crate) enum FlagKind {
     Valued,
 }
 
-/// Passes each flag in `words` to `set` up to the first word that is not a flag. Returns the
-/// remaining words.
+/// Parses the flags in `words` up to the first word that is not a flag, and passes each to `set`. Returns the remaining
+/// words.
 pub(crate) fn parse(
     mut words: &[String],
     kind: impl Fn(&str) -> Option<FlagKind>,
@@ -78,7 +78,7 @@ pub(crate) fn parse(
     Ok(words)
 }
 
-/// Puts a text in double quotes as Go's `%q` does. Bytes that are not UTF-8 are escaped one by one.
+/// Puts a text in double quotes as Go's `%q` does. Bytes that are not valid UTF-8 are escaped one by one.
 pub(crate) fn quoted(text: &[u8]) -> String {
     let mut out = String::from('"');
     for chunk in text.utf8_chunks() {
@@ -89,7 +89,7 @@ pub(crate) fn quoted(text: &[u8]) -> String {
     out
 }
 
-/// Writes one character as Go does inside quotes. `mark` is the kind of quote.
+/// Writes one character as Go does inside quotes. `mark` is the quotation mark around the text, which must be escaped.
 pub(crate) fn quote(c: char, mark: char, out: &mut String) {
     let short = match c {
         '\u{7}' => 'a',
@@ -100,8 +100,7 @@ pub(crate) fn quote(c: char, mark: char, out: &mut String) {
         '\t' => 't',
         '\u{b}' => 'v',
         _ if c == mark || c == '\\' => c,
-        // Rust's tables say which characters can be printed. They differ from Go's tables in a few
-        // cases.
+        // Rust's tables of printable characters are used here. They differ from Go's tables in a few cases.
         _ if matches!(c, '\'' | '"') || c.escape_debug().len() == 1 => return out.push(c),
         _ => {
             let number = u32::from(c);

@@ -1,5 +1,4 @@
-//! Parts that programs written in Go have in common: command lines, numbers, durations and log
-//! lines.
+//! The behaviour that all programs written in Go share: command lines, numbers, durations and log lines.
 pub(crate) mod duration;
 pub(crate) mod flags;
 pub(crate) mod numbers;
@@ -8,7 +7,7 @@ use flags::BadFlag;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Exit status of Go programs after a bad flag, and after a panic.
+/// Exit status with which Go programs end after a bad flag or a panic.
 pub(crate) const EXIT_BAD_FLAG: u8 = 2;
 
 pub(crate) fn log(text: &str) {
@@ -17,7 +16,7 @@ pub(crate) fn log(text: &str) {
 }
 
 pub(crate) fn print_error_line(text: &str) {
-    // If standard error cannot be written, there is no place to report that.
+    // Ignore the error, because there is no other place to report that standard error cannot be written.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
@@ -32,11 +31,12 @@ pub(crate) fn report_bad_flag(error: &BadFlag, usage: &str) -> ExitCode {
 
 pub(crate) fn print(text: &str) {
     let mut out = io::stdout().lock();
-    // If the reader has closed the pipe, it does not want the rest.
+    // Ignore the error, because a reader that has closed the pipe does not want the rest.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Replaces each control character by `?`, except the line feed, which may be part of a file name.
+/// Replaces each control character with `?`, so that a peer cannot control the terminal. Line feeds stay, because they
+/// may be part of a file name.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }

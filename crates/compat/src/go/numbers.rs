@@ -1,4 +1,4 @@
-//! Numbers as Go's flag package reads them: `0x10`, `0b1`, `0o7`, `017`, `1_000`, `true` and `T`.
+//! Parses numbers and truth values as Go's flag package does: `0x10`, `0b1`, `0o7`, `017`, `1_000`, `true` and `T`.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadNumber {
@@ -8,7 +8,7 @@ pub(crate) enum BadNumber {
     Range,
 }
 
-/// Parses a 64-bit integer in the base that its prefix names.
+/// Parses a 64-bit integer in the base that its prefix selects, for example base 16 for `0x`.
 pub(crate) fn integer(text: &str) -> Result<i64, BadNumber> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => ("-", digits),
@@ -23,7 +23,7 @@ pub(crate) fn unsigned(text: &str) -> Result<u64, BadNumber> {
     u64::from_str_radix(&plain, base).map_err(|_| BadNumber::Range)
 }
 
-/// Splits a number into the base that its prefix names, and the digits without underscores.
+/// Splits a number into its base, which the prefix selects, and its digits without underscores.
 fn plain_digits(digits: &str) -> Result<(u32, String), BadNumber> {
     let lower = digits.to_ascii_lowercase();
     let (base, rest) = match lower.get(..2) {
@@ -44,12 +44,12 @@ fn plain_digits(digits: &str) -> Result<(u32, String), BadNumber> {
     Ok((base, plain))
 }
 
-/// True if underscores stand only between digits, or between the prefix and a digit.
+/// Returns true if each underscore is between two digits, or between the prefix and a digit.
 fn are_grouped(digits: &str, has_prefix: bool) -> bool {
     !digits.contains("__") && !digits.ends_with('_') && (has_prefix || !digits.starts_with('_'))
 }
 
-/// Reads a decimal number, `inf` or `nan`. Hexadecimal floats are not supported (see
+/// Parses a decimal number, `inf` or `nan`. Hexadecimal floats, which Go accepts, are not supported (see
 /// `docs/drop-in.md`).
 pub(crate) fn float(text: &str) -> Result<f64, BadNumber> {
     let is_grouped = text.split(|c: char| !c.is_ascii_digit() && c != '_').all(|run| are_grouped(run, false));

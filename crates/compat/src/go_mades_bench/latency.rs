@@ -1,15 +1,14 @@
-//! Latencies of messages to a stage. Mean and median are exact to the last digit that the report
-//! prints.
+//! Latencies of messages to a stage. The mean and the median are as exact as the digits that the report prints.
 use std::time::Duration;
 
-/// Longer latencies count as one hour. The median is therefore exact only up to one hour.
+/// Longest latency that is distinguished: one hour. Longer ones count as one hour, so a median beyond that is too low.
 const MAX_LATENCY_MS: usize = 3_600_000;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatencyHistogram {
     count: u64,
     sum_ns: u128,
-    /// Number of messages for each latency, which is rounded to milliseconds.
+    /// Number of messages by latency, rounded to milliseconds.
     by_ms: Vec<u64>,
 }
 
@@ -29,13 +28,13 @@ impl LatencyHistogram {
         self.count
     }
 
-    /// Returns zero if no latency was recorded.
+    /// Returns the mean latency, or zero if no latency was recorded.
     pub(super) fn mean(&self) -> Duration {
         let mean_ns = self.sum_ns.checked_div(u128::from(self.count)).unwrap_or(0);
         Duration::from_nanos(u64::try_from(mean_ns).unwrap_or(u64::MAX))
     }
 
-    /// For an even number of messages, the median is the mean of the two values in the middle.
+    /// Returns the median latency. For an even number of messages, it is the mean of the two values in the middle.
     pub(super) fn median(&self) -> Duration {
         if self.count == 0 {
             return Duration::ZERO;
@@ -45,7 +44,7 @@ impl LatencyHistogram {
         Duration::from_micros(500 * (lower + upper))
     }
 
-    /// Returns the latency, in milliseconds, of the message with this rank. Ranks count from 0.
+    /// Returns the latency in milliseconds of the message with this rank. The fastest message has rank 0.
     fn value_at_rank(&self, place: u64) -> u64 {
         let mut count_so_far = 0;
         let position = self.by_ms.iter().position(|count| {

@@ -1,5 +1,5 @@
-//! go-mades-bench: vennekilde's bench of the MADES API, with the same flags and output lines, on
-//! mailrun's engine. `docs/drop-in.md` lists the differences and their reasons.
+//! Imitates go-mades-bench, vennekilde's load generator for the MADES API. Flags and output lines are the same, but
+//! mailrun's engine does the work. `docs/drop-in.md` lists the differences and their reasons.
 //!
 //! ```text
 //! flags ─▶ options ─▶ plan ─▶ mailrun_mades_bench::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
@@ -22,8 +22,8 @@ use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Exit status: 0 if everything was done or the run was interrupted, 1 after a fatal error or if a
-/// message did not get through, 2 after a bad flag.
+/// Runs the program. The exit status is 0 if everything was done or the run was interrupted, 1 after a fatal error or
+/// if a message did not get through, and 2 after a bad flag.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
@@ -49,7 +49,7 @@ fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<Exit
         PublicTargets::from_environment(),
         Rc::clone(&observer) as Rc<dyn mailrun_mades_bench::RunObserver>,
     )?;
-    // The original does not handle SIGHUP, so it ends without a report.
+    // Do not handle SIGHUP: like go-mades-bench, this program then ends without a report.
     let interrupt = Interrupt::watch_without_hangup().map_err(fatal)?;
     let record = mailrun_mades_bench::run(plan).map_err(fatal)?.record;
     observer.end();
@@ -65,8 +65,7 @@ fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<Exit
     Ok(print_summary(options, &observer, &record))
 }
 
-/// Reports what the original does not: messages that are missing, were refused, or belong to other
-/// applications.
+/// Reports what go-mades-bench does not: messages that are missing, were refused, or belong to other applications.
 fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -> ExitCode {
     let outcome = observer.outcome();
     if outcome == RunOutcome::GivenUp {
@@ -87,7 +86,8 @@ fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -
     }
     let released = mades.map_or(0, |mades| mades.released);
     if released > 0 {
-        // "Received", because the broker may send a message again after it was given back.
+        // The word "received" is right even for repeated messages: the broker may send a message again after it was
+        // given back.
         go::log(&format!("msgs not from this run: received {released} times and left in their queues"));
     }
     let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);

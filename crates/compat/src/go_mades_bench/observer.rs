@@ -1,4 +1,4 @@
-//! Follows a run. Counts the messages that reach each stage, and their times, reports every two
+//! Follows a run. It counts the messages that reach each stage and records their times, prints a report every two
 //! seconds, and decides when to give up.
 use super::latency::LatencyHistogram;
 use super::options::Options;
@@ -17,7 +17,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct BenchObserver {
     payload_bytes: u64,
-    /// Number of messages to send, or 0 for no limit.
+    /// Number of messages to send, or 0 if there is no limit.
     limit: u64,
     progress_timeout: Duration,
     state: RefCell<ObserverState>,
@@ -36,7 +36,7 @@ struct ObserverState {
 struct StageProgress {
     reported: ReportedStage,
     latencies: LatencyHistogram,
-    /// Time at which the last message arrived.
+    /// Time at which the last message arrived, or `None` if some are missing.
     completed: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ impl BenchObserver {
         }
     }
 
-    /// Returns, for each stage, how many messages have not reached it.
+    /// Returns how many messages have not reached each stage, without the stages that all messages reached.
     pub(super) fn missing(&self) -> Vec<(&'static str, u64)> {
         let state = self.state.borrow();
         let missing =
@@ -153,8 +153,8 @@ impl ObserverState {
             self.outcome = RunOutcome::Interrupted;
             return StopRequest::StopNow;
         }
-        // Wait for the second poll, because the first report must come before the end of even the
-        // shortest run.
+        // Wait until the second poll before the run may end, because even the shortest run must print an intermediate
+        // report first.
         let completed = self.stages.last().and_then(|last| last.completed).filter(|_| !is_first);
         if let (None, Some(completed)) = (times.ended, completed) {
             times.ended = Some(completed);

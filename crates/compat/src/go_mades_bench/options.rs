@@ -1,26 +1,26 @@
-//! go-mades-bench's flags: their defaults, their parsing and their listing.
+//! Parses and lists go-mades-bench's flags, and defines their defaults.
 use crate::go::flags::{self, BadFlag, FlagKind, quoted};
 use crate::go::numbers::{BadNumber, boolean, unsigned};
 use crate::own_options::split_option;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Largest payload accepted. Payloads are held in memory.
+/// Largest payload that is accepted. Payloads are held in memory.
 const MAX_PAYLOAD_BYTES: u64 = i32::MAX as u64;
-/// A run that makes no progress for this long is given up.
+/// If no message arrives for this long, the run is given up.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-/// Printed instead of a password.
+/// Text that is printed in place of a password.
 const PASSWORD_MASK: &str = "****";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// `--timeout`, which the original does not have: how long a run may make no progress before it
-    /// is given up.
+    /// Time without an arriving message after which the run is given up. The option `--timeout` is mailrun's own;
+    /// go-mades-bench waits forever.
     pub(super) progress_timeout: Duration,
     pub(super) is_verbose: bool,
     pub(super) payload_bytes: u64,
     pub(super) messages: u64,
-    /// Maximum number of messages in transit, or 0 for no limit.
+    /// Maximum number of messages in transit, or 0 if there is no limit.
     pub(super) max_in_transit: u64,
     pub(super) goroutines: u64,
     pub(super) receiver: String,
@@ -33,7 +33,7 @@ pub(super) struct Options {
     pub(super) mode: String,
 }
 
-/// One of the two brokers, with the queue after which its flags are named.
+/// The flags for one of the two brokers. Their names begin with the name of the queue, `inbox` or `outbox`.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct BrokerFlags {
     pub(super) queue: String,
@@ -152,7 +152,7 @@ impl Options {
         }
     }
 
-    /// Refuses values with which the original would hang forever or exhaust memory.
+    /// Refuses values with which go-mades-bench would hang forever or exhaust memory.
     fn check(self) -> Result<Self, BadFlag> {
         let refused = |name, value: u64, why| Err(BadFlag::Refused { name, value: value.to_string(), why });
         match () {
@@ -165,7 +165,7 @@ impl Options {
         }
     }
 
-    /// Returns all flags and their values on one line, without passwords.
+    /// Returns all flags and their values on one line. Passwords are masked.
     pub(super) fn flags_line(&self) -> String {
         FLAGS.iter().fold(String::new(), |mut line, (name, ..)| {
             let value = match *name {
@@ -179,7 +179,7 @@ impl Options {
     }
 }
 
-/// Masks the password in an address, if it has one.
+/// Masks the password in an address such as `amqp://user:password@host`.
 fn without_password(address: &str) -> String {
     let begin = address.find("://").map_or(0, |at| at + 3);
     let authority = address[begin..].split(['/', '?', '#']).next().unwrap_or_default();
@@ -202,7 +202,7 @@ pub(super) fn usage(program: &str) -> String {
             FlagType::Number => (" uint", value.clone()),
             FlagType::Text => (" string", quoted(value.as_bytes())),
         };
-        // Go prints the help of a one-letter flag without a value on the same line.
+        // Go prints the help text of a one-letter flag on the same line if the flag takes no value.
         let gap = if name.len() == 1 && kind.is_empty() { "\t" } else { "\n    \t" };
         let default = if value == "false" { String::new() } else { format!(" (default {default})") };
         let _ = writeln!(text, "  -{name}{kind}{gap}{meaning}{default}");
@@ -217,7 +217,7 @@ enum FlagType {
     Text,
 }
 
-/// The flags in the order in which Go lists them.
+/// The flags in the order in which Go's usage lists them: sorted by name.
 const FLAGS: [(&str, FlagType, &str); 19] = [
     ("durable", FlagType::Boolean, "Should AMQP messages sent to the API broker be persisted"),
     ("goroutines", FlagType::Number, "Number of go routines to use when sending"),

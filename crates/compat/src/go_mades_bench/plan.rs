@@ -13,22 +13,22 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const SENDER_APPLICATION: &str = "Go-MADES-Bench";
-/// Lowest priority. The original's AMQP library sends it if the program sets none.
+/// Lowest priority. go-mades-bench does not set one, and its AMQP library then sends this value.
 const PRIORITY: u8 = 0;
-/// The original increments its counter before it sends, so the first message has number 1.
+/// Number of the first message. go-mades-bench increments its counter before it sends, so it never sends number 0.
 const FIRST_NUMBER: u64 = 1;
-/// Number of messages that a queue may send ahead of their settlement.
+/// Number of messages that a broker may send from a queue before they are settled.
 const CREDIT: u32 = 1_000;
-/// Maximum number of messages in transit. Each has a place in a table.
+/// Maximum number of messages in transit. The limit is needed because each of them has an entry in a table in memory.
 const MAX_IN_TRANSIT: u64 = 1_000_000;
-/// Practically forever: messages do not time out one by one. The whole run times out if no more
-/// messages arrive.
+/// One year, which is practically forever. Single messages do not time out, but the whole run does if no more messages
+/// arrive.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// The queues are read for this long after the last message.
+/// Time for which the queues are still read after the last message.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the options of the engine. Fails if an address is invalid, or if it is public and public
-/// addresses are refused.
+/// Returns the options for the engine. Fails if an address is invalid, or if it is public and public addresses are not
+/// allowed.
 pub(super) fn plan(
     options: &Options,
     mode: MadesMode,
@@ -37,7 +37,7 @@ pub(super) fn plan(
 ) -> Result<MadesOptions, FatalError> {
     let uses_outbox = mode != MadesMode::Amqp;
     let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
-    // Tracing has no inbox, so the flags of the inbox are ignored.
+    // In tracing mode no inbox is read, so its flags are ignored.
     let inbox = if mode == MadesMode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
     let max_in_transit = in_transit(options);
     Ok(MadesOptions {
@@ -85,7 +85,7 @@ pub(super) fn plan(
     })
 }
 
-/// Maximum number of messages in transit. It never exceeds the number of messages in the run.
+/// Returns the maximum number of messages in transit. It never exceeds the number of messages in the run.
 fn in_transit(options: &Options) -> u64 {
     let all = if options.messages == 0 { MAX_IN_TRANSIT } else { options.messages.min(MAX_IN_TRANSIT) };
     if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }
@@ -98,11 +98,12 @@ fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<mail
     for address in addresses.map_err(|error| unable(format!("{}: {error}", url.host())))? {
         public.check(address.ip(), url.host()).map_err(unable)?;
     }
-    // A user in the address takes precedence over one in the flags.
+    // A login in the address takes precedence over the login in the flags.
     let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Password::new(&*typed.password)) };
     Ok(mailrun_mades::Broker {
         security: BrokerSecurity {
-            // The original does not verify certificates either, because it has no flag for trust.
+            // Do not verify certificates. go-mades-bench does not either, because it has no flag that says whom to
+            // trust.
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
             ..BrokerSecurity::default()
         },

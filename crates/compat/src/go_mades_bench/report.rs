@@ -1,4 +1,4 @@
-//! Intermediate and final report, byte for byte as the original writes it.
+//! Writes the intermediate and the final report, byte for byte like go-mades-bench.
 use super::latency::LatencyHistogram;
 use crate::go::duration::{duration, rounded_to_milliseconds, timestamp};
 use jiff::Zoned;
@@ -22,7 +22,7 @@ pub(super) struct StageLine<'a> {
     pub(super) latencies: &'a LatencyHistogram,
     pub(super) limit: u64,
     pub(super) event_bytes: u64,
-    /// Time from the start to the last message, or until now.
+    /// Time from the start until the last message or, during the run, until now.
     pub(super) duration: Duration,
 }
 
@@ -53,14 +53,14 @@ impl fmt::Display for StageLine<'_> {
     }
 }
 
-/// Pads a text to the width of its column. A longer text gets one blank.
+/// Pads a text with blanks to the width of its column. A text that is too long is followed by one blank.
 fn column(out: &mut fmt::Formatter<'_>, width: usize, text: &str) -> fmt::Result {
     out.write_str(text)?;
     let blanks = width.saturating_sub(text.len()).max(1);
     (0..blanks).try_for_each(|_| out.write_char(' '))
 }
 
-/// Formats a number as Go's `%.3f` does.
+/// A number that is formatted as by Go's `%.3f`, which writes infinity as `+Inf`.
 struct GoFloat(f64);
 
 impl fmt::Display for GoFloat {

@@ -1,7 +1,7 @@
-//! Stages that each mode reports, with their names and the size that each event is assumed to have.
+//! The stages that each mode reports, with their names and the assumed size of their events.
 use mailrun_mades_bench::{MadesMode, MessageStage};
 
-/// The original assumes this size, in bytes, for an event and for a toolbox' reply.
+/// Size in bytes that go-mades-bench assumes for an event and for a toolbox's reply. It does not measure them.
 const EVENT_BYTES: u64 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

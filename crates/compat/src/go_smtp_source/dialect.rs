@@ -1,5 +1,5 @@
-//! go-smtp-source's commands, as Go's net/smtp sends them, and its verdicts on replies. An
-//! unexpected reply ends the connection.
+//! go-smtp-source's commands, as Go's net/smtp sends them, and its reaction to replies. An unexpected reply ends the
+//! connection.
 use super::message::HOSTNAME;
 use super::reply::{self, ParsedReply};
 use super::run_state::{GoSourceRun, REPLY_TIMEOUT};
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
 
-/// Error text of net/smtp for a line that contains CR or LF.
+/// Error text of net/smtp for a line that contains CR or LF. Such a line could smuggle in another command.
 const LINE_BREAK_ERROR: &str = "smtp: A line must not contain CR or LF";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ impl GoSourceRun {
         })
     }
 
-    /// Connects to the first reachable address of the target. As in the original, only one session
-    /// connects at a time.
+    /// Connects to the first address of the target that can be reached. As in go-smtp-source, only one session connects
+    /// at a time.
     async fn dial(&self) -> Result<OpenConnection, String> {
         let _permit = self.shared.connect_semaphore.acquire().await;
         let addresses = self.target.addresses().await.map_err(|error| format!("dial tcp: {error}"))?;
@@ -194,13 +194,13 @@ impl Dialect for GoSourceRun {
         let reply = ParsedReply::parse(wire);
         match reply {
             ParsedReply::Reply(code, _) if is_expected(state, code) => Ok(Verdict::Accepted),
-            // The server has refused EHLO, so the client now tries HELO.
+            // If the server refuses EHLO, the client falls back to HELO.
             _ if state == DialogueState::Hello => Ok(Verdict::Rejected),
             _ => Err(reply.error_text()),
         }
     }
 
-    /// Keywords are case-sensitive, as in net/smtp.
+    /// Returns the extensions in the reply to EHLO. Keywords must be in upper case, as in net/smtp.
     fn extensions(&self, wire: &[u8]) -> Extensions {
         let ParsedReply::Reply(code, wire) = ParsedReply::parse(wire) else { return Extensions::default() };
         let offers = |keyword: &[u8]| {

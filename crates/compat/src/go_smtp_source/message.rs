@@ -1,4 +1,4 @@
-//! The message: either its own headers and a body that all messages share, or an unchanged file.
+//! The message. It consists either of generated headers and a body that all messages share, or of an unchanged file.
 use super::options::Options;
 use super::subject::subject;
 use crate::go::reason;
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(super) const HOSTNAME: &str = "localhost";
-/// Bytes of a body line without its line end.
+/// Length of a body line without its line end.
 const LINE_BYTES: usize = 80;
 
 #[derive(Debug)]
@@ -24,17 +24,17 @@ pub(super) struct GoSourceMessage {
 struct GoHeaderTemplate {
     before_subject: Vec<u8>,
     subject: String,
-    /// Id made of the process id and the start time. The start time makes it unique even in
-    /// containers, where each process has id 1.
+    /// Id of this run for the Message-Id. It contains the start time besides the process id, because in a container the
+    /// process id is often 1.
     run: String,
 }
 
 impl GoSourceMessage {
-    /// Builds the message that the options ask for.
+    /// Builds the message that the options describe.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, in the original's words, or if the message cannot be traced.
+    /// Fails if the file cannot be read, with go-smtp-source's error text, or if the message cannot be traced.
     pub(super) fn new(options: &Options) -> Result<Self, String> {
         let (head, text, follows_head) = match &options.file {
             Some(path) => (None, read(path)?, false),
@@ -60,15 +60,15 @@ impl GoSourceMessage {
     }
 }
 
-/// True if the last CR before a line feed belongs to the line end. As in Go's DotWriter, every
-/// other CR of a series does: the first, the third and so on.
+/// Returns true if the CR before a line feed belongs to the line end. Of several CRs in a row, Go's DotWriter treats
+/// the first, the third and so on as part of a line end, so their number must be odd.
 fn ends_in_return(text: &[u8]) -> bool {
     text.iter().rev().take_while(|&&byte| byte == b'\r').count() % 2 == 1
 }
 
 impl GoHeaderTemplate {
     fn new(options: &Options) -> Self {
-        // RFC 1123 format with the name of the time zone.
+        // Format of RFC 1123 with the name of the time zone, which Go's `time.RFC1123` writes.
         let date = timing::local_time("%a, %d %b %Y %H:%M:%S %Z");
         let before = format!("From: <{}>\nTo: <{}>\nDate: {date}\n", options.sender, options.recipient);
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -88,8 +88,7 @@ impl GoHeaderTemplate {
     }
 }
 
-/// Makes a body as the original does: one byte less than the size, with a line end after every 80
-/// bytes.
+/// Makes a body in the same way as go-smtp-source: one byte less than the size, with a line end after every 80 bytes.
 fn text(size: i64) -> Vec<u8> {
     if size == 0 {
         return (1..5).flat_map(|number| format!("La de da de da {number}.\n").into_bytes()).collect();

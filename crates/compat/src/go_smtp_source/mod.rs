@@ -1,4 +1,4 @@
-//! go-smtp-source: nabeken's test program in Go, byte for byte, on mailrun's event loop.
+//! Imitates go-smtp-source, nabeken's test program in Go, byte for byte. mailrun's event loop does the work.
 //! `docs/drop-in.md` lists the differences and their reasons.
 //!
 //! ```text
@@ -47,8 +47,8 @@ fn send(options: Options) -> Result<(), FatalError> {
     print_end(&run)
 }
 
-/// Prints the end of the report. With `-v`, it prints the original's messages about its shutdown,
-/// although this program has no such steps.
+/// Prints the end of the report. With `-v`, it also prints go-smtp-source's messages about its shutdown, although this
+/// program has no such steps.
 fn print_end(run: &GoSourceRun) -> Result<(), FatalError> {
     run.verbose(|| "Client opening session context has been canceled".to_owned());
     if run.options.reuses_connection {

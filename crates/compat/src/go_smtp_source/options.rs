@@ -1,9 +1,9 @@
-//! go-smtp-source's flags and their defaults.
+//! Parses go-smtp-source's flags, and defines their defaults.
 use crate::go::flags::{self, BadFlag, FlagKind};
 use crate::go::numbers::{BadNumber, boolean, float, integer};
 use crate::own_options::OwnOptions;
 
-/// Longest body accepted. Bodies are held in memory.
+/// Largest body that is accepted. Bodies are held in memory.
 const MAX_BODY_BYTES: i64 = i32::MAX as i64;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -13,16 +13,16 @@ pub(super) struct Options {
     pub(super) body_bytes: i64,
     pub(super) sessions: i64,
     pub(super) sender: String,
-    /// Printf format into which the message's number is inserted.
+    /// Format of Go's `Printf` into which the number of the message is inserted.
     pub(super) subject: String,
-    /// True if several messages share a connection.
+    /// Set if several messages may share a connection.
     pub(super) reuses_connection: bool,
     pub(super) is_verbose: bool,
     pub(super) recipient: String,
     pub(super) recipients: i64,
     pub(super) uses_tls: bool,
     pub(super) resolves_once: bool,
-    /// Recipients per second. Zero and negative values mean no limit.
+    /// Recipients per second. Zero or a negative value means that there is no limit.
     pub(super) rate: f64,
     pub(super) file: Option<String>,
     pub(super) target: String,
@@ -78,7 +78,7 @@ impl Options {
         Ok(())
     }
 
-    /// Refuses values with which the original panics or would exhaust memory.
+    /// Refuses values with which go-smtp-source would panic or exhaust memory.
     fn check(self) -> Result<Self, BadFlag> {
         let refused = |name, value: i64, why| Err(BadFlag::Refused { name, value: value.to_string(), why });
         match () {
@@ -89,12 +89,13 @@ impl Options {
         }
     }
 
-    /// Recipients per transaction. With fewer than two, the recipient's address gets no number.
+    /// Returns the number of recipients per transaction. If there are fewer than two, the recipient's address gets no
+    /// number.
     pub(super) fn recipients_each(&self) -> i64 {
         self.recipients.max(1)
     }
 
-    /// Number of sessions that have messages to send.
+    /// Returns the number of sessions that have a message to send. More sessions than messages would be idle.
     pub(super) fn active_sessions(&self) -> u64 {
         self.sessions.max(1).min(self.messages).unsigned_abs()
     }

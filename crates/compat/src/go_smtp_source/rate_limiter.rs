@@ -1,12 +1,12 @@
-//! The rate limit of `-q`, in recipients per second. All recipients of a message count at once.
+//! The rate limit of `-q`, in recipients per second. A message uses up the tokens of all its recipients at once.
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Token bucket that holds as many tokens as a message has recipients. The bucket is full at the
-/// start, and a message may be sent whenever it is full.
+/// Token bucket that holds as many tokens as a message has recipients. The bucket is full at the start. Each message
+/// empties it, so the next one must wait until it is full again.
 #[derive(Debug)]
 pub(super) struct RateLimiter {
-    /// Time that the bucket takes to fill after a message. Zero means no limit.
+    /// Time that the empty bucket takes to fill. Zero means that there is no limit.
     interval: Duration,
     full_at: Cell<Duration>,
 }
@@ -14,7 +14,7 @@ pub(super) struct RateLimiter {
 impl RateLimiter {
     pub(super) fn new(rate: f64, recipients: i64) -> Self {
         let seconds = if rate > 0.0 { recipients as f64 / rate } else { 0.0 };
-        // With a rate this low, the next message never becomes due.
+        // A rate can be so low that the interval overflows. The next message is then never due.
         let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         Self { interval, full_at: Cell::new(Duration::ZERO) }
     }
@@ -23,7 +23,7 @@ impl RateLimiter {
         !self.interval.is_zero()
     }
 
-    /// Returns when the next message may be sent, and reserves that time for it.
+    /// Returns the time at which the next message may be sent, and reserves it for the caller.
     pub(super) fn reserve(&self, now: Duration) -> Duration {
         let due = self.full_at.get().max(now);
         self.full_at.set(due.saturating_add(self.interval));

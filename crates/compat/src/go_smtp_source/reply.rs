@@ -1,11 +1,11 @@
-//! Parses replies as Go's net/textproto does: the code of the first line counts, and the reply ends
-//! with the first line that has the same code and no hyphen.
+//! Parses replies as Go's net/textproto does. The code of the first line counts. The reply ends with the first line
+//! that has the same code and no hyphen after it.
 use crate::go::flags::quoted;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParsedReply<'a> {
     Reply(u16, &'a [u8]),
-    /// The line is too short, or its code is followed by neither a blank nor a hyphen.
+    /// The line is too short, or there is neither a blank nor a hyphen after the code.
     TooShort(&'a [u8]),
     BadCode(&'a [u8]),
 }
@@ -20,7 +20,7 @@ impl<'a> ParsedReply<'a> {
         }
     }
 
-    /// Returns the original's error text for an unexpected reply.
+    /// Returns the error text that go-smtp-source prints for an unexpected reply.
     pub(crate) fn error_text(&self) -> String {
         match self {
             Self::Reply(code, wire) => {
@@ -33,7 +33,7 @@ impl<'a> ParsedReply<'a> {
     }
 }
 
-/// True if the line ends the reply that begins with `first`.
+/// Returns true if `line` ends the reply whose first line is `first`.
 pub(crate) fn is_last_line(first: &[u8], line: &[u8]) -> bool {
     match (ReplyLine::parse(first), ReplyLine::parse(line)) {
         (ReplyLine::Coded { code: expected, .. }, ReplyLine::Coded { code, is_last }) => code == expected && is_last,
@@ -42,7 +42,7 @@ pub(crate) fn is_last_line(first: &[u8], line: &[u8]) -> bool {
     }
 }
 
-/// Returns the texts of a reply's lines. A line that has another code or no code is returned whole.
+/// Returns the texts of a reply's lines, without the code. A line that has another code or none is returned whole.
 pub(crate) fn texts(code: u16, wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines(wire).map(move |line| match ReplyLine::parse(line) {
         ReplyLine::Coded { code: its_code, .. } if its_code == code => &line[4..],

@@ -1,4 +1,4 @@
-//! State and counters that all sessions of a run share.
+//! The state and the counters that all sessions of a run share.
 use super::message::GoSourceMessage;
 use super::options::Options;
 use super::rate_limiter::RateLimiter;
@@ -14,8 +14,8 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Limit of each wait: for a connection, for a reply, or until data can be written (RFC 5321
-/// §4.5.3.2). The original waits forever.
+/// Maximum time to wait for a connection, for a reply, or until data can be written (RFC 5321 §4.5.3.2). go-smtp-source
+/// waits forever.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
@@ -26,14 +26,13 @@ pub(super) struct GoSourceRun {
     pub(super) rate_limiter: RateLimiter,
     pub(super) shared: SharedState,
     taken: Cell<i64>,
-    /// Number of connections whose messages were given up.
+    /// Number of connections on which messages were given up.
     failed: Cell<u64>,
     closed: Cell<i64>,
 }
 
 impl GoSourceRun {
-    /// Reads files and looks up names in the same order as the original, so that errors appear in
-    /// the same order.
+    /// Reads files and looks up names in the same order as go-smtp-source, so that the same error is reported first.
     pub(super) fn new(options: Options, allowed: PublicTargets) -> Result<Self, FatalError> {
         if options.target.is_empty() {
             return Err(FatalError("host is missing".to_owned()));
@@ -81,9 +80,9 @@ impl GoSourceRun {
         format!("ntx:{messages} i:{} txidx:{number} nrcpt:{recipients} recipients:[{named}]", number - 1)
     }
 
-    /// Returns the address of a message's recipient in three parts. `place` counts from 0. The
-    /// number comes first or, with `--trace`, at the end of the local part, where the receiver can
-    /// read it.
+    /// Returns the address of a message's recipient in three parts. `place` counts the recipients from 0. With several
+    /// recipients, each address has a number. It comes first or, with `--trace`, at the end of the local part, because
+    /// the receiver looks for it there.
     pub(super) fn recipient(&self, message: i64, place: i64) -> [Cow<'_, str>; 3] {
         let Options { recipients: each, recipient, own_options: extras, .. } = &self.options;
         if *each <= 1 {
@@ -98,7 +97,7 @@ impl GoSourceRun {
         [number.to_string().into(), "_".into(), recipient.as_str().into()]
     }
 
-    /// Waits until the rate limit allows a message.
+    /// Waits until the rate limit allows another message.
     pub(super) async fn wait_for_rate(&self) {
         if self.rate_limiter.is_limited() {
             mailrun_net::sleep_until(self.rate_limiter.reserve(clock::now())).await;
@@ -121,11 +120,11 @@ impl GoSourceRun {
         }
     }
 
-    /// Ends the run.
+    /// Prints the report, if requested, and ends the run.
     ///
     /// # Errors
     ///
-    /// If messages were given up. The original does not report this.
+    /// Fails if messages were given up. go-smtp-source does not report them.
     pub(super) fn finish(&self) -> Result<(), FatalError> {
         if self.options.own_options.reports {
             log(&self.shared.timing.report(self.options.messages));
@@ -137,9 +136,9 @@ impl GoSourceRun {
     }
 }
 
-/// TLS as in the original: without verification, server name and session resumption.
+/// Creates the TLS settings. As in go-smtp-source, there is no verification, no server name and no session resumption.
 fn tls_client() -> Result<ClientTls, FatalError> {
-    // With an IP address as the server name, no SNI is sent (RFC 6066 §3).
+    // Pass an IP address, because then no SNI is sent (RFC 6066 §3).
     let setup = ClientTls::new("127.0.0.1", &Trust::Anybody, None, SessionResumption::Off);
     setup.map_err(|error| FatalError(format!("unable to issue STARTTLS: {error}")))
 }

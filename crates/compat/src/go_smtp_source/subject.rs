@@ -1,9 +1,9 @@
-//! The subject: a printf format for one integer, as Go's fmt package reads it (`%d`, `%05d`, `%#x`,
-//! `%[1]*d` …).
+//! Formats the subject. Its format has one argument, an integer, and is read as by Go's fmt package (`%d`, `%05d`,
+//! `%#x`, `%[1]*d` …).
 
-/// Largest width and precision that Go accepts.
+/// Largest width and precision that Go accepts in a format.
 const MAX_WIDTH: i64 = 1_000_000;
-/// Go appends this text if the format did not use the number. The subject is cut before this text.
+/// Text that Go appends if the format did not use its argument. go-smtp-source cuts it off, and so does this program.
 const EXTRA_ARGUMENT: &str = "%!(EXTRA";
 
 /// Returns the subject of the message with this number.
@@ -30,7 +30,7 @@ struct FormatSpec {
     has_space: bool,
     width: Option<usize>,
     precision: Option<usize>,
-    /// Set if an index names no argument or stands in the wrong place.
+    /// Set if an index such as `[2]` names no argument or is in the wrong place.
     is_misplaced: bool,
 }
 
@@ -38,9 +38,9 @@ struct SubjectFormatter<'f> {
     rest: &'f [u8],
     out: Vec<u8>,
     number: i64,
-    /// Set once the format has used the number, its only argument.
+    /// Set when the format has used the number, its only argument.
     is_used: bool,
-    /// Set if an index has chosen the argument. In that case, Go does not report unused arguments.
+    /// Set when an index has selected the argument. In that case, Go does not report unused arguments.
     is_reordered: bool,
 }
 
@@ -120,15 +120,15 @@ impl<'f> SubjectFormatter<'f> {
         Some(self.number).filter(|number| is_there && number.unsigned_abs() <= MAX_WIDTH.unsigned_abs())
     }
 
-    /// Reads a number if there is one. After a number that is too large, the rest of the format is
-    /// skipped.
+    /// Reads a number if there is one. If the number is too large, Go skips the rest of the format, and so does this
+    /// function.
     fn decimal(&mut self) -> Option<usize> {
         let (number, used) = decimal(self.rest);
         self.rest = &self.rest[used..];
         number
     }
 
-    /// Reads `[1]`. Returns true if it is well-formed.
+    /// Reads an index such as `[1]`. Returns true if the index is well-formed.
     fn index(&mut self, spec: &mut FormatSpec) -> bool {
         if self.rest.first() != Some(&b'[') {
             return false;
@@ -175,7 +175,7 @@ impl<'f> SubjectFormatter<'f> {
     }
 }
 
-/// Returns the number at the start of the text, and how many bytes it takes.
+/// Returns the number at the start of the text, and the number of bytes that it takes up.
 fn decimal(text: &[u8]) -> (Option<usize>, usize) {
     let mut number = 0;
     for (at, digit) in text.iter().enumerate() {
@@ -193,7 +193,7 @@ fn decimal(text: &[u8]) -> (Option<usize>, usize) {
 impl FormatSpec {
     fn print(self, verb: char, number: i64) -> String {
         match verb {
-            // With `v`, the flags `+` and `#` do not mean what they mean with `d`.
+            // The flags `+` and `#` have another meaning for `v` than for `d`, so do not pass them on.
             'v' => Self { is_sharp: false, has_plus: false, ..self }.integer('d', number),
             'd' | 'b' | 'o' | 'O' | 'x' | 'X' => self.integer(verb, number),
             'c' => self.padded(character(number).to_string()),
@@ -247,7 +247,7 @@ impl FormatSpec {
         }
     }
 
-    /// Formats a character in single quotes. With `+`, it is escaped to ASCII.
+    /// Formats a character in single quotes. With the flag `+`, every non-ASCII character is escaped.
     fn quoted(self, c: char) -> String {
         let mut out = String::from('\'');
         match u32::from(c) {

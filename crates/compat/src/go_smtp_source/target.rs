@@ -1,44 +1,44 @@
-//! The server's address: `host:port`, split and looked up as Go's net package does.
+//! The server's address, `host:port`. It is split and looked up as Go's net package does.
 use crate::go::reason;
 use crate::host_port::{PublicTargets, port_in};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::{fs, io};
 use tokio::sync::oneshot;
 
-/// Ports of services that the host's list of services may lack.
+/// Ports of services that may be missing in the host's list of services.
 const KNOWN_PORTS: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DialTarget {
     pub(super) host: String,
     pub(super) port: String,
-    /// Address of the host, if it was looked up before the first connection.
+    /// Address of the host, if `-resolve-once` has looked it up before the first connection.
     address: Option<IpAddr>,
     allowed: PublicTargets,
 }
 
 impl DialTarget {
-    /// Splits an address into host and port. Errors have Go's words.
+    /// Splits an address into host and port. The error texts are Go's.
     pub(super) fn parse(typed: &str, allowed: PublicTargets) -> Result<Self, String> {
         let (host, port) = split(typed).map_err(|what| format!("address {typed}: {what}"))?;
         Ok(Self { host: host.to_owned(), port: port.to_owned(), address: None, allowed })
     }
 
-    /// Implements `-resolve-once`: looks the host up, and uses its first address for all
-    /// connections. Errors have Go's words.
+    /// Implements `-resolve-once`: looks up the host, and uses its first address for all connections. The error texts
+    /// are Go's.
     pub(super) fn resolve(self) -> Result<Self, String> {
         let first = if self.host.is_empty() { None } else { look_up(&self.host)?.first().copied() };
         let address = Some(first.ok_or_else(|| format!("lookup {}: no such host", self.host))?);
         Ok(Self { address, ..self })
     }
 
-    /// Returns the addresses to connect to, in the order of attempts. A name is looked up again for
-    /// each connection.
+    /// Returns the addresses to connect to, in the order of the attempts. Without `-resolve-once`, the name is looked
+    /// up again for each connection.
     ///
     /// # Errors
     ///
-    /// If the lookup fails, in Go's words, or if an address is public and public addresses are
-    /// refused.
+    /// Returns an error if the lookup fails, with Go's error text, or if an address is public and public addresses are
+    /// not allowed.
     pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         let port = port_of(&self.port)?;
         let addresses = match (self.address, self.host.parse()) {
@@ -52,14 +52,13 @@ impl DialTarget {
         Ok(addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
-    /// Returns the server's name for errors: the address, or `:PORT` if no host was given.
+    /// Returns the address for error texts, or only `:PORT` if the user gave no host.
     pub(super) fn display_name(&self, address: SocketAddr) -> String {
         if self.host.is_empty() { format!(":{}", address.port()) } else { address.to_string() }
     }
 }
 
-/// Splits an address into host and port. The port is required, and a host with colons must be in
-/// brackets.
+/// Splits an address into host and port. The port is required. A host that contains colons must be in brackets.
 fn split(typed: &str) -> Result<(&str, &str), &'static str> {
     let Some((before, port)) = typed.rsplit_once(':') else { return Err("missing port in address") };
     let host = match typed.strip_prefix('[') {
@@ -83,7 +82,7 @@ fn split(typed: &str) -> Result<(&str, &str), &'static str> {
     Ok((host, port))
 }
 
-/// Returns the port for a number or the name of a service. As in Go, an empty text means port 0.
+/// Returns the port for a number or for the name of a service. As in Go, an empty text means port 0.
 fn port_of(port: &str) -> Result<u16, String> {
     let digits = port.strip_prefix(['+', '-']).unwrap_or(port);
     if port.is_empty() {
@@ -110,7 +109,7 @@ fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-/// Translates an error of getaddrinfo(3) into Go's words.
+/// Translates an error of getaddrinfo(3) into the words that Go uses.
 fn lookup_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
@@ -120,11 +119,11 @@ fn lookup_error_text(error: &io::Error) -> String {
     }
 }
 
-/// Looks a name up on a separate thread, so that a slow name server does not delay other sessions.
+/// Looks up a name on a separate thread. A slow name server would otherwise block the thread on which all sessions run.
 async fn look_up_on_thread(host: String) -> Result<Vec<IpAddr>, String> {
     let (result, answer) = oneshot::channel();
     let started = std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
-        // Ignore the error, because the session that asked may have ended.
+        // Ignore the error, which means that the session that asked has ended.
         let _ = result.send(look_up(&host));
     });
     started.map_err(|error| format!("lookup: {}", reason(&error)))?;

@@ -1,30 +1,33 @@
-//! Finds the end of a message, `<CRLF>.<CRLF>` and nothing else, across blocks of input.
+//! Finds the end of a message in blocks of input. Only `<CRLF>.<CRLF>` ends a message, and it may be split between
+//! blocks.
 use memchr::memmem::Finder;
 use std::sync::LazyLock;
 
 const END: &[u8; 5] = b"\r\n.\r\n";
 
-/// Shared, because building the finder selects vector code for the processor's features.
+/// Shared by all sessions, because building the finder takes time: it selects code for the processor's vector
+/// instructions.
 static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
 
-/// Searches for the end of data. `matched` is the number of its bytes found so far.
+/// Search for the end of data. `matched` is the number of its bytes that have been found so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndOfData {
     matched: usize,
 }
 
 impl EndOfData {
-    /// Starts at the beginning of a message, which counts as the start of a line.
+    /// Creates a search for a new message. The start of a message counts as the start of a line, as if CRLF preceded
+    /// it.
     pub(super) fn new() -> Self {
         Self { matched: 2 }
     }
 
-    /// Returns the length of the message's last piece, including the end of data, if `block`
-    /// contains it.
+    /// Searches `block` for the end of data. If found, returns the length of the message's last piece, including the
+    /// end of data.
     pub(super) fn find(&mut self, block: &[u8]) -> Option<usize> {
         let mut at = 0;
-        // The last block may have ended within a possible match. Compare byte by byte until that
-        // match is decided.
+        // The last block may have ended inside a possible match, so compare byte by byte until that match is decided.
+        // The finder below sees only one block.
         while self.matched > 0 {
             if self.passes(*block.get(at)?) {
                 return Some(at + 1);
@@ -42,8 +45,8 @@ impl EndOfData {
         None
     }
 
-    /// Takes one byte. Returns true at the end of data. A byte that breaks a match can begin a new
-    /// one only if it is CR.
+    /// Compares one byte, and returns true at the end of data. After a byte that breaks a match, a new match can begin
+    /// only with CR.
     fn passes(&mut self, octet: u8) -> bool {
         self.matched = if octet == END[self.matched] { self.matched + 1 } else { usize::from(octet == b'\r') };
         self.matched == END.len()

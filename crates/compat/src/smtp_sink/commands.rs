@@ -1,5 +1,4 @@
-//! Commands of smtp-sink, and the faults that options order for each command: hang up, reject,
-//! delay, log.
+//! The commands of smtp-sink, and the faults that a user can request for each: disconnect, reject, delay or log.
 use std::ops::{Index, IndexMut};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +21,11 @@ pub(super) enum Command {
 }
 
 const COMMAND_COUNT: usize = 15;
-/// Length of the longest command name.
+/// Length of the longest name of a command. A longer word cannot be a command.
 const MAX_NAME_BYTES: usize = 8;
 
 impl Command {
-    /// Returns the command with this name. Case does not matter.
+    /// Returns the command with this name in upper or lower case.
     pub(super) fn named(word: &[u8]) -> Option<Self> {
         let mut name = [0; MAX_NAME_BYTES];
         let name = name.get_mut(..word.len())?;
@@ -62,8 +61,8 @@ pub(super) enum Reject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReplyDelay {
     pub(super) seconds: u32,
-    /// A percentage. The delay starts at zero and grows by `seconds` for as long as a random number
-    /// is below this percentage. With 0, the delay is always `seconds`.
+    /// Probability in per cent with which the delay is extended. The delay starts at zero and grows by `seconds` as
+    /// long as a random number is below this value. With 0, the delay is always `seconds`.
     pub(super) odds: u32,
 }
 
@@ -83,8 +82,8 @@ impl CommandRule {
         !(self.is_logged || self.hangs_up || self.sends_421 || self.rejects().is_some() || self.delay.is_some())
     }
 
-    /// Returns the reply that rejects the command, if any. A hard error takes precedence over a
-    /// soft error.
+    /// Returns the kind of error with which the command is rejected, or `None` if it is not rejected. A hard error
+    /// takes precedence over a soft one.
     pub(super) fn rejects(&self) -> Option<Reject> {
         let hard = self.rejects_hard.then_some(Reject::Hard);
         hard.or(self.rejects_soft.then_some(Reject::Soft))
@@ -95,8 +94,8 @@ impl CommandRule {
 pub(super) struct CommandRules([CommandRule; COMMAND_COUNT]);
 
 impl Default for CommandRules {
-    /// Enables all commands except the greetings, which depend on the protocol, and CONNECT, which
-    /// no client can send.
+    /// Enables all commands except HELO, EHLO, LHLO and CONNECT. Which of the greetings are enabled depends on the
+    /// protocol. CONNECT is not a command that clients can send.
     fn default() -> Self {
         let mut rules = Self([CommandRule { is_enabled: true, ..CommandRule::default() }; COMMAND_COUNT]);
         for command in [Command::Connect, Command::Helo, Command::Ehlo, Command::Lhlo] {

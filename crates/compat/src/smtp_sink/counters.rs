@@ -1,4 +1,4 @@
-//! Counts ended sessions, QUITs and messages, and prints the running counter of `-c`.
+//! Counts sessions that have ended, QUITs and messages, and prints the running counter of `-c`.
 use super::options::Settings;
 use crate::timing::{latency, rate};
 use mailrun_measurement::Latencies;
@@ -14,7 +14,7 @@ pub(super) struct SmtpSinkCounters {
     quit_limit: Option<u64>,
     message_limit: Option<u64>,
     is_shown: bool,
-    /// For `--report`: when the first client connected, and when the last message was complete.
+    /// For `--report`: times at which the first client connected and at which the last message was complete.
     times: Option<[Option<Duration>; 2]>,
     text: Vec<u8>,
 }
@@ -61,8 +61,8 @@ impl SmtpSinkCounters {
         self.message_limit.is_some_and(|wanted| self.messages >= wanted)
     }
 
-    /// Returns the text of `--report`: the rate of messages, and the latency of the messages whose
-    /// creation time is known.
+    /// Returns the line of `--report`: the rate of messages, and the latency of those messages whose creation time is
+    /// known.
     pub(super) fn report(&self, times: Option<&Latencies>) -> String {
         let Self { sessions, quits, messages, .. } = self;
         let [first, last] = self.times.unwrap_or_default();
@@ -85,7 +85,7 @@ impl SmtpSinkCounters {
     }
 
     fn print_to(&mut self, out: &mut impl Write) {
-        // Ignore the error, because mail is accepted even if standard output is closed.
+        // Ignore the error, because mail must be accepted even if standard output is closed.
         let _ = out.write_all(&self.text).and_then(|()| out.flush());
         self.text.clear();
     }

@@ -1,5 +1,5 @@
-//! The dialogue of smtp-sink, without a socket or a clock: bytes come in, replies and observations
-//! go out.
+//! The SMTP dialogue of smtp-sink, as a state machine without a socket or a clock. Bytes come in, and replies and
+//! events go out.
 //!
 //! ```text
 //!  greet ──▶ Command ── DATA: 354 ──▶ Body ── CRLF.CRLF ──▶ Command, at "."
@@ -9,64 +9,63 @@
 //!             ▼    └──────┐             │
 //!           Step::Pause ──┴─ resume ────┘
 //! ```
-//! The end of a message counts as a command `.`, so that faults and delays apply to it as to any
-//! other command. A client may also send `.` at any other time.
+//! The end of a message is treated as a command named `.`, so that faults and delays can be requested for it as for any
+//! other command. A client may also send `.` as a command at any other time.
 use super::body::EndOfData;
 use super::commands::{Command, CommandRule, Reject, ReplyDelay};
 use super::options::Settings;
 use super::replies;
 use std::rc::Rc;
 
-/// Longest command, including its CRLF.
+/// Maximum length of a command, including its CRLF.
 const MAX_LINE_BYTES: usize = 2048;
-/// Maximum number of replies to one `.` that are written at once. LMTP requires a reply for each
-/// recipient, and there may be millions of recipients.
+/// Maximum number of replies to one `.` that are written at once. The limit bounds memory, because LMTP requires a
+/// reply for each recipient and there may be millions of them.
 const REPLY_BATCH_LIMIT: i32 = 4096;
 
-/// Observer of a session. Implementors count, print or store the events.
+/// Observer of a session, which is told about its events. Implementors count, print or store them.
 pub(super) trait DialogueObserver {
-    /// A command line has arrived. `line` ends at its first NUL.
+    /// Called for each command line. `line` ends before its first NUL.
     fn line_received(&mut self, line: &[u8]);
     fn log_command(&mut self, word: &[u8], rest: &[u8]);
-    /// HELO, EHLO or LHLO was accepted and ended the transaction.
+    /// Called when HELO, EHLO or LHLO was accepted, which ends any transaction.
     fn greeted(&mut self, command: Command, rest: &[u8]);
-    /// MAIL began a transaction.
+    /// Called when MAIL has begun a transaction.
     fn mail_accepted(&mut self, rest: &[u8]);
     fn rcpt_accepted(&mut self, rest: &[u8]);
     fn data_accepted(&mut self);
-    /// Bytes of the message arrived, including the end of data.
+    /// Called for each piece of a message. The last piece contains the end of data.
     fn content(&mut self, octets: &[u8]);
     fn message_complete(&mut self);
-    /// `.` was accepted. If there is a complete message, the sink is now responsible for it.
+    /// Called when `.` was accepted. If a complete message preceded it, the sink is now responsible for that message.
     fn message_accepted(&mut self);
-    /// RSET ended the transaction, if there was one.
+    /// Called when RSET was accepted. It ends the transaction if there is one.
     fn transaction_reset(&mut self);
     fn quit_accepted(&mut self);
-    /// A line was longer than any command.
+    /// Called when a line was longer than any command may be.
     fn line_too_long(&mut self);
-    /// True if the sink should accept no more messages.
+    /// Returns true if the sink should not accept any more messages.
     fn reached_message_limit(&self) -> bool;
-    /// Returns how long a reply is delayed, in seconds.
+    /// Returns the delay of a reply in seconds. It may be random.
     fn delay_seconds(&mut self, delay: ReplyDelay) -> u32;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SmtpSinkStep {
     Read,
-    /// Call [`SmtpSinkDialogue::receive`] again with the rest of the input.
+    /// Call [`SmtpSinkDialogue::receive`] again with the rest of the input, without reading more.
     Continue,
-    /// Read nothing for this many seconds, then call [`SmtpSinkDialogue::resume`].
+    /// Read nothing for this number of seconds, and then call [`SmtpSinkDialogue::resume`].
     Pause(u32),
     Close,
 }
 
-/// Decides how the next bytes are read.
+/// Determines how the next bytes of the client are interpreted.
 #[derive(Debug)]
 enum SmtpSinkState {
     Command,
     Body(EndOfData),
-    /// As the client's response to a challenge. `more` is the number of challenges that still
-    /// follow.
+    /// The next line is the client's response to a challenge of AUTH. `more` is the number of challenges that follow.
     Response {
         more: u8,
     },
@@ -84,10 +83,10 @@ pub(super) struct SmtpSinkDialogue {
     settings: Rc<Settings>,
     state: SmtpSinkState,
     in_transaction: bool,
-    /// Number of accepted recipients. The original counts down from it for LMTP's replies and ends
-    /// below zero. MAIL resets it.
+    /// Number of accepted recipients since MAIL. For LMTP, Postfix's smtp-sink counts it down with each reply to a
+    /// message and goes below zero, so the number is signed.
     recipients: i32,
-    /// Number of replies to `.` that still have to be written, and the error that they report.
+    /// Number of replies to `.` that must still be written, and the error that they report, if any.
     owed_replies: (i32, Option<Reject>),
     partial_line: Vec<u8>,
     deferred: Option<DeferredAction>,
@@ -110,7 +109,8 @@ impl SmtpSinkDialogue {
         self.apply_rule(Command::Connect, b"connect", b"", out, observer)
     }
 
-    /// Takes bytes from the front of `input`. It takes all of them unless the step says otherwise.
+    /// Takes bytes from the front of `input`, and handles them. Unless the returned step is `Read`, some of them may be
+    /// left.
     pub(super) fn receive(
         &mut self,
         input: &mut &[u8],
@@ -155,7 +155,7 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// True if a client still waits for the reply to its message.
+    /// Returns true if a client still waits for the reply to its message, because that reply is delayed.
     pub(super) fn owes_message_reply(&self) -> bool {
         matches!(self.deferred, Some(DeferredAction::Answer(Command::Dot, _)))
     }
@@ -168,7 +168,7 @@ impl SmtpSinkDialogue {
         self.handle_command(b".", out, observer)
     }
 
-    /// Takes one line. CRLF ends a line, a bare LF does not.
+    /// Handles one line, if a whole one has arrived. Only CRLF ends a line, not a bare LF.
     fn take_line(
         &mut self,
         input: &mut &[u8],
@@ -222,7 +222,7 @@ impl SmtpSinkDialogue {
         self.apply_rule(command, word, rest, out, observer)
     }
 
-    /// Applies the options for this command in this order: log, hang up, send 421, reject, delay.
+    /// Applies the faults requested for this command, in this order: log, disconnect, send 421, reject, delay.
     fn apply_rule(
         &mut self,
         command: Command,
@@ -375,7 +375,7 @@ impl SmtpSinkDialogue {
         }
     }
 
-    /// AUTH PLAIN and AUTH LOGIN (RFC 4954 §4) for any user. The original answers 250 to the first
+    /// Accepts AUTH PLAIN and AUTH LOGIN (RFC 4954 §4) for any user. Postfix's smtp-sink replies with 250 to the first
     /// line, but no client accepts that as a login.
     fn authenticate(&mut self, rest: &[u8], out: &mut Vec<u8>) {
         let (mechanism, initial) = split(rest).unwrap_or_default();
@@ -414,7 +414,7 @@ fn line_end(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find(|&at| at > 0 && bytes[at - 1] == b'\r').map(|at| at + 1)
 }
 
-/// Cuts a line at its first NUL, where a C string ends.
+/// Cuts a line at its first NUL, because Postfix's smtp-sink treats the line as a C string.
 fn until_nul(line: &[u8]) -> &[u8] {
     memchr::memchr(0, line).map_or(line, |end| &line[..end])
 }

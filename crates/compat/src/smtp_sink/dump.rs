@@ -1,4 +1,4 @@
-//! `-d`, `-D` and `-S`: stores messages in files, in smtp-sink's format.
+//! Stores messages in files (`-d`, `-D` and `-S`), in the format of Postfix's smtp-sink.
 //!
 //! ```text
 //! MAIL ──▶ file opened, client, envelope ── DATA ──▶ Received: ── message without CR ── CRLF.CRLF ──▶ closed
@@ -21,12 +21,13 @@ use std::rc::Rc;
 
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
-/// Number of file names to try before giving up.
+/// Number of random file names that are tried before giving up.
 const MAX_NAME_ATTEMPTS: u32 = 100;
-/// Bytes of a `-D` message that are kept in memory. A longer message is moved to an unnamed file.
+/// Number of bytes of a `-D` message that are kept in memory. A longer message is moved to an unnamed file until it is
+/// complete.
 const MEMORY_LIMIT: usize = 64 * 1024;
 
-/// A file operation failed. The program then ends, because its manual names no reply for this case.
+/// A file operation failed. The program then ends, because the manual of smtp-sink names no reply for this case.
 #[derive(Debug, thiserror::Error)]
 #[error("{act} {path}: {}", reason(.source))]
 pub(super) struct DiskError {
@@ -69,11 +70,11 @@ struct OpenDump {
     text: LocalText,
 }
 
-/// Where the message is stored until it is complete.
+/// Place at which a message is stored until it is complete.
 #[derive(Debug)]
 enum DumpStorage {
     OwnFile(BufWriter<File>),
-    /// The message will be appended to the file that all messages share.
+    /// For `-D`: the complete message is appended to a file that all messages share.
     SharedFile {
         memory: Vec<u8>,
         overflow: Option<File>,
@@ -157,7 +158,7 @@ impl SessionDump {
 
 impl Drop for SessionDump {
     fn drop(&mut self) {
-        // Ignore the error, because the program is ending, so there is nobody to report it to.
+        // Ignore the error, because the program is ending and nobody can handle it.
         let _ = self.abandon();
     }
 }
@@ -187,7 +188,7 @@ impl OpenDump {
 
     fn delete(self) -> Result<(), DiskError> {
         let DumpStorage::OwnFile(file) = self.storage else { return Ok(()) };
-        // Discard the buffer, because the file is about to be deleted.
+        // Discard the buffered bytes, because the file is about to be deleted.
         let (file, _) = file.into_parts();
         drop(file);
         match fs::remove_file(&self.path) {
@@ -224,7 +225,8 @@ fn random_id() -> u32 {
     getrandom::u32().expect("Linux has random numbers once it runs programs")
 }
 
-/// Creates a file whose name is `start` followed by a number, and the directories above it.
+/// Creates a file whose name is `start` followed by a random number. Missing directories are created as well. Returns
+/// the file, its path and the number.
 fn create(start: &str) -> Result<(File, String, u32), DiskError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(FILE_MODE);
@@ -247,7 +249,7 @@ fn unnamed_file(beside: &str) -> Result<File, DiskError> {
     Ok(file)
 }
 
-/// Appends a message to the file that all messages share.
+/// Appends a complete message to the file that all messages share.
 fn append(path: &str, memory: &[u8], overflow: Option<File>) -> Result<(), DiskError> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(FILE_MODE);
@@ -262,7 +264,7 @@ fn append(path: &str, memory: &[u8], overflow: Option<File>) -> Result<(), DiskE
     if let Some(mut begun) = overflow {
         begun.rewind().and_then(|()| io::copy(&mut begun, &mut file)).map_err(disk_error("append file", path))?;
     }
-    // Use a single write, so that short messages of sinks that share a file are not mixed.
+    // Use a single write, so that short messages do not get mixed up if several sinks append to the same file.
     file.write_all(memory).map_err(disk_error("append file", path))
 }
 
@@ -280,7 +282,7 @@ fn address_of(client: Option<SocketAddr>) -> String {
     }
 }
 
-/// Returns the text after the first colon, without leading blanks.
+/// Returns the text after the first colon, without leading colons and blanks. For MAIL and RCPT it is the address.
 fn argument(rest: &[u8]) -> String {
     let text = printable(rest);
     let after = text.find(':').map_or("", |at| &text[at..]);

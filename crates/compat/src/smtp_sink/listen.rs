@@ -1,4 +1,4 @@
-//! Opens the listening socket, with the original's socket options.
+//! Opens the listening socket, with the same socket options as Postfix's smtp-sink.
 use super::options::Settings;
 use crate::host_port::{EndpointAddress, OptionalPart};
 use crate::stderr::StderrWriter;
@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 
 const SOCKET_MODE: u32 = 0o666;
 
-/// Opens the listener. The error is the text to print.
+/// Opens the listening socket. The error is the text to print.
 pub(super) fn open(settings: &Settings, stderr: &StderrWriter) -> Result<OwnedFd, String> {
     match EndpointAddress::parse(&settings.address, OptionalPart::Host, settings.family)? {
         EndpointAddress::Unix(path) => open_unix(&path, settings.backlog),
@@ -39,9 +39,9 @@ fn prepare(socket: &OwnedFd, address: SocketAddr, window_bytes: Option<i32>) -> 
         sockopt::set_ipv6_v6only(socket, true)?;
     }
     sockopt::set_socket_reuseaddr(socket, true)?;
-    // Several sinks may share a port. The kernel distributes the connections among them.
+    // Allow several sinks on one port. The kernel distributes the connections among them.
     sockopt::set_socket_reuseport(socket, true)?;
-    // Accepted sockets inherit this option and the buffer sizes.
+    // Set this option and the buffer sizes here, because accepted sockets inherit them.
     sockopt::set_tcp_nodelay(socket, true)?;
     if let Some(bytes) = window_bytes {
         sockopt::set_socket_send_buffer_size(socket, bytes as usize)?;

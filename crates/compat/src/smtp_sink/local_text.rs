@@ -1,5 +1,5 @@
-//! Converts a message for a local file: removes each CR, and the first dot of a line that follows
-//! CRLF.
+//! Converts a message from the wire to a local file. It removes each CR, and the first dot of a line, which SMTP adds
+//! (dot stuffing).
 
 #[derive(Debug, Default)]
 pub(super) struct LocalText {
@@ -15,7 +15,7 @@ enum After {
 }
 
 impl LocalText {
-    /// Passes the next bytes to `keep` in pieces, without the bytes that are removed.
+    /// Passes the next bytes of the message to `keep` in pieces, without the bytes that must be removed.
     pub(super) fn pass<E>(&mut self, octets: &[u8], mut keep: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut rest = octets;
         while let Some(first) = rest.first() {

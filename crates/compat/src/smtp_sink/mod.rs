@@ -1,11 +1,11 @@
-//! smtp-sink as in Postfix: receives SMTP or LMTP on one socket, and discards the messages, stores
-//! them, or applies the faults that options order.
+//! Imitates Postfix's smtp-sink. It receives SMTP or LMTP on one socket, discards or stores the messages, and simulates
+//! the faults that its options request.
 //!
 //! ```text
 //! options ─▶ listen ─▶ privileges ─▶ accept ─▶ session ─ bytes ─▶ dialogue ─ events ─▶ counters, dump, syslog
 //! ```
-//! Like the original, the program has one thread and one event loop. `docs/drop-in.md` lists the
-//! differences and their reasons.
+//! Like Postfix's smtp-sink, the program has one thread and one event loop. `docs/drop-in.md` lists the differences and
+//! their reasons.
 mod body;
 mod commands;
 mod counters;
@@ -41,17 +41,17 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// File descriptors for everything except sessions.
+/// Number of file descriptors that are needed besides those of the sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;
-/// Pause before accepting again after the descriptors ran out.
+/// Pause before the next attempt to accept, after file descriptors have run out.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
-/// Interval of looking for signals.
+/// Interval at which signals are looked for.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Time that clients have to send QUIT after `-M` is reached.
+/// Time that clients have to send QUIT once the limit of `-M` is reached.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs the program. Messages go to standard error, and the counter of `-c` to standard output. The
-/// exit status is 0 if the limit of `-n` or `-M` ended the run, otherwise 1.
+/// Runs the program. It prints messages on standard error, and the counter of `-c` on standard output. The exit status
+/// is 0 if the limit of `-n` or `-M` ended the run, and 1 otherwise.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let stderr = StderrWriter::new(&call.program);
     let refused = |StartupError(lines): StartupError| {
@@ -62,8 +62,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
-    // Drop privileges before this call, because it starts a thread, and each thread has its own
-    // privileges.
+    // Privileges must be dropped before this call. The call starts a thread, and each thread has privileges of its own.
     let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
         Ok(interrupt) => interrupt,
         Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),
@@ -75,7 +74,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
     }
 }
 
-/// Does everything that needs the privileges with which the program was started, then drops them.
+/// Does everything that needs the privileges with which the program was started, and then drops them.
 fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedFd), StartupError> {
     let settings = Settings::read(call)?;
     if settings.user.is_none() && rustix::process::geteuid().is_root() {
@@ -88,8 +87,8 @@ fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedF
 }
 
 async fn run_sink(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> SinkExit {
-    // Only dumps and the log need local time, and finding the time zone takes dozens of system
-    // calls.
+    // Look up the time zone only for dumps and the log, which need local time, because the lookup takes dozens of
+    // system calls.
     let is_dated = settings.dump_template.is_some() || settings.rules.logs_any();
     let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
     let sink = Rc::new(SmtpSink::new(settings, zone));
@@ -121,7 +120,8 @@ async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
                 sink.counters.borrow_mut().record_client();
                 worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
-            // Either the client has already disconnected, or file descriptors have run out.
+            // The client has already disconnected, or file descriptors have run out. In the second case, accepting
+            // again at once would fail again.
             Some(Err(_)) => mailrun_net::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }
@@ -143,9 +143,8 @@ async fn next(sink: &SmtpSink, acceptor: &Acceptor) -> Option<io::Result<(OwnedF
     .await
 }
 
-/// Ends the run after `-M` is reached. The original exits at once, so its last client never
-/// receives the reply to its message. Here all clients receive their replies and have time to send
-/// QUIT.
+/// Ends the run after the limit of `-M` is reached. Postfix's smtp-sink exits immediately, so its last client never
+/// receives the reply to its message. Here all clients receive their replies, and have time to send QUIT.
 async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
     let is_over = || sink.is_empty() || sink.has_ended();
     loop {
@@ -157,9 +156,8 @@ async fn drain_clients(sink: &Rc<SmtpSink>) -> SinkExit {
     }
 }
 
-/// Drops the privileges that opening the socket may have needed (`-u` and `-R`): switches to the
-/// user, and to the root directory if one is given. Without a user, the root directory is ignored,
-/// as in the original. The error is the text to print.
+/// Drops the privileges that opening the socket may have needed: switches to the user of `-u` and to the root directory
+/// of `-R`. Without a user, the root directory is ignored, as in Postfix's smtp-sink. The error is the text to print.
 fn drop_privileges(settings: &Settings, stderr: &StderrWriter) -> Result<(), String> {
     let Some(name) = &settings.user else { return Ok(()) };
     let unknown = || format!("unknown user: {name}");

@@ -1,4 +1,4 @@
-//! smtp-sink's command line: its option letters, their defaults and its error texts.
+//! Parses smtp-sink's command line: its letters, their defaults and its error texts.
 use super::commands::{Command, CommandRules, ReplyDelay};
 use super::replies::{AnnouncedExtensions, ConfiguredReplies};
 use crate::getopt;
@@ -23,13 +23,13 @@ pub(super) enum DumpTemplate {
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// The word that the program was called by. All messages begin with it.
+    /// The word by which the program was called. All its messages begin with this word.
     pub(super) program: String,
     pub(super) own_options: OwnOptions,
     pub(super) address: String,
     pub(super) backlog: i32,
     pub(super) family: Family,
-    /// SO_SNDBUF and SO_RCVBUF.
+    /// Size of the socket's buffers (SO_SNDBUF and SO_RCVBUF), or `None` for the kernel's default.
     pub(super) window_bytes: Option<i32>,
     pub(super) user: Option<String>,
     pub(super) root: Option<String>,
@@ -38,9 +38,9 @@ pub(super) struct Settings {
     pub(super) replies: ConfiguredReplies,
     pub(super) hostname: String,
     pub(super) is_lmtp: bool,
-    /// `-A`: seconds from DATA until the sink sends a premature 550.
+    /// `-A`: seconds from DATA until the sink sends 550, although the message has not ended.
     pub(super) abort_after: Option<u32>,
-    /// `-H`: seconds from DATA until the first read.
+    /// `-H`: seconds from DATA until the sink begins to read the message.
     pub(super) body_delay: u32,
     pub(super) timeout_s: u32,
     pub(super) max_sessions: usize,
@@ -51,7 +51,7 @@ pub(super) struct Settings {
     pub(super) dump_prefix: Vec<u8>,
 }
 
-/// The lines of an error that prevents the start, each without the program's name.
+/// The lines of an error that prevents the start. The program's name is added when they are printed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StartupError(pub(super) Vec<String>);
 
@@ -99,8 +99,8 @@ impl Settings {
         }
     }
 
-    /// Parses the command line. Letters are processed one by one, so that the first wrong one is
-    /// reported.
+    /// Parses the command line. Letters are processed one by one, so that the first mistake is reported, as in
+    /// Postfix's smtp-sink.
     pub(super) fn read(call: &Invocation) -> Result<Self, StartupError> {
         let mut settings = Self::new(&call.program);
         let words = settings.own_options.parse_front(&call.arguments).map_err(StartupError::fatal)?;
@@ -177,7 +177,7 @@ impl SettingsBuilder {
                 extensions.pix = true;
                 extensions.esmtp = false;
             }
-            // The letter is `p`, because all others have been handled.
+            // This is the letter `p`, because all other letters have been handled above.
             _ => extensions.pipelining = false,
         }
     }
@@ -234,7 +234,7 @@ impl SettingsBuilder {
         Ok(())
     }
 
-    /// Parses `-W command:delay[:odds]`. Colons before a word are skipped.
+    /// Parses the argument of `-W`, `command:delay[:odds]`. Several colons in a row count as one.
     fn set_delay(&mut self, argument: &str) -> Result<(), StartupError> {
         let mut rest = argument;
         let (Some(name), Some(seconds)) = (word(&mut rest), word(&mut rest)) else {
@@ -277,7 +277,7 @@ fn command_named(name: &str) -> Result<Command, StartupError> {
     Command::named(name.as_bytes()).ok_or_else(|| StartupError::fatal(format!("unknown command: {name}")))
 }
 
-/// Takes the next word between colons, and the colon after it.
+/// Takes the next word that ends at a colon or at the end, and removes the colon. Leading colons are skipped.
 fn word<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let text = rest.trim_start_matches(':');
     let (word, after) = text.split_once(':').unwrap_or((text, ""));
@@ -285,7 +285,7 @@ fn word<'a>(rest: &mut &'a str) -> Option<&'a str> {
     (!word.is_empty()).then_some(word)
 }
 
-/// Replaces C's escape sequences. The result ends at the first NUL, where a C string ends.
+/// Replaces the escape sequences of C. The result ends before the first NUL, which would end a C string.
 fn unescape(text: &str) -> Vec<u8> {
     let mut octets = text.bytes().peekable();
     let mut result = Vec::with_capacity(text.len());
@@ -319,8 +319,8 @@ fn escaped(letter: u8) -> u8 {
     }
 }
 
-/// Reads up to three octal digits, of which `first` has already been read. A number above 255 wraps
-/// around, as in the original.
+/// Reads an octal number of up to three digits. The caller has already read the first one. A number above 255 wraps
+/// around, as in Postfix's smtp-sink.
 fn octal(first: u8, rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>) -> u8 {
     let mut value = first - b'0';
     for _ in 0..2 {

@@ -1,7 +1,7 @@
-//! Replies of smtp-sink, byte for byte, rendered once.
+//! The replies of smtp-sink, byte for byte. Those that depend on options are rendered once, at the start.
 use super::commands::Reject;
 
-/// Replies that do not depend on the command line.
+/// Replies that are always the same. No option can change them.
 pub(super) const OK: &[u8] = b"250 2.0.0 Ok\r\n";
 pub(super) const MAIL_OK: &[u8] = b"250 2.1.0 Ok\r\n";
 pub(super) const RCPT_OK: &[u8] = b"250 2.1.5 Ok\r\n";
@@ -16,7 +16,7 @@ pub(super) const EMPTY_COMMAND: &[u8] = b"500 5.5.2 Error: unknown command\r\n";
 pub(super) const SERVICE_CLOSING: &[u8] = b"421 4.0.0 Server closing connection\r\n";
 pub(super) const VIOLATION: &[u8] = b"550 This violates SMTP\r\n";
 pub(super) const BYE: &[u8] = b"221 Bye\r\n";
-/// RFC 4954 §4 and §6. The challenges of LOGIN are `Username:` and `Password:` in Base64.
+/// Replies to AUTH (RFC 4954 §4 and §6). The challenges of LOGIN are `Username:` and `Password:` in Base64.
 pub(super) const LOGGED_IN: &[u8] = b"235 2.7.0 Authentication successful\r\n";
 pub(super) const CHALLENGE: &[u8] = b"334 \r\n";
 pub(super) const USERNAME: &[u8] = b"334 VXNlcm5hbWU6\r\n";
@@ -90,8 +90,7 @@ fn line(text: &str) -> Vec<u8> {
     [text, "\r\n"].concat().into_bytes()
 }
 
-/// Renders the reply to EHLO. Its last line is `250 ` without a text (RFC 5321 §4.2 requires the
-/// space).
+/// Renders the reply to EHLO. Its last line is `250 ` without a text. RFC 5321 §4.2 requires the space even then.
 fn ehlo(hostname: &str, extensions: &AnnouncedExtensions) -> Vec<u8> {
     let keywords = [
         (true, hostname),

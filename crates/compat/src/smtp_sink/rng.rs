@@ -1,32 +1,31 @@
-//! Random numbers of `-W command:delay:odds`: rand(3) of the C library, as glibc documents it. The
-//! same command line therefore waits for the same times as the original in every run.
+//! Random numbers for `-W command:delay:odds`. They are those of rand(3) in glibc, so that the same command line leads
+//! to the same delays as with Postfix's smtp-sink.
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
 /// Each number depends on the number this many places before it and, below, on a nearer one.
 const DEGREE: usize = 31;
 const SEPARATION: usize = 3;
-/// Number of values that are discarded after seeding.
+/// Number of values that glibc discards after seeding.
 const DISCARDED_NUMBERS: usize = 310;
 
-/// Additive feedback generator. Each number is the sum of the numbers 3 and 31 places before it,
-/// without the lowest bit.
+/// Additive feedback generator. Each number is the sum of the numbers 3 and 31 places before it. The lowest bit of the
+/// sum is not returned.
 #[derive(Debug)]
 pub(super) struct GlibcRng(RefCell<VecDeque<u32>>);
 
 impl GlibcRng {
-    /// Creates a generator with this seed. A C program that does not set a seed has seed 1.
+    /// Creates a generator. Seed 1 gives the numbers that a C program gets if it does not set a seed.
     pub(super) fn new(seed: u32) -> Self {
         let mut word = i64::from(seed.max(1) as i32);
         let mut words = VecDeque::from([word as u32]);
         for _ in 1..DEGREE {
-            // This is Park and Miller's generator. The result is kept positive, as in the original.
+            // Fill the table with Park and Miller's generator. As in glibc, a negative result is made positive.
             word = word * 16807 % 2_147_483_647;
             word += if word < 0 { 2_147_483_647 } else { 0 };
             words.push_back(word as u32);
         }
-        // The feedback starts 3 places further on, because its first three numbers repeat the first
-        // three seeds.
+        // Start the feedback 3 places further on, because its first three numbers would repeat the first three seeds.
         words.rotate_left(SEPARATION);
         let rng = Self(RefCell::new(words));
         for _ in 0..DISCARDED_NUMBERS {
@@ -35,7 +34,7 @@ impl GlibcRng {
         rng
     }
 
-    /// Returns the next number of rand(3), which has 31 bits.
+    /// Returns the next number of rand(3), from 0 to 2³¹ − 1.
     fn next(&self) -> u32 {
         let mut words = self.0.borrow_mut();
         let far = words.pop_front().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A session: drives the dialogue over its socket and records the dialogue's observations. The
-//! session decides nothing itself.
+//! Runs a session: moves bytes between its socket and the dialogue, and records the dialogue's events. All decisions
+//! are made in the dialogue.
 use super::commands::{Command, ReplyDelay};
 use super::dialogue::{DialogueObserver, SmtpSinkDialogue, SmtpSinkStep};
 use super::dump::{DiskError, SessionDump};
@@ -19,7 +19,7 @@ pub(super) async fn serve(sink: Rc<SmtpSink>, descriptor: OwnedFd, client: Optio
     if sink.settings.verbosity > 0 {
         sink.stderr.print(format!("connect ({})", name_of(client)));
     }
-    // This fails only if the kernel has no memory for another descriptor.
+    // If this fails, the kernel has no memory for another descriptor. The connection is then closed.
     if let Ok(socket) = Socket::from_accepted(descriptor) {
         let mut session = Session {
             dialogue: SmtpSinkDialogue::new(Rc::clone(&sink.settings)),
@@ -49,8 +49,7 @@ enum WaitResult<T> {
     TimedOut,
 }
 
-/// For `--trace`: the message that is being read, and the complete message that is not yet
-/// accepted.
+/// Messages of a session with `--trace`: the one that is being read, and a complete one that is not accepted yet.
 #[derive(Default)]
 struct SessionTrace {
     reading: Option<Box<TracedMessageReader>>,
@@ -87,8 +86,8 @@ impl Session {
         }
     }
 
-    /// Counts the session, then closes the connection. In this order, a client that sees the close
-    /// can also see the count.
+    /// Counts the session, and then closes the connection. In this order, a client that sees the connection closed also
+    /// sees the count.
     async fn close(mut self) {
         if let Err(error) = self.dump.abandon() {
             self.sink.fail(&error);
@@ -98,7 +97,7 @@ impl Session {
         counters.print();
     }
 
-    /// Runs one step of the dialogue. Its replies are left in the sink's buffer.
+    /// Runs one step of the dialogue. Its replies are left in the sink's write buffer.
     async fn run_step(
         &mut self,
         act: impl FnOnce(&mut SmtpSinkDialogue, &mut Vec<u8>, &mut SessionRecorder<'_>) -> SmtpSinkStep,
@@ -122,7 +121,7 @@ impl Session {
         self.sink.recycle_write_buffer(out);
         match result {
             WaitResult::Ready(Ok(())) => return true,
-            // Ignore the error, because the connection is being closed anyway.
+            // Ignore the error, because the connection is about to be closed anyway.
             WaitResult::Ready(Err(_)) if step == SmtpSinkStep::Close => {}
             WaitResult::Ready(Err(_)) => self.sink.stderr.warn("lost connection"),
             WaitResult::TimedOut => self.sink.stderr.warn("write timeout"),
@@ -183,7 +182,7 @@ impl Session {
         mailrun_net::sleep(Duration::from_secs(seconds.into())).await;
         let step = self.run_step(|dialogue, out, recorder| dialogue.resume(out, recorder)).await;
         drop(guard);
-        // The input that came with the delayed command has not been handled yet.
+        // Handle the input that came together with the delayed command before reading more.
         if step == SmtpSinkStep::Read { SmtpSinkStep::Continue } else { step }
     }
 
@@ -212,8 +211,8 @@ async fn with_timeout<T>(
     .await
 }
 
-/// Runs one step of the dialogue. Its replies go to the sink's buffer. The new counts are printed
-/// before the client can read the replies.
+/// Runs one step of the dialogue. Its replies go into the sink's write buffer. New counts are printed first, so that a
+/// client that has received a reply also sees its count.
 fn run_and_hold<'s>(
     recorder: &mut SessionRecorder<'s>,
     act: impl FnOnce(&mut Vec<u8>, &mut SessionRecorder<'s>) -> SmtpSinkStep,
@@ -226,7 +225,7 @@ fn run_and_hold<'s>(
     step
 }
 
-/// Records the dialogue's observations in counters, dumps, traces, the log and on the terminal.
+/// Records the events of a session in the counters, dumps, traces, the log and on the terminal.
 struct SessionRecorder<'a> {
     sink: &'a SmtpSink,
     dump: &'a mut SessionDump,

@@ -1,5 +1,5 @@
-//! State that all sessions share: settings, counters, a buffer for reads, a buffer for writes, and
-//! the end of the run.
+//! The state that all sessions share: settings, counters, one buffer for reading, one for writing, and the end of the
+//! run.
 use super::counters::SmtpSinkCounters;
 use super::dump::{DiskError, DumpContext};
 use super::options::Settings;
@@ -14,12 +14,12 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 const READ_BYTES: usize = 64 * 1024;
-/// A write buffer that has grown beyond this size is freed.
+/// Maximum capacity of a write buffer that is kept for reuse. A larger buffer is freed.
 const KEPT_BUFFER_LIMIT: usize = 256 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SinkExit {
-    /// The wanted number of QUITs or messages was reached.
+    /// The number of QUITs or messages that the user asked for was reached.
     Done,
     Failed(String),
 }
@@ -32,12 +32,12 @@ pub(super) struct SmtpSink {
     pub(super) rng: GlibcRng,
     pub(super) dump_context: Option<Rc<DumpContext>>,
     pub(super) counters: RefCell<SmtpSinkCounters>,
-    /// Recognized messages, if `--trace` is given.
+    /// Counts of recognised messages, or `None` without `--trace`.
     pub(super) trace_stats: Option<RefCell<TraceStats>>,
     read_buffer: RefCell<PageAlignedBuffer>,
     write_buffer: RefCell<Vec<u8>>,
     sessions: Cell<usize>,
-    /// Number of clients whose message is complete and whose reply is delayed by `-W .`.
+    /// Number of clients that wait for the reply to a complete message, because `-W .` delays it.
     pending_replies: Cell<usize>,
     exit: RefCell<Option<SinkExit>>,
     accept_waker: RefCell<Option<Waker>>,
@@ -46,8 +46,8 @@ pub(super) struct SmtpSink {
 impl SmtpSink {
     pub(super) fn new(settings: Settings, zone: TimeZone) -> Self {
         let settings = Rc::new(settings);
-        // Without dumps, the original does not seed its generator. It therefore draws the same
-        // numbers in each run.
+        // Seed the generator only with dumps, as Postfix's smtp-sink does. Without them, every run has the same random
+        // numbers.
         let seed = if settings.dump_template.is_some() { mailrun_net::clock::wall().as_secs() as u32 } else { 1 };
         let dump_context =
             settings.dump_template.is_some().then(|| Rc::new(DumpContext::new(Rc::clone(&settings), zone.clone())));
@@ -72,19 +72,18 @@ impl SmtpSink {
         turn(self.read_buffer.borrow_mut().bytes())
     }
 
-    /// Takes the write buffer. A session that has to wait keeps it, and the next session allocates
-    /// another.
+    /// Takes the write buffer. A session that has to wait keeps the buffer, and the next session allocates another.
     pub(super) fn take_write_buffer(&self) -> Vec<u8> {
         self.write_buffer.take()
     }
 
-    /// Puts back a buffer that still has to be written.
+    /// Puts back a buffer whose bytes must still be written.
     pub(super) fn keep_unsent(&self, out: Vec<u8>) {
         *self.write_buffer.borrow_mut() = out;
     }
 
-    /// Keeps a written buffer for the next session that writes, unless the buffer has become too
-    /// large.
+    /// Clears a buffer that has been written, and keeps it for the next session. A buffer that has grown too large is
+    /// freed.
     pub(super) fn recycle_write_buffer(&self, mut out: Vec<u8>) {
         if out.capacity() <= KEPT_BUFFER_LIMIT {
             out.clear();
@@ -113,7 +112,7 @@ impl SmtpSink {
         }
     }
 
-    /// Marks a client as waiting for the reply to its message until the returned value is dropped.
+    /// Counts a client as waiting for the reply to its message, until the returned guard is dropped.
     pub(super) fn track_pending_reply(self: &Rc<Self>) -> PendingReplyGuard {
         self.pending_replies.set(self.pending_replies.get() + 1);
         PendingReplyGuard(Rc::clone(self))
@@ -123,7 +122,7 @@ impl SmtpSink {
         self.pending_replies.get() > 0
     }
 
-    /// True if `-M` is reached, so that no more messages are wanted.
+    /// Returns true if the limit of `-M` is reached, so no more messages should be accepted.
     pub(super) fn reached_message_limit(&self) -> bool {
         self.counters.borrow().reached_message_limit()
     }
@@ -156,7 +155,7 @@ impl SmtpSink {
         self.exit.borrow().clone()
     }
 
-    /// Stores the waker of the accepting task, which is woken when a session or the run ends.
+    /// Stores the waker of the accepting task. It is woken when a session or the whole run ends.
     pub(super) fn set_accept_waker(&self, context: &Context<'_>) {
         self.accept_waker.borrow_mut().get_or_insert_with(|| context.waker().clone());
     }

@@ -1,4 +1,4 @@
-//! `-s`: writes the named commands to the system log, as syslog(3) does.
+//! Writes the commands that the user selected with `-s` to the system log, as syslog(3) does.
 use crate::stderr::printable;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
@@ -7,14 +7,14 @@ use std::ffi::OsStr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-/// LOG_MAIL with LOG_INFO.
+/// Facility LOG_MAIL and severity LOG_INFO.
 const PRIORITY: u8 = (2 << 3) | 6;
 const SOCKET_PATH: &str = "/dev/log";
-/// Bytes of a command's arguments that are logged at most.
+/// Maximum number of bytes of a command's arguments that are logged.
 const MAX_ARGUMENT_BYTES: usize = 100;
 
-/// Connection to the system log. It is opened for the first line. As in the original, the socket is
-/// therefore looked up below the root directory of `-R`.
+/// Connection to the system log. It is opened only when the first line is written, after the change of the root
+/// directory. As in Postfix's smtp-sink, the socket is therefore looked up below the directory of `-R`.
 #[derive(Debug)]
 pub(super) struct Syslog {
     name: String,
@@ -23,13 +23,14 @@ pub(super) struct Syslog {
 }
 
 impl Syslog {
-    /// Creates the log. Its lines carry the file name of the path that the program was called by.
+    /// Creates the log without connecting. Its lines begin with the file name of the path by which the program was
+    /// called.
     pub(super) fn new(program: &str, zone: TimeZone) -> Self {
         let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or(program);
         Self { name: name.to_owned(), zone, socket: RefCell::default() }
     }
 
-    /// Logs a command. If nobody listens, the line is lost, as with syslog(3).
+    /// Logs a command. If no logger listens, the line is lost, as with syslog(3).
     pub(super) fn log(&self, word: &[u8], rest: &[u8]) {
         let now = Zoned::new(jiff::Timestamp::now(), self.zone.clone());
         let line = line(&self.name, &now.strftime("%b %e %H:%M:%S").to_string(), word, rest);
@@ -39,8 +40,7 @@ impl Syslog {
         }
         *socket = open();
         if let Some(socket) = &*socket {
-            // Ignore the error, because if the new socket is full or closed as well, another
-            // attempt is pointless.
+            // Ignore the error. If the new socket is full or closed as well, another attempt is pointless.
             let _ = socket.send(&line);
         }
     }

@@ -1,10 +1,10 @@
-//! Names of dump files: strftime(3) templates in the C locale.
+//! Expands the names of dump files, which are strftime(3) templates in the C locale.
 use jiff::Zoned;
 use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
 
-/// Directives of glibc's strftime that jiff formats in the same way.
+/// Directives of glibc's strftime that the crate jiff formats in the same way. Others stay unchanged.
 const DIRECTIVES: &str = "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
-/// Flags allowed between the percent sign and the letter.
+/// Flags that may be between the percent sign and the letter of a directive.
 const FLAGS: &str = "_-0^#";
 
 /// Expands a template. As in glibc, a sequence that is not a directive stays unchanged.
@@ -19,7 +19,7 @@ pub(crate) fn expand(template: &str, time: &Zoned) -> String {
         let (directive, after) = rest[at..].split_at(length);
         match directive.chars().next_back() {
             Some(letter) if length > 1 && DIRECTIVES.contains(letter) => {
-                // In the C locale, glibc's modifiers for other calendars have no effect.
+                // Remove glibc's modifiers for other calendars, which have no effect in the C locale.
                 let plain: String = directive.chars().filter(|c| !matches!(c, 'E' | 'O')).collect();
                 let written = time.to_string_with_config(&config, &plain);
                 result.push_str(written.as_deref().unwrap_or(directive));
@@ -32,8 +32,8 @@ pub(crate) fn expand(template: &str, time: &Zoned) -> String {
     result
 }
 
-/// Returns the length of the directive at the start of the text: percent sign, flags, width,
-/// modifier, letter.
+/// Returns the length of the directive at the start of the text. It consists of a percent sign, flags, a width, a
+/// modifier and a letter.
 fn directive_length(text: &str) -> usize {
     let is_prefix = |c: char| FLAGS.contains(c) || c.is_ascii_digit() || matches!(c, 'E' | 'O');
     let mut letters = text.char_indices().skip(1).skip_while(|(_, c)| is_prefix(*c));

@@ -1,4 +1,4 @@
-//! `--trace`: counts the messages whose trace header was recognized, and checks what arrived.
+//! For `--trace`: counts the messages with a recognised trace header, and checks that they arrived unchanged.
 use mailrun_measurement::tally::RunTallies;
 use mailrun_measurement::trace::{ClockId, MAX_RECIPIENTS, RecipientId, Trace, TraceReader, TraceResult};
 use mailrun_measurement::{Latencies, MarkResult};
@@ -8,16 +8,16 @@ use mailrun_smtp::data::{DataPiece, DataReader};
 
 #[derive(Debug)]
 pub(super) struct TraceStats {
-    /// Identity of this host's clock. Creation times of the same clock can be compared with ours.
+    /// Identity of this host's clock. Only creation times of the same clock can be compared with ours.
     clock: ClockId,
     runs: RunTallies,
     recognised: u64,
     corrupt: u64,
-    /// Recognized messages that a relay has converted to 7-bit.
+    /// Recognised messages that a relay has converted to 7-bit.
     converted: u64,
     foreign: u64,
     duplicates: u64,
-    /// Recipients that were not checked for duplicates because memory was short.
+    /// Recipients that were not checked for duplicates, because that would have needed too much memory.
     unchecked: u64,
     latencies: Latencies,
 }
@@ -51,15 +51,16 @@ impl TraceStats {
                 self.corrupt += 1;
                 self.mark_recipients(trace, message);
             }
-            // As in `mailrun sink`, a message whose trace header cannot be read counts as foreign.
+            // As in `mailrun sink`, a message whose trace header is unreadable counts as foreign, because its run is
+            // unknown.
             TraceResult::Corrupt(None) | TraceResult::Absent => self.foreign += 1,
         }
     }
 
     fn mark_recipients(&mut self, trace: &Trace, message: &TracedMessage) {
         let run = self.runs.open(trace.run);
-        // Note the time, because if there are too many runs, the run that has been silent for
-        // longest is removed.
+        // Record the time of the delivery: if there are too many runs, the one that has been silent for longest is
+        // removed.
         run.last_delivered = Some(clock::now());
         for recipient in &message.recipients {
             match run.units.mark(trace.sequence, trace.numbering.number(*recipient)) {
@@ -106,8 +107,8 @@ impl TraceStats {
 pub(super) struct TracedMessage {
     found: TraceResult,
     recipients: Vec<RecipientId>,
-    /// Recipients that the trace cannot tell apart, because each has the same number as an earlier
-    /// recipient.
+    /// Number of recipients that cannot be told apart from an earlier one, because both have the same number in their
+    /// address.
     excess_recipients: u64,
 }
 
@@ -151,7 +152,7 @@ impl TracedMessageReader {
     }
 }
 
-/// Returns the address in the arguments of RCPT, such as ` TO:<a@b> NOTIFY=…`.
+/// Returns the address in the arguments of RCPT, such as `a@b` in ` TO:<a@b> NOTIFY=…`.
 fn address(rest: &[u8]) -> &[u8] {
     match memchr::memchr(b'<', rest) {
         Some(at) => {

@@ -1,6 +1,5 @@
-//! smtp-source's commands and its verdicts on replies. An unexpected reply ends the program. With
-//! `-A` it only causes a warning: a refused transaction is reset, and 421 or 521 end the
-//! connection.
+//! smtp-source's commands, and its reaction to replies. An unexpected reply ends the program. With `-A` it only causes
+//! a warning: a refused transaction is reset, and 421 or 521 end the connection.
 use super::options::SendDelay;
 use super::reply::{self, Reply};
 use super::run_state::SmtpSourceRun;
@@ -15,9 +14,9 @@ use mailrun_process::reason::reason;
 use std::io;
 use std::time::Duration;
 
-/// Pause before the next attempt to connect.
+/// Pause after a failed attempt to connect.
 const CONNECT_RETRY_DELAY: Duration = Duration::from_micros(10);
-/// Pause before the next attempt to connect if a unix-domain server's queue was full.
+/// Pause after a failed attempt to connect to a unix-domain socket whose listen queue was full.
 const QUEUE_FULL_DELAY: Duration = Duration::from_millis(1);
 
 impl SmtpSourceRun {
@@ -50,7 +49,7 @@ impl Dialect for SmtpSourceRun {
         reason(error)
     }
 
-    /// The message was already counted by `assign_first_messages`, before the sessions began.
+    /// Returns the first message. It was already counted by `assign_first_messages`, before the sessions began.
     async fn first_message(&self) -> Option<MessageTask> {
         Some(self.task())
     }
@@ -114,7 +113,7 @@ impl Dialect for SmtpSourceRun {
         }
     }
 
-    /// A connection that is lost after QUIT does no harm.
+    /// A connection that is lost after QUIT is not an error, because all its messages are done.
     fn handle_failure(&self, Failure { state, cause, .. }: Failure) -> Result<(), FatalError> {
         let what = match cause {
             FailureCause::Refused(text) => return Err(FatalError(text)),
@@ -189,7 +188,7 @@ impl Dialect for SmtpSourceRun {
             return Err(text);
         }
         diagnostics.push(Diagnostic::Warning(text));
-        // With `-A`, the dialogue goes on after any greeting.
+        // With `-A`, the dialogue continues after any greeting.
         let is_closing = matches!(code, 421 | 521) && state != DialogueState::Greeting;
         Ok(if is_closing { Verdict::Closing } else { Verdict::Rejected })
     }

@@ -1,5 +1,4 @@
-//! The message: headers and body are rendered once, and the variable parts are filled in when it is
-//! sent.
+//! The message. Headers and body are rendered once, and the variable parts are filled in when a message is sent.
 use super::options::Options;
 use super::recipient::RecipientGenerator;
 use crate::source::dialect::RenderContext;
@@ -11,9 +10,9 @@ use mailrun_process::reason::reason;
 use mailrun_smtp::data;
 use std::io::Write;
 
-/// Body if neither a length nor a file is given.
+/// The body if the user gives neither a length nor a file.
 const DEFAULT_BODY: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
-/// Bytes per line of a body with a given length, including the line end.
+/// Length of the lines in a body of a given length, including the line end.
 const LINE_BYTES: usize = 80;
 
 #[derive(Debug)]
@@ -22,15 +21,15 @@ pub(super) struct SmtpSourceMessage {
     head: Option<HeaderTemplate>,
 }
 
-/// Headers around the variable parts: the recipient's number, the descriptor and the number of
-/// messages left.
+/// The headers, without the parts that vary: the recipient's number, the descriptor of the connection, and the number
+/// of remaining messages.
 #[derive(Debug)]
 struct HeaderTemplate {
-    /// The part from `From: <a@b>` up to and including `To: <`. The recipient's address follows it.
+    /// The text from `From: <a@b>` up to and including `To: <`. The recipient's address follows it.
     before_recipient: Vec<u8>,
-    /// From `>` to `Message-Id: <1234.`, with the `Date:` header between them.
+    /// The text from `>` to `Message-Id: <1234.`, including the `Date:` header.
     before_id: Vec<u8>,
-    /// From `@host>` to the empty line, with the `Subject:` header between them.
+    /// The text from `@host>` to the empty line, including the `Subject:` header.
     after_id: Vec<u8>,
 }
 
@@ -46,8 +45,8 @@ impl SmtpSourceMessage {
         let mut body = content.0;
         let traces = options.own_options.traces;
         if traces && options.is_old_mode && options.file.is_none() {
-            // The data of `-o` is all body. The trace is then its only header, so an empty line
-            // must end the header (RFC 5322 §2.1).
+            // With `-o`, the data consists only of a body. The trace header is then the only header, so an empty line
+            // must end the headers (RFC 5322 §2.1).
             body.splice(..0, *b"\r\n");
         }
         body.extend_from_slice(data::END_OF_DATA);
@@ -56,8 +55,8 @@ impl SmtpSourceMessage {
         Ok(Self { message, head })
     }
 
-    /// Writes the message. `remaining` is the number of messages left in the run. It is negative if
-    /// there are more sessions than messages. As in the original, it is printed as an unsigned int.
+    /// Writes the message. `remaining` is the number of remaining messages, which is negative if there are more
+    /// sessions than messages. As in Postfix's smtp-source, it is printed as an unsigned int.
     pub(super) fn render(
         &self,
         place: RenderContext,
@@ -87,7 +86,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// Returns headers with the text that all messages share.
+    /// Returns sample headers without the variable parts, for the check whether messages can be traced.
     fn sample(&self) -> Vec<u8> {
         [self.before_recipient.as_slice(), &self.before_id, &self.after_id].concat()
     }
@@ -101,7 +100,7 @@ impl HeaderTemplate {
     }
 }
 
-/// Text between the headers and the end of data, in wire format.
+/// The text between the headers and the end of data, in wire format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MessageBody(Vec<u8>);
 
@@ -117,12 +116,12 @@ impl MessageBody {
         if content.is_empty() {
             return Ok(Self(DEFAULT_BODY.into()));
         }
-        // smtp-source sends one line end more than the file has.
+        // As in Postfix's smtp-source, end the body with a line end, even if the file ends with one already.
         Ok(Self([content.as_slice(), b"\r\n"].concat()))
     }
 }
 
-/// Encodes lines. The last line may lack its end.
+/// Encodes lines for the wire. If the last line has no line end, it gets one.
 fn encode_lines(text: &[u8]) -> Vec<u8> {
     let mut lines = encode(text, |_| false);
     if !text.is_empty() && !text.ends_with(b"\n") {
@@ -131,8 +130,8 @@ fn encode_lines(text: &[u8]) -> Vec<u8> {
     lines
 }
 
-/// Makes `length` bytes of 80-byte lines. Each line begins with the last digit of its number,
-/// except an incomplete last line.
+/// Makes a body of `length` bytes in lines of 80 bytes. Each line begins with the last digit of its number, except an
+/// incomplete last line.
 fn filler(length: usize) -> Vec<u8> {
     let mut content = vec![b'X'; length];
     let whole = length.saturating_sub(1) / LINE_BYTES;

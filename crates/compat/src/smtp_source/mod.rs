@@ -1,4 +1,4 @@
-//! smtp-source: Postfix's test program, byte for byte, on mailrun's event loop. `docs/drop-in.md`
+//! Imitates smtp-source, Postfix's test program, byte for byte. mailrun's event loop does the work. `docs/drop-in.md`
 //! lists the differences and their reasons.
 //!
 //! ```text
@@ -21,7 +21,7 @@ use run_state::SmtpSourceRun;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Runs the program. The exit status is 0 if all messages are done, and 1 after an error.
+/// Runs the program. The exit status is 0 if all messages were sent, and 1 after an error.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let stderr = StderrWriter::new(&call.program);
     let options = match Options::parse(&call.arguments) {

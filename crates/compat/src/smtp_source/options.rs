@@ -1,4 +1,5 @@
-//! smtp-source's command line: mailrun's own long options first, then the original's letters.
+//! Parses smtp-source's command line. mailrun's own long options must come first, before the letters of Postfix's
+//! smtp-source.
 use crate::getopt::{self, BadOption};
 use crate::host_port::Family;
 use crate::own_options::{OwnOptions, split_option};
@@ -6,18 +7,17 @@ use crate::stderr::StderrWriter;
 use crate::{hostname, numbers};
 use std::time::Duration;
 
-/// The option letters. A colon follows each letter that takes an argument.
+/// The letters of Postfix's smtp-source. A colon follows each letter that takes an argument.
 const OPTION_LETTERS: &str = "46AcC:df:F:l:Lm:M:Nor:R:s:S:t:T:vw:";
 
-/// Limit of the wait for a reply, or until data can be written. Same value as the original's
-/// `var_timeout`.
+/// Maximum time to wait for a reply, or until data can be written. Postfix's `var_timeout` has the same value.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// Up to Postfix 3.8, the number comes before the address.
+    /// Up to Postfix 3.8, the number of a recipient comes before the address.
     Before39,
-    /// From Postfix 3.9 on, the number ends the local part.
+    /// Since Postfix 3.9, the number of a recipient is at the end of the local part.
     #[default]
     Since39,
 }
@@ -27,7 +27,7 @@ pub(super) enum SendDelay {
     #[default]
     None,
     Fixed(u32),
-    /// A random number of seconds from zero to this value.
+    /// A random number of seconds, from zero to this value, before each message.
     Random(u32),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Options {
     pub(super) delay: SendDelay,
     pub(super) sessions: u32,
     pub(super) subject: Option<String>,
-    /// Size of the socket's buffers in bytes.
+    /// Size of the socket's buffers in bytes, or `None` for the kernel's default.
     pub(super) window: Option<u32>,
     pub(super) is_verbose: bool,
     pub(super) target: String,
@@ -92,7 +92,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Parses the command line. Reports the first mistake as the original does.
+    /// Parses the command line. The first mistake is reported in the words of Postfix's smtp-source.
     pub(super) fn parse(words: &[String]) -> Result<Self, CommandLineError> {
         let mut options = Self::default();
         let words = options.parse_own_options(words)?;
@@ -108,8 +108,8 @@ impl Options {
         Ok(options)
     }
 
-    /// Parses mailrun's own options, which come first. Returns the rest. An unknown long option is
-    /// left for getopt to report, as in the original.
+    /// Parses mailrun's own options, which come first, and returns the remaining words. An unknown long option is left
+    /// to getopt, which reports it as Postfix's smtp-source does.
     fn parse_own_options<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], CommandLineError> {
         loop {
             words = self.own_options.parse_front(words).map_err(CommandLineError::bad_argument)?;
@@ -224,8 +224,8 @@ fn positive(what: &str, argument: &str) -> Result<u32, CommandLineError> {
     numbers::positive(argument).ok_or_else(|| CommandLineError::bad_argument(format!("bad {what}: {argument}")))
 }
 
-/// An error of the command line. It is printed in Postfix's format: the name that the program was
-/// called by, a label and one line.
+/// An error in the command line. It is printed in Postfix's format: the word by which the program was called, a label,
+/// and one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CommandLineError {
     Usage(Option<BadOption>),

@@ -1,5 +1,5 @@
-//! Recipients: a single address, with or without a number before the address or at the end of its
-//! local part.
+//! The recipients of a message. They all have the same address, except that a number can be added before the address or
+//! at the end of its local part.
 use super::options::{Dialect, Options};
 use mailrun_measurement::trace::MAX_RECIPIENTS;
 use std::cell::Cell;
@@ -8,27 +8,26 @@ use std::io::Write;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NumberStyle {
     Plain,
-    /// Up to 3.8, without `-N`: the number of recipients left comes before the address, except for
-    /// the last recipient.
+    /// Up to Postfix 3.8, without `-N`: the number of remaining recipients comes before the address. The last recipient
+    /// has no number.
     LeftBefore,
-    /// Up to 3.8, with `-N`: a number that counts from 1 over the whole run comes before the
-    /// address.
+    /// Up to Postfix 3.8, with `-N`: a number that counts from 1 through the whole run comes before the address.
     CountedBefore,
-    /// Since 3.9: a number that counts from 0 over the whole run ends the local part.
+    /// Since Postfix 3.9: a number that counts from 0 through the whole run is at the end of the local part.
     CountedBehind,
 }
 
-/// Generates the text between `RCPT TO:<` and `>`.
+/// Generates the addresses that are sent between `RCPT TO:<` and `>`.
 #[derive(Debug)]
 pub(super) struct RecipientGenerator {
     local: String,
-    /// The domain with its `@`, or empty without a domain.
+    /// The domain including its `@`, or empty if the address has no domain.
     domain: String,
     style: NumberStyle,
-    /// Next number, counted from 0.
+    /// The number that the next recipient gets, counted from 0.
     next: Cell<u32>,
-    /// Numbers start again from 0 at this limit, because a trace can tell only this many recipients
-    /// of a message apart.
+    /// Largest number, after which numbers start again from 0. With `--trace` it is lower, because a trace can
+    /// distinguish only a limited number of recipients of a message.
     max_number: u32,
 }
 
@@ -51,8 +50,8 @@ impl RecipientGenerator {
         }
     }
 
-    /// Returns the number of the next recipient. `left` is the number of remaining recipients,
-    /// including this one.
+    /// Returns the number of the next recipient, or `None` if it gets no number. `left` is the number of remaining
+    /// recipients, including this one.
     pub(super) fn next_number(&self, left: u32) -> Option<u32> {
         let number = self.next.get();
         match self.style {
@@ -78,8 +77,7 @@ impl RecipientGenerator {
         out.extend_from_slice(self.domain.as_bytes());
     }
 
-    /// Writes the address for the `To:` header. `last` is the number of the transaction's last
-    /// recipient.
+    /// Writes the address for the `To:` header. `last` is the number of the last recipient of the transaction.
     pub(super) fn write_header(&self, last: Option<u32>, out: &mut Vec<u8>) {
         self.write(last.filter(|_| self.style == NumberStyle::CountedBehind), out);
     }

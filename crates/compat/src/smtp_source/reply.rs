@@ -1,7 +1,7 @@
-//! Parses replies as smtp-source does: any three digits are a code, anything else is code 0, and
-//! `-` after the digits means that more lines follow.
+//! Parses replies as Postfix's smtp-source does. Any three digits are a code, and anything else counts as code 0. A `-`
+//! after the digits means that more lines follow.
 
-/// Bytes of a line that are read. The rest is ignored.
+/// Maximum number of bytes of a line that are read. The rest of the line is ignored.
 const MAX_LINE_BYTES: usize = 10_240;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reply<'a> {
@@ -9,26 +9,26 @@ pub(crate) struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Returns the code of the last line.
+    /// Returns the code of the last line. Codes of earlier lines do not count.
     pub(crate) fn code(&self) -> u16 {
         let before = self.wire.strip_suffix(b"\n").unwrap_or(self.wire);
         let start = memchr::memrchr(b'\n', before).map_or(0, |at| at + 1);
         ReplyLineParts::of(line_text(&self.wire[start..])).code
     }
 
-    /// Returns the lines without their ends, each cut at the limit.
+    /// Returns the lines without their line ends, each cut at the maximum length.
     pub(crate) fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.wire.split_inclusive(|&byte| byte == b'\n').map(line_text)
     }
 
-    /// Returns the texts of all lines after their codes, joined by line ends.
+    /// Returns the texts of all lines, without the codes, joined by line feeds.
     pub(crate) fn text(&self) -> Vec<u8> {
         let texts: Vec<&[u8]> = self.lines().map(|line| ReplyLineParts::of(line).text).collect();
         texts.join(&b'\n')
     }
 }
 
-/// Returns a line without its end, cut at a NUL or at the limit.
+/// Returns a line without its line end, cut at a NUL or at the maximum length.
 fn line_text(line: &[u8]) -> &[u8] {
     let line = if line.len() > MAX_LINE_BYTES + b"\r\n".len() {
         &line[..MAX_LINE_BYTES]

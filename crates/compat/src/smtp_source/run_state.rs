@@ -1,4 +1,4 @@
-//! State and counters that all sessions of a run share.
+//! The state and the counters that all sessions of a run share.
 use super::message::{MessageBody, SmtpSourceMessage};
 use super::options::{Dialect, Options, SendDelay};
 use super::recipient::RecipientGenerator;
@@ -25,13 +25,13 @@ pub(super) struct SmtpSourceRun {
     pub(super) shared: SharedState,
     remaining: Cell<i32>,
     sent: Cell<u32>,
-    /// Generator for random delays, seeded with the process id as in the original.
+    /// Generator for random delays. As in Postfix's smtp-source, the process id is its seed.
     rng: RefCell<StdRng>,
 }
 
 impl SmtpSourceRun {
-    /// Reads files, looks up names and renders messages in the same order as the original, so that
-    /// errors appear in the same order.
+    /// Reads files, looks up names and renders messages in the same order as Postfix's smtp-source, so that the same
+    /// error is reported first.
     pub(super) fn new(options: Options, stderr: StderrWriter, allowed: PublicTargets) -> Result<Self, FatalError> {
         let content = MessageBody::new(&options)?;
         let target = EndpointAddress::parse(&options.target, OptionalPart::Port, options.family).map_err(FatalError)?;
@@ -71,16 +71,17 @@ impl SmtpSourceRun {
         run
     }
 
-    /// Gives each session its first message. Returns the number of sessions that got one. As in the
-    /// original, the count of messages also falls for the other sessions. The Message-Ids show
-    /// this.
+    /// Gives each session its first message, and returns the number of sessions that got one. As in Postfix's
+    /// smtp-source, the number of remaining messages is reduced even for sessions that got none, which can be seen in
+    /// the Message-Ids.
     pub(super) fn assign_first_messages(&self) -> u32 {
         let Options { sessions, messages, .. } = self.options;
         self.remaining.set((i64::from(messages) - i64::from(sessions)).max(i32::MIN.into()) as i32);
         sessions.min(messages)
     }
 
-    /// Number of messages that no session has taken up.
+    /// Returns the number of messages that no session has taken up yet. It is negative if there are more sessions than
+    /// messages.
     pub(super) fn remaining(&self) -> i32 {
         self.remaining.get()
     }
@@ -126,7 +127,7 @@ impl SmtpSourceRun {
     }
 }
 
-/// Checks that the receiver can tell the recipients of a message apart.
+/// Checks that the receiver can tell the recipients of a traced message apart.
 fn check_recipients(options: &Options, address: &str) -> Result<(), FatalError> {
     if options.dialect == Dialect::Before39 && options.recipients > 1 {
         return Err(FatalError(
@@ -147,7 +148,7 @@ fn own_hostname(stderr: &StderrWriter) -> Result<String, FatalError> {
 
 fn print(text: std::fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
-    // Ignore the error, because the load goes on even if standard output is closed.
+    // Ignore the error, because the load must go on even if standard output is closed.
     let _ = out.write_fmt(text).and_then(|()| out.flush());
 }
 

@@ -1,4 +1,4 @@
-//! Connects with the originals' socket options.
+//! Connects to the server, with the socket options of the imitated programs.
 use crate::host_port::EndpointAddress;
 use mailrun_net::Socket;
 use rustix::fd::OwnedFd;
@@ -7,10 +7,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use std::io;
 use std::time::Duration;
 
-/// Name of a failed system call, and its error.
+/// The name of a system call that failed, and its error.
 pub(crate) type CallError = (&'static str, io::Error);
 
-/// Connects a new socket. `buffer_bytes` is the size of its buffers, if given.
+/// Connects a new socket. `buffer_bytes` is the size of its buffers, or `None` for the kernel's default.
 pub(crate) async fn connect(target: &EndpointAddress, buffer_bytes: Option<u32>) -> Result<Socket, CallError> {
     let descriptor = new_socket(target, buffer_bytes).map_err(|error| ("socket", error.into()))?;
     let outcome = match target {
@@ -26,8 +26,8 @@ pub(crate) async fn connect(target: &EndpointAddress, buffer_bytes: Option<u32>)
     socket.map_err(|error| ("connect", error))
 }
 
-/// Creates a socket that resets its connection when it is closed, so that no port is left in
-/// TIME_WAIT.
+/// Creates a socket that resets its connection when it is closed. No port is then left in TIME_WAIT, so a run with many
+/// connections cannot run out of ports.
 fn new_socket(target: &EndpointAddress, buffer_bytes: Option<u32>) -> rustix::io::Result<OwnedFd> {
     let family = match target {
         EndpointAddress::Inet(address) if address.is_ipv4() => AddressFamily::INET,
@@ -38,7 +38,7 @@ fn new_socket(target: &EndpointAddress, buffer_bytes: Option<u32>) -> rustix::io
     let descriptor = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_linger(&descriptor, Some(Duration::ZERO))?;
     if family != AddressFamily::UNIX {
-        // The last segment of a long message must not wait for a delayed acknowledgement.
+        // Without this option, the last segment of a long message would wait for a delayed acknowledgement.
         sockopt::set_tcp_nodelay(&descriptor, true)?;
     }
     if let Some(bytes) = buffer_bytes {
@@ -48,8 +48,8 @@ fn new_socket(target: &EndpointAddress, buffer_bytes: Option<u32>) -> rustix::io
     Ok(descriptor)
 }
 
-/// Like Postfix, treats an empty path as an abstract name of zero bytes, on which no server
-/// listens.
+/// Creates the address of a unix-domain socket. Like in Postfix, an empty path becomes an abstract name of zero bytes,
+/// on which no server listens.
 fn unix_address(path: &str) -> rustix::io::Result<SocketAddrUnix> {
     if path.is_empty() { SocketAddrUnix::new_abstract_name(&[0; 107]) } else { SocketAddrUnix::new(path) }
 }

@@ -1,4 +1,5 @@
-//! Differences between the two sources: their bytes, their order and their texts.
+//! The differences between smtp-source and go-smtp-source: the bytes that they send, the order of their steps, and
+//! their texts.
 use crate::stderr::FatalError;
 use crate::timing::Timing;
 use mailrun_net::{ClientTls, Outbox, Stream};
@@ -10,10 +11,10 @@ use tokio::sync::Semaphore;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageTask {
-    /// Number of the message, counted from 1. In smtp-source, which does not number its messages
-    /// this way, it is always 0.
+    /// Number of the message, counted from 1. It is always 0 in smtp-source, which does not number its messages in this
+    /// way.
     pub(crate) number: i64,
-    /// Time at which the session took up the message, if it is needed.
+    /// Time at which a session took up the message, or `None` if the time is not needed.
     pub(crate) began: Option<Duration>,
 }
 
@@ -21,7 +22,7 @@ pub(crate) struct MessageTask {
 pub(crate) enum DialogueState {
     Greeting,
     Hello,
-    /// The client repeats its greeting with HELO because the server did not understand EHLO.
+    /// The server did not understand EHLO, so the client has greeted again with HELO.
     OldHello,
     StartTls,
     SecureHello,
@@ -40,7 +41,7 @@ pub(crate) enum Verdict {
     Closing,
 }
 
-/// Extensions of a server that matter for MAIL.
+/// The extensions of a server on which the parameters of MAIL depend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extensions {
     pub(crate) takes_8bit: bool,
@@ -69,18 +70,18 @@ pub(crate) struct Failure {
     pub(crate) task: MessageTask,
     pub(crate) state: DialogueState,
     pub(crate) cause: FailureCause,
-    /// Addresses of both ends, if known.
+    /// Addresses of both ends of the connection, if they are known.
     pub(crate) local: Option<SocketAddr>,
     pub(crate) peer: Option<SocketAddr>,
 }
 
 #[derive(Debug)]
 pub(crate) enum FailureCause {
-    /// The server sent an unexpected reply, or a command cannot be sent. The text explains it.
+    /// The server sent an unexpected reply, or a command could not be sent. The text says which.
     Refused(String),
     EndlessReply,
     End,
-    /// Name and error of a failed system call.
+    /// The name of the system call that failed, and its error.
     Io(&'static str, io::Error),
     Timeout,
 }
@@ -92,35 +93,33 @@ pub(crate) trait Dialect: Sized + 'static {
 
     async fn first_message(&self) -> Option<MessageTask>;
 
-    /// Waits as long as the options demand. Then takes up the next message for a session, if one is
-    /// left.
+    /// Waits for as long as the options demand, and then takes up the next message for a session. Returns `None` if no
+    /// message is left.
     async fn next_message(&self) -> Option<MessageTask>;
 
     fn take_message(&self) -> Option<MessageTask>;
 
-    /// True if sessions wait between messages. If they do not, the next message begins in the same
-    /// write.
+    /// Returns true if sessions wait between messages. If they do not, the next message is begun in the same write,
+    /// which saves a system call.
     fn waits_between_messages(&self) -> bool;
 
-    /// True if the session keeps its connection for another message.
+    /// Returns true if a session keeps its connection for the next message.
     fn keeps_connection(&self) -> bool;
 
     fn recipients_each(&self) -> i64;
 
-    /// True if the server replies to the end of data once for each accepted recipient (RFC 2033
+    /// Returns true if the server replies to the end of data once for each accepted recipient, as in LMTP (RFC 2033
     /// §4.2).
     fn speaks_lmtp(&self) -> bool {
         false
     }
 
-    /// Number of attempts to connect. [`Dialect::connect`] counts it down over the whole life of a
-    /// session.
+    /// Number of attempts to connect that a session has in its whole life. [`Dialect::connect`] counts it down.
     fn connect_attempts(&self) -> u32 {
         1
     }
 
-    /// Connects for a message. Returns `None` to give the message up, and an error if the run must
-    /// end.
+    /// Connects for a message. Returns `None` if the message must be given up, and an error if the whole run must end.
     async fn connect(
         &self,
         session: u64,
@@ -130,36 +129,36 @@ pub(crate) trait Dialect: Sized + 'static {
 
     fn connection_closed(&self, _task: MessageTask) {}
 
-    /// Decides what a failure means. Returns an error if the run must end. Otherwise the session
-    /// goes on with its next message.
+    /// Decides what follows from a failure. Returns an error if the whole run must end. Otherwise the session continues
+    /// with its next message.
     fn handle_failure(&self, failure: Failure) -> Result<(), FatalError>;
 
-    /// Writes the client's greeting for this state, without its line end. Returns false if there is
-    /// none.
+    /// Writes the client's greeting for this state, without its line end. Returns false if the dialect has no greeting
+    /// there.
     fn write_hello(&self, state: DialogueState, out: &mut Vec<u8>) -> bool;
 
     fn write_sender(&self, extensions: Extensions, out: &mut Vec<u8>) -> Result<(), String>;
 
-    /// Writes RCPT without its line end, after `sent` other recipients of the message. Returns the
-    /// number in the address.
+    /// Writes RCPT without its line end. `sent` is the number of recipients of this message before it. Returns the
+    /// number in the recipient's address, if it has one.
     ///
     /// # Errors
     ///
-    /// If the recipient cannot be sent.
+    /// Fails if the recipient's address cannot be sent.
     fn write_recipient(&self, task: MessageTask, sent: i64, out: &mut Vec<u8>) -> Result<Option<u32>, String>;
 
     fn write_message(&self, place: RenderContext, out: &mut Outbox);
 
-    /// Called for each command, and with `.` for a message.
+    /// Called for each command that was written. For a message, it is called with `.`.
     fn command_written(&self, _line: &[u8], _diagnostics: &mut Vec<Diagnostic>) {}
 
-    /// Called when messages have been written, before their replies arrive.
+    /// Called when `count` messages have been written. Their replies have not arrived yet.
     fn messages_sent(&self, _count: u32) {}
 
-    /// True if `line` ends the reply that begins with `first`. Both include their line ends.
+    /// Returns true if `line` ends the reply whose first line is `first`. Both contain their line ends.
     fn is_last_line(first: &[u8], line: &[u8]) -> bool;
 
-    /// Judges a reply. Returns the text of the failure if the connection must end.
+    /// Decides what a reply means for the dialogue. If the connection must end, returns the error text.
     fn judge(&self, state: DialogueState, reply: &[u8], diagnostics: &mut Vec<Diagnostic>) -> Result<Verdict, String>;
 
     fn extensions(&self, _reply: &[u8]) -> Extensions {
@@ -169,18 +168,18 @@ pub(crate) trait Dialect: Sized + 'static {
     fn print(&self, _diagnostic: &Diagnostic) {}
 }
 
-/// Maximum number of bytes per read. Replies are short.
+/// Maximum number of bytes per read. More are not needed, because replies are short.
 const READ_BYTES: usize = 16 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct SharedState {
-    /// Lets one session connect at a time, in the order in which they asked, as in the original.
-    /// Many connections at once would overflow the server's listen queue. The kernel's back-off,
-    /// which takes seconds, would then spoil the measurement.
+    /// Lets only one session connect at a time, in the order in which they ask, as the imitated programs do. Many
+    /// connections at once would overflow the server's listen queue. The kernel would then wait for seconds before it
+    /// tries again, which would spoil the measurement.
     pub(crate) connect_semaphore: Semaphore,
-    /// Read buffer. A session uses it only during its turn.
+    /// Read buffer of all sessions. A session may use it only during its turn.
     pub(crate) input: RefCell<Vec<u8>>,
-    /// Write buffer. A session uses it only during its turn.
+    /// Write buffer of all sessions. A session may use it only during its turn.
     pub(crate) outbox: RefCell<Outbox>,
     pub(crate) timing: Timing,
     pub(crate) timeout: Duration,
@@ -188,7 +187,7 @@ pub(crate) struct SharedState {
 }
 
 impl SharedState {
-    /// Creates the state and starts the clock of the run.
+    /// Creates the state, and starts the clock of the run.
     pub(crate) fn new(timeout: Duration, tls: Option<ClientTls>) -> Self {
         Self {
             connect_semaphore: Semaphore::new(1),

@@ -1,5 +1,5 @@
-//! The dialogue in lock step: a reply comes in, the next command goes out. It uses no socket and no
-//! clock.
+//! The SMTP dialogue of a client in lock step: after each reply, it sends the next command. The dialogue uses no socket
+//! and no clock.
 //!
 //! ```text
 //! Greeting ─▶ Hello ─▶ (StartTls ─▶ SecureHello) ─▶ Mail ─▶ Recipient … ─▶ Data ─▶ EndOfData ─▶ Quit, or Mail again
@@ -10,13 +10,13 @@ use mailrun_net::Outbox;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send the written commands, if any, and wait for a reply.
+    /// Send the commands that were written, if any, and then wait for a reply.
     Wait,
-    /// Like `Wait`, but the written data ends with a message.
+    /// Like `Wait`, but the data to send ends with a message.
     Message,
-    /// Begin TLS, then call [`Dialogue::tls_established`].
+    /// Begin TLS, and then call [`Dialogue::tls_established`].
     StartTls,
-    /// The transaction is over. The connection can be used for another.
+    /// The transaction is over. The connection can be used for another one.
     Idle,
     Close,
 }
@@ -28,8 +28,8 @@ pub(crate) struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Appends the line end of the command that starts at offset `start`, after telling the dialect
-    /// that the command was written.
+    /// Ends the command that starts at offset `start` with a line end. Before that, the dialect is told that the
+    /// command was written.
     fn end_command<D: Dialect>(&mut self, run: &D, start: usize) {
         let out = self.out.bytes();
         run.command_written(&out[start..], self.diagnostics);
@@ -50,11 +50,11 @@ pub(crate) struct Dialogue {
     extensions: Extensions,
     recipients_sent: i64,
     recipients_accepted: u32,
-    /// Number in the address of the last recipient.
+    /// The number in the address of the last recipient.
     recipient_number: Option<u32>,
-    /// Number of replies to the end of data that the server still has to send.
+    /// Number of replies to the end of data that the server must still send.
     replies_due: u32,
-    /// True until a reply refuses the message.
+    /// Set until a reply refuses the message.
     is_delivered: bool,
 }
 
@@ -164,7 +164,7 @@ impl Dialogue {
         }
     }
 
-    /// Writes the client's greeting. Begins the message if the dialect has no greeting.
+    /// Writes the client's greeting. If the dialect has no greeting, begins the message at once.
     fn greet<D: Dialect>(&mut self, state: DialogueState, run: &D, output: &mut Output<'_>) -> Result<Step, String> {
         let start = output.out.bytes().len();
         if !run.write_hello(state, output.out.bytes()) {
@@ -188,9 +188,8 @@ impl Dialogue {
         let place = RenderContext { task: self.task, descriptor, recipient_number: self.recipient_number };
         run.write_message(place, output.out);
         run.command_written(b".", output.diagnostics);
-        // RFC 2033 §4.2: the server sends a reply for each accepted recipient. Postfix's
-        // smtp-source waits for a reply for each recipient that was sent, and hangs if one was
-        // refused.
+        // In LMTP, the server sends one reply for each accepted recipient (RFC 2033 §4.2). Postfix's smtp-source waits
+        // for one reply for each recipient that it sent, so it hangs if a recipient was refused.
         self.replies_due = if run.speaks_lmtp() { self.recipients_accepted } else { 1 };
         self.is_delivered = true;
         self.state = DialogueState::EndOfData;

@@ -1,4 +1,4 @@
-//! The message of a run, in wire format. Its body is rendered once.
+//! The messages of a run, in wire format. They share one body, which is rendered once.
 use crate::trace_header::TraceHeaderWriter;
 use mailrun_net::Outbox;
 use mailrun_smtp::data;
@@ -7,24 +7,24 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A body up to this size is copied behind its header. A longer body is written without a copy.
+/// Maximum size of a body that is copied behind its header. A longer body is written without copying it.
 const COPY_LIMIT: usize = 16 * 1024;
 
-/// Parts that all messages of a run share.
+/// The parts that all messages of a run share.
 #[derive(Debug)]
 pub(crate) struct Message {
     trace_header: Option<TraceHeaderWriter>,
-    /// The body, including the end of data.
+    /// The body, including the end of data (`.` on a line of its own).
     body: Arc<[u8]>,
 }
 
 impl Message {
-    /// Creates a message from its body, which includes the end of data. For a traced message,
-    /// `traced_head` is an example of its headers.
+    /// Creates a message from its body, which must include the end of data. If messages are traced, `traced_head` is a
+    /// sample of their headers.
     ///
     /// # Errors
     ///
-    /// If the message cannot be traced.
+    /// Fails if the messages cannot be traced.
     pub(crate) fn new(body: Vec<u8>, traced_head: Option<&[u8]>) -> Result<Self, String> {
         let content = body.strip_suffix(data::END_OF_DATA).unwrap_or(&body);
         let trace_header = traced_head.map(|head| TraceHeaderWriter::new(head, content)).transpose()?;
@@ -44,9 +44,9 @@ impl Message {
     }
 }
 
-/// Encodes lines that end in LF: adds the CR, and doubles dots at the start of lines (RFC 5321
-/// §4.5.2). `has_return` says whether the text before a LF ends in the CR that belongs to it. Any
-/// other CR stays, as in the originals.
+/// Encodes lines for the wire: replaces LF with CRLF, and doubles a dot at the start of a line (RFC 5321 §4.5.2).
+/// `has_return` says whether the text before an LF already ends in the CR of this line end. Any other CR stays, as in
+/// the imitated programs.
 pub(crate) fn encode(text: &[u8], has_return: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut lines = Vec::with_capacity(text.len() + text.len() / 32);
     for line in text.split_inclusive(|&byte| byte == b'\n') {

@@ -1,4 +1,4 @@
-//! Engine of smtp-source and go-smtp-source. Their differences are in their [`Dialect`]s.
+//! The engine of smtp-source and go-smtp-source. Each of the two programs is a [`Dialect`] of it.
 //!
 //! ```text
 //! session ─ takes up messages, connects, and drives a connection: ReplyReader ─▶ Dialogue ─▶ PendingOutput
@@ -16,15 +16,16 @@ use dialect::Dialect;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 
-/// File descriptors for everything except sessions.
+/// Number of file descriptors that are needed besides those of the sessions.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
-/// Runs the sessions on one thread. Waits until all have finished or one has ended the run.
+/// Runs the sessions on one thread. Returns when all of them have finished, or when one of them has hit a fatal error.
 pub(crate) fn run_sessions<D: Dialect>(run: &Rc<D>, sessions: u64, options: OwnOptions) -> Result<(), FatalError> {
     mailrun_net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
     let run = Rc::clone(run);
     let work = |_| async move {
-        // Each session holds a sender. When the last sender is dropped, all sessions have finished.
+        // Each session holds a sender. The receiver below returns `None` when the last sender is dropped, because then
+        // all sessions have finished.
         let (sessions_tx, mut fatal_errors) = mpsc::unbounded_channel();
         for number in 1..=sessions {
             mailrun_net::worker::spawn_local(session::run(Rc::clone(&run), number, sessions_tx.clone()));

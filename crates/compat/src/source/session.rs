@@ -1,4 +1,4 @@
-//! A session: takes up messages, connects for them, and drives the dialogue over its connection.
+//! Runs a session: takes up messages, connects to send them, and passes the bytes between the socket and the dialogue.
 use super::dialect::{Dialect, Failure, FailureCause, MessageTask, OpenConnection};
 use super::dialogue::{Dialogue, Output, Step};
 use crate::reply_reader::{ReplyReader, ReplyTooLong};
@@ -13,10 +13,10 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Runs session `number` to its end. Reports an error that ends the program.
+/// Runs session `number` to its end. A fatal error is sent to `fatal_errors`, which ends the program.
 pub(super) async fn run<D: Dialect>(run: Rc<D>, number: u64, fatal_errors: UnboundedSender<FatalError>) {
     if let Err(fatal) = send(&run, number).await {
-        // Ignore the error, because the run has already ended with an earlier fatal error.
+        // Ignore the error, which means that an earlier fatal error has already ended the run.
         let _ = fatal_errors.send(fatal);
     }
 }
@@ -61,13 +61,13 @@ struct Connection<D: Dialect> {
     peer: Option<SocketAddr>,
     dialogue: Dialogue,
     reader: ReplyReader,
-    /// Bytes of replies that arrived before the dialogue was ready for them.
+    /// Bytes of replies that arrived before the dialogue could handle them.
     read_ahead: Vec<u8>,
     pending_output: PendingOutput,
     queued: Option<Queued>,
-    /// Number of messages in the data that is being written.
+    /// Number of messages in the data that is currently being written.
     messages: u32,
-    /// Step that the dialogue has reached. The session acts on it when everything is written.
+    /// Step that the dialogue has reached. The session acts on it once everything is written.
     final_step: Option<Step>,
     timer: Timer,
     deadline: Duration,
@@ -91,7 +91,8 @@ impl<D: Dialect> Connection<D> {
         }
     }
 
-    /// Ends the connection. Returns its timer for the next connection.
+    /// Ends the connection, and reports a failure to the dialect. Returns the timer, so that the next connection can
+    /// reuse it.
     fn close(self, outcome: Result<Step, FailureCause>) -> Result<Timer, FatalError> {
         match outcome {
             Ok(_) => self.run.connection_closed(self.dialogue.task()),
@@ -109,8 +110,8 @@ impl<D: Dialect> Connection<D> {
         Ok(self.timer)
     }
 
-    /// Writes, reads and passes replies to the dialogue until the connection is [`Step::Idle`] or
-    /// to [`Step::Close`].
+    /// Passes bytes between the socket and the dialogue, until the connection is [`Step::Idle`] or must
+    /// [`Step::Close`].
     async fn drive(&mut self, mut queued: Option<Queued>) -> Result<Step, FailureCause> {
         let run = Rc::clone(&self.run);
         loop {
@@ -130,8 +131,8 @@ impl<D: Dialect> Connection<D> {
     }
 
     async fn begin_tls(&mut self, run: &D) -> Result<(), FailureCause> {
-        // Discard plain text that came with the reply to STARTTLS, because it must not be taken for
-        // the server's replies under TLS (CVE-2011-0411).
+        // Discard plain text that arrived together with the reply to STARTTLS. An attacker may have injected it, and it
+        // must not be taken for replies under TLS (CVE-2011-0411).
         self.read_ahead = Vec::new();
         self.reader = ReplyReader::default();
         let setup = run.shared().tls.as_ref().expect("STARTTLS is sent only with TLS");
@@ -152,8 +153,8 @@ impl<D: Dialect> Connection<D> {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(),
                 Err(error) => {
-                    // All sessions share the outbox, so it must be empty when this turn ends. The
-                    // next turn, probably of another session, must not send what is left here.
+                    // All sessions share the outbox, so it must be empty when this turn ends. Otherwise the next turn,
+                    // probably of another session, would send these bytes on its own connection.
                     outbox.clear();
                     return Poll::Ready(Err(FailureCause::Io("write", error)));
                 }
@@ -173,7 +174,7 @@ impl<D: Dialect> Connection<D> {
                 self.handle_input(run, &early, outbox)
             };
             if let Err(cause) = handled {
-                // Try to send the earlier output before the connection ends.
+                // Try to send what was written before the failure, because the connection ends now.
                 let _ = self.flush(run, outbox);
                 outbox.clear();
                 return Poll::Ready(Err(cause));
@@ -194,7 +195,7 @@ impl<D: Dialect> Connection<D> {
         step.map(drop).map_err(FailureCause::Refused)
     }
 
-    /// Handles the replies in `input` until the dialogue pauses.
+    /// Handles the replies in `input` until the dialogue pauses or `input` ends.
     fn handle_input(&mut self, run: &D, mut input: &[u8], outbox: &mut Outbox) -> Result<(), FailureCause> {
         let mut diagnostics = Vec::new();
         let descriptor = self.stream.as_fd().as_raw_fd();
@@ -223,7 +224,7 @@ impl<D: Dialect> Connection<D> {
         Ok(())
     }
 
-    /// Writes the outbox. Returns true if nothing is left.
+    /// Writes the outbox. Returns true if all of it was written.
     fn flush(&mut self, run: &D, outbox: &mut Outbox) -> io::Result<bool> {
         let written = self.pending_output.flush(outbox, &mut self.stream)?;
         if matches!(written, FlushStatus::All | FlushStatus::Partial { is_progress: true }) {
@@ -241,8 +242,8 @@ impl<D: Dialect> Connection<D> {
     }
 }
 
-/// Output of a session. A turn writes from the buffer that all sessions share, and what the socket
-/// does not accept is kept in a buffer of the session's own.
+/// The output of a session. All sessions write from a shared buffer. If the socket does not accept everything, the rest
+/// is kept in a buffer of the session's own.
 #[derive(Default)]
 pub(super) struct PendingOutput {
     unsent: Option<Box<Outbox>>,
@@ -252,7 +253,7 @@ pub(super) struct PendingOutput {
 pub(super) enum FlushStatus {
     Nothing,
     All,
-    /// The socket accepts no more for now. `is_progress` is true if it accepted a part.
+    /// The socket does not accept more bytes for now. `is_progress` is true if it accepted some.
     Partial {
         is_progress: bool,
     },
@@ -263,7 +264,7 @@ impl PendingOutput {
         self.unsent = Some(outbox);
     }
 
-    /// Writes the output that is still waiting or, if there is none, the output of this turn.
+    /// Writes the output that is still waiting. If there is none, writes the output of this turn.
     pub(super) fn flush(&mut self, outbox: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
         let mut some = false;
         if self.unsent.is_none() {

@@ -1,4 +1,4 @@
-//! TCP connection to a Locust master: ZMTP over a blocking socket, on a thread that may wait.
+//! TCP connection to a Locust master: ZMTP over a blocking socket, on a thread of its own.
 use anyhow::{Context, Result, bail};
 use mailrun_locust::DealerConnection;
 use std::io::{ErrorKind, Read, Write};
@@ -6,9 +6,10 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A master reads all the time, so a write that takes longer has failed.
+/// Time limit of a write to the master. A master reads all the time, so a write that takes longer
+/// has failed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for bytes from the master. The other work of this thread is delayed for as long.
+/// Time limit of a read from the master. All other work of this thread waits for as long.
 const READ_TIMEOUT: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub(super) struct MasterConnection {
 }
 
 impl MasterConnection {
-    /// Connects to `HOST:PORT` as `identity`.
+    /// Connects to `HOST:PORT`, and introduces itself to the master as `identity`.
     pub(super) fn open(master: &str, identity: &str) -> Result<Self> {
         let addresses = master.to_socket_addrs().with_context(|| format!("cannot look up {master}"))?;
         let mut failure = None;
@@ -49,7 +50,8 @@ impl MasterConnection {
         Ok(self.stream.write_all(&bytes)?)
     }
 
-    /// Waits briefly for bytes, and returns the messages that are complete.
+    /// Waits briefly for bytes, and returns the messages that are complete by then, which may be
+    /// none.
     pub(super) fn receive(&mut self) -> Result<Vec<Vec<u8>>> {
         let mut bytes = [0; 16_384];
         match self.stream.read(&mut bytes) {

@@ -17,27 +17,29 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Interval at which processor time is measured.
+/// Interval at which the processor time of this process is measured.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause of the loop while there is no connection.
+/// Pause of the loop while there is no connection to the master.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
-/// The socket stays open for this long after the last message. Closing it with unread bytes would
+/// Time for which the socket stays open after the last message. Closing it with unread bytes would
 /// drop that message.
 const LINGER: Duration = Duration::from_millis(150);
-/// Largest index that a master may give to this worker. The numbers of messages of larger indices
-/// would reach the bits of a trace that are for the stage of the load.
+/// Largest index that a master may give to this worker. Message numbers of a larger index would
+/// reach the bits of a trace that hold the stage of the load.
 const MAX_INDEX: u64 = (MESSAGE_NUMBERS >> NUMBERS_LOG2) - 1;
-/// Smallest clock difference that is taken as real. The travel time of a message can explain
-/// smaller differences.
+/// Smallest clock difference that is taken as real. A smaller difference may be the travel time of
+/// a message.
 const LEAST_SKEW_S: f64 = 1.0;
-/// If the clocks differ by more than this (ten years), one of them is not set.
+/// Largest clock difference that is taken as real, ten years. If the clocks differ by more, one of
+/// them was never set.
 const MOST_SKEW_S: f64 = 315_360_000.0;
 
 pub(super) struct MasterLink {
     master: String,
     worker: LocustWorker,
     connection: Option<MasterConnection>,
-    /// Prefix of all identities of this process and, below, the number of the current connection.
+    /// Prefix of all identities of this process. The next field is the number of the current
+    /// connection, which follows the prefix.
     process: String,
     connections: u64,
     identity: String,
@@ -49,15 +51,16 @@ pub(super) struct MasterLink {
     index: Option<u64>,
     reports: u64,
     reported_at_s: f64,
-    /// Accepted messages that are left out of the statistics, since the last report.
+    /// Number of accepted messages since the last report that the statistics leave out.
     left_out: u64,
     clock: MasterClockExchange,
-    /// Difference between the clocks in whole seconds, according to the last `spawn`.
+    /// Difference between the master's clock and ours in whole seconds, according to the last
+    /// `spawn`.
     offset_s: i64,
     has_said_absent: bool,
 }
 
-/// Share of all processors that this process has used.
+/// Measures the share of all processors that this process uses.
 struct UsageMeter {
     measured_at: Duration,
     used_s: f64,
@@ -87,7 +90,7 @@ impl UsageMeter {
 }
 
 impl MasterLink {
-    /// Fails if there is no randomness for the identity.
+    /// Fails if there is no randomness for the identity, which must be unique.
     pub(super) fn new(
         master: String,
         limits: WorkerLimits,
@@ -117,8 +120,8 @@ impl MasterLink {
         })
     }
 
-    /// Works until the worker has to end. When the link is dropped, the main thread stops waiting
-    /// for orders.
+    /// Works until the worker has to end. The channel for orders closes when the link is dropped,
+    /// so the main thread then stops waiting for orders.
     pub(super) fn run(mut self) -> WorkerExit {
         loop {
             self.receive();
@@ -173,7 +176,8 @@ impl MasterLink {
         }
     }
 
-    /// Asks for the master's clock when it is time to and the master runs mailrun's locustfile.
+    /// Asks for the master's clock if it is time to ask. Only a master that runs mailrun's
+    /// locustfile can answer.
     fn ask_clock(&mut self) {
         if self.connection.is_none() || !self.worker.can_ask_clock() {
             return;
@@ -232,7 +236,8 @@ impl MasterLink {
     fn connect(&mut self) {
         self.connection = None;
         self.index = None;
-        // By now, the address may belong to another master with another clock.
+        // By now, the address may belong to another master with another clock, so the old
+        // measurements are useless.
         self.clock = MasterClockExchange::default();
         self.connections += 1;
         self.identity = format!("{}-{}", self.process, self.connections);
@@ -258,9 +263,9 @@ impl MasterLink {
         }
     }
 
-    /// Returns the counts since the last report.
+    /// Returns the counts since the last report, in the form that the master expects.
     fn report(&mut self, classes: ClassCounts) -> StatsReport {
-        // Without a connection, leave the counts for the next report.
+        // Without a connection, the report would be lost, so leave the counts for the next one.
         let load = self.load.as_ref().filter(|_| self.connection.is_some());
         let counts = load.map(|load| load.control().take_counts()).unwrap_or_default();
         let clock = self.clock.estimate(clock::now());
@@ -274,8 +279,8 @@ impl MasterLink {
         report
     }
 
-    /// Returns the seconds to add to this host's clock to get the master's clock. They are measured
-    /// or, without a measurement, taken from the last `spawn`.
+    /// Returns the number of seconds to add to this host's clock to get the master's clock. The
+    /// number is measured or, without a measurement, taken from the last `spawn`.
     fn offset_s(&self) -> f64 {
         self.clock.estimate(clock::now()).map_or(self.offset_s as f64, |estimate| estimate.offset_s)
     }
@@ -285,12 +290,13 @@ impl MasterLink {
             return load.control().set_users(users);
         }
         if users == 0 {
-            // A load without users does not have to begin.
+            // There is nothing to start: a load without users would send nothing.
             return;
         }
         if let Some(ended) = &self.load {
             let next = ended.control().next_message();
-            // After another registration, the old numbers may belong to another worker.
+            // Continue after the numbers of the ended load. If the worker has registered again
+            // since, they may belong to another worker.
             if next >> NUMBERS_LOG2 == self.next_message >> NUMBERS_LOG2 {
                 self.next_message = self.next_message.max(next);
             }
@@ -299,11 +305,11 @@ impl MasterLink {
         let order = LoadOrder::new(control, host, run_id);
         self.reported_at_s = unix_s() + self.offset_s();
         self.load = Some(order.clone());
-        // Ignore the error, because the main thread takes orders for as long as this thread lives.
+        // Ignore the error, because the main thread takes orders as long as this thread lives.
         let _ = self.orders.send(order);
     }
 
-    /// Keeps the socket open for a moment and reads from it, because closing it with unread bytes
+    /// Keeps the socket open for a moment and reads from it. Closing a socket with unread bytes
     /// could drop our last messages.
     fn linger(&mut self) {
         let until = clock::now() + LINGER;
@@ -317,7 +323,7 @@ impl MasterLink {
 }
 
 /// Returns the prefix of this process's identities. A master takes the part before the underscore
-/// as the host, and distributes users over hosts.
+/// as the host, over which it distributes users.
 fn process_identity() -> Result<String> {
     let host = rustix::system::uname().nodename().to_string_lossy().replace('_', "-");
     let host: String = host.chars().filter(char::is_ascii).take(64).collect();
@@ -328,11 +334,11 @@ fn unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// Order of a load, which the link gives to the main thread. Through it, the main thread also tells
-/// the link when the load has ended.
+/// Order to run a load, which the link gives to the main thread. Both keep a clone, by which the
+/// main thread tells the link that the load has ended.
 #[derive(Clone, Debug)]
 pub(super) struct LoadOrder {
-    /// Server to send to, if the master has named one.
+    /// Server to which the load goes, or `None` if the master has named none.
     pub(super) host: Option<String>,
     pub(super) run_id: Option<String>,
     control: Arc<LoadControl>,
@@ -349,7 +355,8 @@ impl LoadOrder {
         Arc::clone(&self.control)
     }
 
-    /// Records that the load has ended. `failure` is the reason, if the load ended by itself.
+    /// Records that the load has ended. `failure` is the reason if the load ended by itself instead
+    /// of being stopped.
     pub(super) fn finish(&self, failure: Option<String>) {
         *lock(&self.failure) = failure;
         let _ = self.ended.set(());
@@ -359,7 +366,8 @@ impl LoadOrder {
         self.ended.get().is_some()
     }
 
-    /// Takes the reason if the load ended by itself.
+    /// Returns the reason if the load ended by itself. Only the first call returns it, so that it
+    /// is reported once.
     pub(super) fn take_failure(&self) -> Option<String> {
         lock(&self.failure).take()
     }

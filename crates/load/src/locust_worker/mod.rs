@@ -1,11 +1,11 @@
-//! The source as a worker of a Locust master. A test of the master is a load here. A user is a
-//! session or, in an open loop, a share of the rate.
+//! The source as a worker of a Locust master. Each test of the master is a load. A user of the test is a session or, in
+//! an open loop, a share of the rate.
 //!
 //! ```text
 //! thread "locust": master ⇄ mailrun_locust::LocustWorker ─ an order per test ─→ main thread: source::run
 //!                     ▲ counts, four times per second ── LoadControl ◄─────┘ sessions, drain
 //! ```
-//! The link has its own thread, so that load never delays a heartbeat.
+//! The link has its own thread, so that a load never delays a heartbeat.
 mod connection;
 mod link;
 mod stats;
@@ -21,24 +21,25 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct LocustWorkerOptions {
-    /// `HOST:PORT` of the master.
+    /// Address of the master, as `HOST:PORT`.
     pub master: String,
-    /// Maximum number of users at a time.
+    /// Maximum number of users that the worker accepts.
     pub max_sessions: u32,
-    /// Servers that a master may name, each in the form of [`mailrun_locust::canonical_target`].
+    /// Servers that a master may name, each in the form of [`mailrun_locust::canonical_target`]. A master cannot direct
+    /// load to any other server.
     pub targets: Vec<String>,
-    /// Time that messages in transit have when the load is stopped.
+    /// Time that messages in transit have to finish when the load is stopped.
     pub drain: Duration,
-    /// The worker ends after this time without a master.
+    /// Time without a master after which the worker ends.
     pub master_timeout: Duration,
 }
 
-/// Works for a master until it says `quit`, or until SIGINT or SIGTERM. `load_for` returns the
-/// options of a load for the server that the master has named, or for the worker's own server.
+/// Works for a master until the master says `quit`, or until SIGINT or SIGTERM. `load_for` returns the options of a
+/// load for the server that the master has named or, for `None`, for the worker's own server.
 ///
 /// # Errors
 ///
-/// If there is no master.
+/// Fails if there is no master for the whole `master_timeout`.
 pub fn run(options: &LocustWorkerOptions, load_for: impl Fn(Option<&str>) -> Result<SourceOptions>) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let (orders, received) = channel::<LoadOrder>();
@@ -64,7 +65,7 @@ pub fn run(options: &LocustWorkerOptions, load_for: impl Fn(Option<&str>) -> Res
     }
 }
 
-/// Runs the load of a test. Returns the reason if the load ended by itself.
+/// Runs the load of a test to its end. Returns the reason if the load ended by itself, and `None` if it was stopped.
 fn carry_out(order: &LoadOrder, load_for: &impl Fn(Option<&str>) -> Result<SourceOptions>) -> Option<String> {
     let options = load_for(order.host.as_deref()).and_then(|mut options| {
         options.control = Some(order.control());

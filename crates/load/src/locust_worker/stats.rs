@@ -1,24 +1,25 @@
 //! Converts the counts of a load into a report for a master. Whole messages are the master's
 //! aggregate and its first row. Stages and phases follow as further rows.
 //!
-//! All values come from the histograms, so a master's percentiles agree with the exact ones to two
-//! digits.
+//! All values come from the histograms, so a master's percentiles agree with the exact percentiles
+//! to two digits.
 use crate::source::LoadCounts;
 use mailrun_locust::{ErrorEntry, ExactHistogram, StatsEntry, StatsReport};
 use mailrun_measurement::{Latencies, Phase};
 use std::collections::BTreeMap;
 
 const NS_PER_MS: f64 = 1e6;
-/// Shorter times count as 10 µs, so that a table of times has few rows.
+/// Shortest time in a table of times, 10 µs. Shorter times count as this one, so that the table has
+/// few rows.
 const SHORTEST_MS: f64 = 0.01;
 const PROTOCOL: &str = "SMTP";
 
-/// Times of a report, in Unix time on the master's clock.
+/// Begin and end of the time that a report covers, in Unix time on the master's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReportTimes {
     pub(super) start_s: f64,
     pub(super) now_s: f64,
-    /// Seconds to add to this host's clock to get the master's clock.
+    /// Number of seconds to add to this host's clock to get the master's clock.
     pub(super) offset_s: i64,
 }
 
@@ -53,8 +54,8 @@ fn exact(tag: &str, times: &Latencies) -> Option<ExactHistogram> {
     Some(ExactHistogram { tag: tag.to_owned(), count: times.count(), encoded: times.encoded()? })
 }
 
-/// Makes the row of whole messages, from their start to the last reply. As in Locust, failed
-/// messages count as requests.
+/// Makes the row of whole messages, whose times count from their start to the last reply. As in
+/// Locust, failed messages count as requests.
 fn message_entry(counts: &LoadCounts, times: ReportTimes) -> StatsEntry {
     let mut all = counts.accepted_times.clone();
     all.merge(&counts.ended_times);
@@ -104,11 +105,12 @@ fn timed_entry(name: &str, latencies: &Latencies, times: ReportTimes) -> StatsEn
     }
 }
 
-/// Rounds to two significant digits.
+/// Rounds a time to two significant digits, so that a table of times has few rows.
 fn two_digits(ms: f64) -> f64 {
     let ms = ms.max(SHORTEST_MS);
     let unit_exponent = ms.log10().floor() as i32 - 1;
-    // Divide instead of multiplying, so that 1.2 is the same number as Python's 1.2.
+    // Divide instead of multiplying by 0.1 and so on, so that 1.2 is the same number as Python's
+    // 1.2.
     match u32::try_from(-unit_exponent) {
         Ok(decimals) => {
             let scale = 10_f64.powi(decimals as i32);

@@ -1,9 +1,9 @@
-//! The account of a probe: what became of each message. It is the sum of events, and the journal
-//! keeps the events, so that a probe that was killed knows afterwards what it knew before.
+//! The account of a probe: the fate of each message. It is the sum of events that the journal keeps, so a probe that
+//! was killed still knows what it knew before.
 //!
-//! Nothing here reads a clock but [`unix_ns`], which the threads of the probe share.
+//! Only [`unix_ns`] reads a clock here. The probe's threads use it, too.
 //!
-//! Every message ends in exactly one way, and the ends sum up:
+//! Every message ends in exactly one way, so the ends add up:
 //!
 //! ```text
 //! created = in flight + rejected + failed + in doubt + delivered + bounced + lost − late + unwatched
@@ -16,36 +16,37 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A time in nanoseconds since 1970, or a length of time in nanoseconds.
+/// A time in nanoseconds since 1970, or a duration in nanoseconds.
 pub(crate) type Ns = u64;
 
 const DAY_NS: Ns = 86_400 * 1_000_000_000;
-/// A message's number has the route above these bits.
+/// Number of bits of a message's number within its route. The number of the route is in the bits above them.
 const ROUTE_SHIFT: u32 = 32;
-/// Route numbers are below this, so that message numbers fit into a trace.
+/// Upper bound of route numbers, so that message numbers fit into a trace.
 pub(super) const MAX_ROUTES: u16 = 1 << 10;
-/// Number of lost messages of a route that are still expected. Of older ones, nothing is expected.
+/// Maximum number of lost messages of a route that may still arrive late. If there are more, the oldest are forgotten.
 const MAX_MISSING: usize = 1000;
 
-/// How the server answered a message.
+/// The server's answer to a message, as far as the probe knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// The server took responsibility.
+    /// The server took responsibility for the message.
     Accepted,
-    /// The server refused with 4xx or 5xx.
+    /// The server refused the message with 4xx or 5xx.
     Rejected,
     /// The session failed before the message was handed over.
     Failed,
-    /// The session or the probe ended when the answer was awaited, so the server may have the message.
+    /// The session or the probe ended while it waited for the answer, so the server may have the message.
     Unknown,
 }
 
-/// Something that changes the account.
+/// A change of the account, which the journal records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// A message is about to be sent. This is on disk before the message leaves.
+    /// A message is about to be sent. The event is on disk before the message leaves, so that a probe that is killed
+    /// meanwhile knows about the message.
     Created {
         number: u64,
         due_ns: Ns,
@@ -61,24 +62,24 @@ pub(crate) enum Event {
         arrival: Arrival,
         at_ns: Ns,
     },
-    /// A message has not arrived in time. Without `looked` nobody looks for it any more, because its
-    /// route was removed from the configuration.
+    /// A message has not arrived in time. `looked` is false if its route was removed from the configuration, because
+    /// nobody looks for the message then.
     Overdue {
         number: u64,
         looked: bool,
     },
-    /// The wall clock was set. Times of messages in flight move with it.
+    /// The wall clock was set, which changed it by `by_ns`. The times of messages in flight move with it.
     ClockSet {
         by_ns: i64,
     },
-    /// The report of a route's day is written.
+    /// The report of a route's day was written, so the day is dropped from the account.
     Reported {
         route: u16,
         day: u64,
     },
 }
 
-/// Stages of a message that are timed from when it was due.
+/// Stages of a message, each of which is timed from when the message was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeStage {
     Accepted,
@@ -91,53 +92,53 @@ impl ProbeStage {
         [(Self::Accepted, "accepted"), (Self::Announced, "announced"), (Self::Delivered, "delivered")];
 }
 
-/// Numbers of messages by their fate. `lost` counts messages that were called lost at some time,
-/// and `late` counts the overdue messages that arrived or bounced afterwards.
+/// Numbers of messages by their fate. `lost` counts each message that was ever called lost. `late` counts overdue
+/// messages that arrived or bounced afterwards, so `lost - late` are still missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Counts {
     pub(crate) created: u64,
-    /// Messages that the server accepted, whatever became of them.
+    /// Messages that the server accepted, whatever happened to them afterwards.
     pub(crate) accepted: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
-    /// Messages without an answer that have not arrived in time, and messages for which nobody looks.
+    /// Messages without an answer that did not arrive in time, and overdue messages of routes that were removed.
     pub(crate) in_doubt: u64,
     pub(crate) delivered: u64,
     pub(crate) bounced: u64,
     pub(crate) lost: u64,
     pub(crate) late: u64,
-    /// Accepted messages of a route without a sink or mailbox: nobody sees what becomes of them.
+    /// Accepted messages of a route without a sink or mailbox, so that their further fate is unknown.
     pub(crate) unwatched: u64,
-    /// Arrivals of messages whose fate was known: copies, and mail that bounced before.
+    /// Arrivals of messages whose fate was already known, such as copies, and mail that had bounced before.
     pub(crate) repeated: u64,
 }
 
 impl Counts {
-    /// Number of messages whose fate is known.
+    /// Returns the number of messages whose fate is known.
     #[cfg(test)]
     pub(super) fn settled(&self) -> u64 {
         let Self { rejected, failed, in_doubt, delivered, bounced, unwatched, .. } = *self;
         rejected + failed + in_doubt + delivered + bounced + unwatched + self.missing()
     }
 
-    /// Number of accepted messages that are lost now.
+    /// Returns the number of accepted messages that are lost at present.
     pub(super) fn missing(&self) -> u64 {
         self.lost.saturating_sub(self.late)
     }
 }
 
-/// A message whose fate is not known.
+/// A message whose fate is not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenMessage {
     due_ns: Ns,
     watched: bool,
     answer: Option<Answer>,
-    /// Mail may arrive before its sender hears the answer.
+    /// Kind of the arrival, if the message has arrived. Mail may arrive before its sender gets the answer.
     arrival: Option<ArrivalKind>,
 }
 
-/// A message that did not arrive in time, but may still.
+/// A message that did not arrive in time but may still arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct MissingMessage {
     number: u64,
@@ -145,7 +146,7 @@ struct MissingMessage {
     was_accepted: bool,
 }
 
-/// Messages of a route that were due on a day.
+/// Counts and times of the messages of a route that were due on one day.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(into = "StoredDay", from = "StoredDay")]
 pub(super) struct Day {
@@ -153,7 +154,7 @@ pub(super) struct Day {
     pub(super) latencies: [Latencies; ProbeStage::ALL.len()],
 }
 
-/// A day as it is stored, with distributions as interval logs have them.
+/// A day as it is stored, with its distributions as texts in the form of interval logs.
 #[derive(Serialize, Deserialize)]
 struct StoredDay {
     counts: Counts,
@@ -181,16 +182,16 @@ pub(super) struct RouteAccount {
     pub(super) buckets: [Buckets; ProbeStage::ALL.len()],
     open: BTreeMap<u64, OpenMessage>,
     missing: VecDeque<MissingMessage>,
-    /// When the last message was accepted and delivered. 0: never.
+    /// Time at which the last message was accepted and, in the next field, delivered. 0 means never.
     pub(super) last_accepted_ns: Ns,
     pub(super) last_delivered_ns: Ns,
     pub(super) days: BTreeMap<u64, Day>,
 }
 
-/// All routes of a probe.
+/// The accounts of all routes of a probe, including routes that were removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Account {
-    /// The run id in the traces.
+    /// Run id that the traces of all messages carry.
     pub(super) run: String,
     pub(super) routes: BTreeMap<u16, RouteAccount>,
 }
@@ -199,17 +200,17 @@ pub(super) fn ns(time: Duration) -> Ns {
     Ns::try_from(time.as_nanos()).unwrap_or(Ns::MAX)
 }
 
-/// The time now, since 1970.
+/// Returns the present time in nanoseconds since 1970.
 pub(super) fn unix_ns() -> Ns {
     ns(clock::wall())
 }
 
-/// Days since 1970.
+/// Returns the number of the day (UTC) that contains a time, counted from 1970.
 pub(super) fn day_of(time_ns: Ns) -> u64 {
     time_ns / DAY_NS
 }
 
-/// Number of the route to which a message belongs.
+/// Returns the number of the route to which a message belongs.
 pub(super) fn route_of(number: u64) -> u16 {
     u16::try_from(number >> ROUTE_SHIFT).unwrap_or(u16::MAX)
 }
@@ -219,13 +220,13 @@ impl Account {
         Self { run, routes: BTreeMap::new() }
     }
 
-    /// Returns the number of the route with this name, which is new if nothing has been sent there.
-    /// Returns `None` if there are too many routes.
+    /// Returns the number of the route with this name, or a new number if the name is new. Returns `None` if there are
+    /// too many routes.
     pub(super) fn open_route(&mut self, name: &str) -> Option<u16> {
         if let Some((number, _)) = self.routes.iter().find(|(_, route)| route.name == name) {
             return Some(*number);
         }
-        // The number of a route that is gone is not given again, because its mail may still arrive.
+        // The number of a removed route is not used again, because its mail may still arrive.
         let number = self.routes.keys().next_back().map_or(0, |last| last + 1);
         let route = RouteAccount { name: name.to_owned(), ..RouteAccount::default() };
         (number < MAX_ROUTES).then(|| {
@@ -234,18 +235,19 @@ impl Account {
         })
     }
 
-    /// Returns the number of the route's next message.
+    /// Returns the number that the route's next message will have.
     pub(super) fn next_number(&self, route: u16) -> u64 {
         u64::from(route) << ROUTE_SHIFT | self.routes.get(&route).map_or(0, |route| route.next)
     }
 
-    /// Returns the messages whose answer is awaited.
+    /// Returns the messages to which the server has not answered yet.
     pub(super) fn unanswered(&self) -> Vec<u64> {
         let open = self.routes.values().flat_map(|route| &route.open);
         open.filter(|(_, message)| message.answer.is_none()).map(|(number, _)| *number).collect()
     }
 
-    /// Returns the messages of a route that are overdue if nothing of them was seen until `seen_until`.
+    /// Returns the messages of a route that are overdue: the answer to them is known, and they had not arrived
+    /// `lost_after_ns` after they were due. Arrivals are known until `seen_until_ns`.
     pub(super) fn overdue(&self, route: u16, seen_until_ns: Ns, lost_after_ns: Ns) -> Vec<u64> {
         let open = self.routes.get(&route).into_iter().flat_map(|route| &route.open);
         let is_overdue = |message: &OpenMessage| {
@@ -254,8 +256,9 @@ impl Account {
         open.filter(|(_, message)| is_overdue(message)).map(|(number, _)| *number).collect()
     }
 
-    /// Returns true if the arrival changes the account. `is_own` tells whether this process has sent
-    /// the message: about messages of earlier processes, mailboxes and sinks tell again.
+    /// Returns true if an arrival changes the account. `is_own` is true if this process has sent the message. An
+    /// arrival of an earlier process's message does not count again if its fate is known, because sinks and mailboxes
+    /// report arrivals again to a new process.
     pub(super) fn concerns(&self, arrival: &Arrival, is_own: bool) -> bool {
         let Some(route) = self.routes.get(&route_of(arrival.number)) else { return false };
         let is_expected = route.open.contains_key(&arrival.number)
@@ -263,7 +266,7 @@ impl Account {
         is_expected || is_own || arrival.kind == ArrivalKind::Duplicate
     }
 
-    /// Returns the days that are over, and of which all fates are known.
+    /// Returns the routes and days that are over and whose messages all have known fates.
     pub(super) fn finished_days(&self, today: u64) -> Vec<(u16, u64)> {
         let days =
             self.routes.iter().flat_map(|(number, route)| route.days.keys().map(move |day| (*number, route, *day)));
@@ -298,7 +301,7 @@ impl RouteAccount {
         self.open.len() as u64
     }
 
-    /// When the oldest message in flight was due.
+    /// Returns the time at which the oldest message in flight was due.
     pub(super) fn oldest_due_ns(&self) -> Option<Ns> {
         self.open.values().map(|message| message.due_ns).min()
     }
@@ -362,7 +365,8 @@ impl RouteAccount {
         self.settle(number);
     }
 
-    /// Ends the account of a message whose fate is known.
+    /// Removes a message whose fate is now known, and counts the fate. Without an answer, or while a watched message
+    /// may still arrive, nothing changes.
     fn settle(&mut self, number: u64) {
         let Some(OpenMessage { due_ns, watched, answer: Some(answer), arrival }) = self.open.get(&number).copied()
         else {
@@ -392,8 +396,8 @@ impl RouteAccount {
         }
     }
 
-    /// Changes the counts of the route and, unless the report of the day is written, also the day's
-    /// counts.
+    /// Changes the counts of the route and of the day. The day's counts stay as they are if its report has been
+    /// written.
     fn count(&mut self, day: u64, change: impl Fn(&mut Counts)) {
         change(&mut self.counts);
         if let Some(day) = self.days.get_mut(&day) {

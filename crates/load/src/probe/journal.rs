@@ -1,8 +1,8 @@
 //! The file in which a probe keeps its account.
 //!
-//! The first line is the whole account, and each further line an event after it. Every line begins
-//! with its CRC-32C. A probe that was killed may leave part of a line at the end, which it forgets.
-//! From time to time the file is replaced by one with the account alone, so it stays small.
+//! The first line is a snapshot of the account, and each further line is an event after it. Every line begins with its
+//! CRC-32C. If a probe is killed, part of a line may be left at the end, which the next probe ignores. From time to
+//! time, the file is replaced by a new one with only a snapshot, so it stays small.
 use super::account::{Account, Event};
 use mailrun_measurement::trace::checksum;
 use mailrun_process::reason::reason;
@@ -12,26 +12,26 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Size of the events after which the file is replaced.
+/// Size of the events in bytes after which the file is replaced by a new snapshot.
 const MAX_EVENT_BYTES: usize = 256 << 10;
-/// Longest file that is read.
+/// Maximum size of the file in bytes that is read.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 const VERSION: u32 = 1;
-/// Length of the checksum and the blank after it.
+/// Length of the checksum and the space after it.
 const PREFIX_BYTES: usize = 9;
 
-/// The operations on the file that a journal needs.
+/// The file operations that a journal needs. Tests use memory instead of a file.
 pub(super) trait Storage {
     /// Returns the content, or `None` if there is no file yet.
     fn read(&mut self) -> io::Result<Option<Vec<u8>>>;
-    /// Replaces the whole content, which is on disk afterwards. If that fails, the old content stays.
+    /// Replaces the whole content. On success, the new content is on disk, and on failure, the old content remains.
     fn replace(&mut self, content: &[u8]) -> io::Result<()>;
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Waits until everything appended is on disk.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The first line.
+/// The first line of the file: the account as it was when the file was made.
 #[derive(Serialize, Deserialize)]
 struct Snapshot<A> {
     version: u32,
@@ -42,13 +42,14 @@ pub(super) struct Journal<S> {
     storage: S,
     snapshot_bytes: usize,
     event_bytes: usize,
-    /// Why the file could not be written the last time. It has to be replaced before anything is added.
+    /// Reason why the last write failed. The file may then end in part of a line, so it must be replaced before events
+    /// are added.
     fault: Option<String>,
-    /// Number of failed writes.
+    /// Number of writes that have failed so far.
     pub(super) failures: u64,
 }
 
-/// The content of the file.
+/// The content of the file, as it was understood.
 #[derive(Debug, PartialEq)]
 pub(super) struct Recovered {
     pub(super) account: Account,
@@ -61,17 +62,17 @@ impl<S: Storage> Journal<S> {
         Self { storage, snapshot_bytes: 0, event_bytes: 0, fault: None, failures: 0 }
     }
 
-    /// Reads the account. Returns `None` if there is none yet.
+    /// Reads the account from the file, or returns `None` if there is no file yet.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or if its first line is damaged.
+    /// Fails if the file cannot be read, or if its first line is damaged.
     pub(super) fn recover(&mut self) -> Result<Option<Recovered>, String> {
         let content = self.storage.read().map_err(|error| reason(&error))?;
         content.map(|content| recover(&content)).transpose()
     }
 
-    /// Replaces the file by one with this account.
+    /// Replaces the file by a new one with only this account.
     pub(super) fn compact(&mut self, account: &Account) -> Result<(), String> {
         let result = line(&Snapshot { version: VERSION, account }).and_then(|content| {
             self.storage.replace(&content)?;
@@ -86,8 +87,9 @@ impl<S: Storage> Journal<S> {
         }
     }
 
-    /// Adds events, which are on disk afterwards if `durable` is set. `account` is the account without
-    /// them. After an error the file is replaced at the next call.
+    /// Adds events to the file. If `durable` is set, they are on disk when this returns. `account` must not contain
+    /// them yet, because the file may be replaced by a snapshot before they are added. After an error, the next call
+    /// replaces the file.
     pub(super) fn append(&mut self, events: &[Event], account: &Account, durable: bool) -> Result<(), String> {
         if self.fault.is_some() || self.event_bytes > MAX_EVENT_BYTES {
             self.compact(account)?;
@@ -131,7 +133,7 @@ fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Returns the JSON of a line whose checksum is right.
+/// Returns the JSON of a line, or `None` if its checksum is wrong.
 fn json(line: &[u8]) -> Option<&[u8]> {
     let (prefix, json) = line.split_at_checked(PREFIX_BYTES)?;
     let digits = std::str::from_utf8(prefix.strip_suffix(b" ")?).ok()?;
@@ -139,7 +141,7 @@ fn json(line: &[u8]) -> Option<&[u8]> {
 }
 
 fn recover(content: &[u8]) -> Result<Recovered, String> {
-    // The bytes after the last line end belong to a line that was not written to its end.
+    // Bytes after the last line end are a line that was not written completely.
     let end = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let mut lines = content[..end].split_inclusive(|byte| *byte == b'\n').map(|line| &line[..line.len() - 1]);
     let first = lines.next().and_then(json).ok_or("its first line, which has the account, is damaged")?;
@@ -158,7 +160,7 @@ fn recover(content: &[u8]) -> Result<Recovered, String> {
     Ok(recovered)
 }
 
-/// A file in a directory that one process has for itself.
+/// A file in a directory that only one process may use at a time.
 pub(super) struct FileStorage {
     directory: PathBuf,
     lock: File,
@@ -169,11 +171,11 @@ const FILE_NAME: &str = "account";
 const NEW_NAME: &str = "account.new";
 
 impl FileStorage {
-    /// Makes the directory, readable by this user only, if it does not exist.
+    /// Locks the directory for this process. Creates it if it does not exist, readable by this user only.
     ///
     /// # Errors
     ///
-    /// If the directory cannot be made, or if another probe uses it.
+    /// Fails if the directory cannot be created, or if another probe uses it.
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -204,7 +206,7 @@ impl Storage for FileStorage {
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&new, self.directory.join(FILE_NAME))?;
-        // From here on, the new file is the one to which events are added, even if the next call fails.
+        // From here on, events are added to the new file, even if the next call fails.
         self.file = Some(file);
         self.lock.sync_all()
     }

@@ -1,4 +1,4 @@
-//! The message of a probe: small, with a trace, and marked as sent by a machine.
+//! The message of a probe: it is small, has a trace, and is marked as sent by a machine.
 use super::options::RouteOptions;
 use crate::send::{HeaderField, MessageParts, compose, set_header};
 use anyhow::{Result, anyhow};
@@ -8,15 +8,16 @@ use mailrun_measurement::{ClockId, RunId, Trace};
 use memchr::memmem;
 use std::time::Duration;
 
-/// When a message was due.
+/// Time at which a message was due, and the clock on which it was.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Creation {
     pub(super) time: Duration,
-    /// Clock of that time.
+    /// Clock on which the time was read.
     pub(super) clock: ClockId,
 }
 
-/// Composes a message. Vacation programs and lists do not answer it (RFC 3834 §5).
+/// Composes a message of a route, marked so that vacation programs and mailing lists do not answer
+/// it (RFC 3834 §5).
 pub(super) fn render(
     route: &RouteOptions,
     run: RunId,
@@ -53,7 +54,8 @@ pub(super) fn render(
     Ok(line)
 }
 
-/// Names may have any letters, and a header of ASCII needs no encoding that a server might change.
+/// Replaces the letters of a name that are not ASCII, because a server might change the encoding
+/// that they need in a header.
 fn printable_name(name: &str) -> String {
     name.chars().map(|letter| if letter.is_ascii_graphic() || letter == ' ' { letter } else { '?' }).collect()
 }

@@ -5,20 +5,21 @@ use mailrun_measurement::buckets::BOUNDS_S;
 use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::collections::HashMap;
 
-/// The content of `/metrics`.
+/// State that `/metrics` shows. The loop changes it, and the HTTP server reads it.
 pub(super) struct Shared {
     pub(super) probe: Probe,
     pub(super) journal: JournalState,
-    /// End of the certificate of a route's server, in seconds since 1970.
+    /// End of the validity of each route's server certificate, in seconds since 1970.
     pub(super) certificates: HashMap<u16, i64>,
-    /// Whether the sink or mailbox of a route can be read.
+    /// True if the sink or mailbox of a route can be read at present.
     pub(super) watches: HashMap<u16, bool>,
-    /// When the configuration was read last, and whether it could be used.
+    /// Time at which the configuration was last read successfully. The next field tells whether the
+    /// last attempt succeeded.
     pub(super) reloaded_ns: Ns,
     pub(super) is_reload_good: bool,
 }
 
-/// State of the file with the account.
+/// State of the file that keeps the account.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct JournalState {
     pub(super) is_writable: bool,
@@ -28,7 +29,7 @@ pub(super) struct JournalState {
 
 type Value = fn(&RouteAccount) -> u64;
 
-/// Counters of a route, with their meanings.
+/// Counters of a route, each with its name, its meaning and its value.
 const COUNTERS: [(&str, &str, Value); 10] = [
     ("created_total", "messages written down, to be sent", |account| account.counts.created),
     ("accepted_total", "messages that the server accepted", |account| account.counts.accepted),

@@ -1,4 +1,4 @@
-//! The probe: a gentle load without end that accounts for each of its messages.
+//! The probe: a gentle load that never ends, with an account of every message.
 //!
 //! ```text
 //! options ─▶ this file: a loop ─┬─ pacer: when to send, what is overdue ──▶ events ─▶ account: what became of each message
@@ -52,20 +52,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use watch::{Report, WatchThread};
 
-/// Longest time between two checks of signals, clocks and overdue messages.
+/// Maximum time between two checks of signals, clocks and overdue messages.
 const TICK: Duration = Duration::from_millis(250);
-/// At the end, messages that are being sent have this long to get their answer.
+/// Time at the end in which messages that are being sent may get their answers.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time after which a report that could not be written is tried again.
+/// Time after which a report is written again if it could not be written.
 const REPORT_RETRY: Duration = Duration::from_secs(600);
 
-/// A report of a thread to the loop.
+/// A report from one of the other threads to the loop.
 enum Input {
     Answered { number: u64, outcome: Outcome },
     Watched { routes: Vec<u16>, keeps_times: bool, report: Report },
 }
 
-/// How the sending of a message ended.
+/// Result of sending a message, as its thread reports it to the loop.
 struct Outcome {
     answer: Answer,
     took: Duration,
@@ -73,11 +73,11 @@ struct Outcome {
     certificate_ends: Option<i64>,
 }
 
-/// Sends and watches until SIGINT or SIGTERM.
+/// Sends messages and watches their arrival until SIGINT or SIGTERM.
 ///
 /// # Errors
 ///
-/// If the probe could not start: its directory cannot be used, its account is damaged, or it cannot listen.
+/// Fails if the probe could not start: its directory cannot be used, its account is damaged, or it cannot listen.
 pub fn run(options: ProbeOptions) -> Result<()> {
     let ProbeOptions { routes, state, http, http_name, mut reload } = options;
     let interrupt = if reload.is_some() { Interrupt::watch_without_hangup()? } else { Interrupt::watch()? };
@@ -142,25 +142,26 @@ pub fn run(options: ProbeOptions) -> Result<()> {
     Ok(())
 }
 
-/// The state of the loop.
+/// State of the loop, which decides everything while other threads only send and watch.
 struct Shell {
     run: RunId,
     shared: Arc<Mutex<Shared>>,
     journal: Journal<FileStorage>,
     routes: Vec<Arc<RouteOptions>>,
     watches: Vec<WatchThread>,
-    /// Messages whose arrival is in the account.
+    /// Messages whose arrival is recorded, so that they may be deleted from their mailbox.
     settled: Arc<Mutex<Ledger>>,
     input_tx: Sender<Input>,
-    /// Set if the last write of the account succeeded.
+    /// True if the last write of the account succeeded.
     was_writable: bool,
-    /// Directory of the reports of days, and below the time from which one can be written, on the monotonic clock.
+    /// Directory for the daily reports. The next field is the time from which one may be written, on the monotonic
+    /// clock.
     reports: PathBuf,
     report_from: Duration,
 }
 
 impl Shell {
-    /// Takes over new routes, and watches where their mail arrives.
+    /// Replaces the routes, and starts to watch where their mail arrives.
     fn set_routes(&mut self, routes: Vec<RouteOptions>) -> Result<()> {
         for (place, route) in routes.iter().enumerate() {
             if routes[..place].iter().any(|other| other.name == route.name) {
@@ -178,7 +179,8 @@ impl Shell {
         if !shared.probe.set_routes(paces.collect(), unix_ns()) {
             bail!("there are too many routes: at most {} in the life of an account", account::MAX_ROUTES);
         }
-        // The routes' numbers must be known to whoever reads the events of their messages.
+        // Write the names and numbers of the routes first, because a later reader of the journal needs them for the
+        // events of their messages.
         let written = self.journal.compact(&shared.probe.account);
         self.tell_written(&written, &mut shared);
         shared.watches.clear();
@@ -201,7 +203,8 @@ impl Shell {
         let mut threads = Vec::new();
         for (_, watch, routes) in groups {
             let input = self.input_tx.clone();
-            // A sink has timed a message when it came; a mailbox was not looked at while there was no probe.
+            // A sink has timed each message when it arrived. A mailbox was not watched while there was no probe, so
+            // times of mail from before would be wrong.
             let keeps_times = matches!(watch, Watch::Sink(_));
             let send = move |report| input.send(Input::Watched { routes: routes.clone(), keeps_times, report }).is_ok();
             threads.extend(WatchThread::start(watch, self.run, &self.settled, send)?);
@@ -225,7 +228,7 @@ impl Shell {
         }
     }
 
-    /// Does what is due now. Returns the time until something else is.
+    /// Does everything that is due now, and returns the time until something else is due.
     fn turn(&mut self) -> Duration {
         let shared = Arc::clone(&self.shared);
         let mut shared = lock(&shared);
@@ -264,7 +267,7 @@ impl Shell {
         Duration::from_nanos(next_ns.saturating_sub(unix_ns())).min(TICK)
     }
 
-    /// Writes the reports of days that are over. If that fails, it is tried again after a while.
+    /// Writes the reports of days that are over. If writing fails, it is tried again after a while.
     fn report_days(&mut self, shared: &mut Shared, now_ns: Ns) {
         if clock::now() < self.report_from {
             return;
@@ -284,7 +287,7 @@ impl Shell {
         }
     }
 
-    /// Starts to send a message.
+    /// Starts a thread that sends a message and reports the result.
     fn send(&self, shared: &Shared, due: Due, now_ns: Ns) {
         let place = shared.probe.routes.iter().position(|route| route.number == route_of(due.number));
         let Some(route) = place.and_then(|place| self.routes.get(place)).cloned() else { return };
@@ -294,7 +297,7 @@ impl Shell {
         let number = due.number;
         let work = move || {
             let outcome = deliver(&route, run, number, due_at);
-            // Ignore the error, because the loop has ended.
+            // Ignore the error: if nobody receives the result, the loop has ended.
             let _ = input.send(Input::Answered { number, outcome });
         };
         if let Err(error) = std::thread::Builder::new().name("send".to_owned()).spawn(work) {
@@ -304,7 +307,7 @@ impl Shell {
         }
     }
 
-    /// Waits for what the threads tell, and takes all of it.
+    /// Waits up to `pause` for reports of the threads, and handles all that have arrived.
     fn take_input(&mut self, input: &Receiver<Input>, pause: Duration) {
         let mut next = input.recv_timeout(pause).ok();
         while let Some(one) = next {
@@ -353,7 +356,8 @@ impl Shell {
                 if let Some(event) = shared.probe.arrived(&arrival, now_ns) {
                     self.record(&mut shared, &[event]);
                 }
-                // Otherwise the journal has it later, and the mailbox tells of it again.
+                // If the journal cannot be written, do not mark the message, so that it stays in the mailbox and the
+                // mailbox reports it again.
                 if self.journal.is_writable() {
                     lock(&self.settled).mark(arrival.number, 0);
                 }
@@ -362,18 +366,18 @@ impl Shell {
         }
     }
 
-    /// Writes events that have happened, and applies them to the account.
+    /// Records events that have happened, in the journal and in the account.
     fn record(&mut self, shared: &mut Shared, events: &[Event]) {
         if events.is_empty() {
             return;
         }
-        // If they cannot be written, the account with them is written as soon as that is possible.
+        // Apply the events even if they cannot be written. The whole account is written as soon as that is possible.
         let written = self.journal.append(events, &shared.probe.account, false);
         events.iter().for_each(|event| shared.probe.account.apply(event));
         self.tell_written(&written, shared);
     }
 
-    /// Tells when the account cannot be written any more, and when it can again.
+    /// Tells the user when the account can no longer be written, and when it can be written again.
     fn tell_written(&mut self, written: &Result<(), String>, shared: &mut Shared) {
         match written {
             Err(reason) if self.was_writable => {
@@ -390,7 +394,7 @@ impl Shell {
         };
     }
 
-    /// Waits for the answers to messages that are being sent, and writes the account.
+    /// Waits for the answers to messages that are being sent, and then writes the account.
     fn finish(mut self, input: &Receiver<Input>) {
         let limit = clock::now() + END_TIMEOUT;
         while clock::now() < limit && !lock(&self.shared).probe.account.unanswered().is_empty() {
@@ -403,7 +407,7 @@ impl Shell {
     }
 }
 
-/// Sends a message, and says how that ended.
+/// Sends a message, and returns how sending ended, also if it failed.
 fn deliver(route: &RouteOptions, run: RunId, number: u64, due_at: Duration) -> Outcome {
     let failed =
         |line: String| Outcome { answer: Answer::Failed, took: clock::now() - due_at, line, certificate_ends: None };
@@ -427,7 +431,7 @@ fn try_deliver(route: &RouteOptions, run: RunId, number: u64, due_at: Duration) 
     let is_near = Endpoint::resolve_all(&route.server).is_ok_and(|endpoints| endpoints.iter().all(is_loopback));
     let created = match is_near {
         true => Creation { time: due_at, clock: monotonic_clock() },
-        // Between hosts, only wall clocks can be compared.
+        // The message goes to another host, and only wall clocks can be compared between hosts.
         false => Creation { time: clock::wall().saturating_sub(clock::now() - due_at), clock: wall_clock() },
     };
     let message = message::render(route, run, number, created, jiff::Timestamp::now())?;

@@ -1,4 +1,4 @@
-//! Options of a probe.
+//! Options of a probe, and of each route on which it sends.
 use crate::sink::MailboxOptions;
 use crate::source::{AllowedTargets, TransportOptions};
 use anyhow::Result;
@@ -6,49 +6,50 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where the mail of a route arrives.
+/// Place where the mail of a route arrives, so that the probe can see it.
 #[derive(Clone, Debug)]
 pub enum Watch {
-    /// Nobody looks: the account ends with the server's answer.
+    /// Nobody looks for the mail, so the account of a message ends with the server's answer.
     Nothing,
-    /// HTTP interface of a mailrun sink.
+    /// A mailrun sink, given by the address of its HTTP interface.
     Sink(String),
-    /// A mailbox. `keep` leaves its mail there; otherwise the probe deletes its own.
+    /// A mailbox, in which the mail stays if `keep` is set. Otherwise, the probe deletes its own
+    /// messages.
     Mailbox { mailbox: Box<MailboxOptions>, keep: bool },
 }
 
-/// A server, and the mail that is sent to it.
+/// A server, and the messages that the probe sends to it.
 #[derive(Clone, Debug)]
 pub struct RouteOptions {
     pub name: String,
-    /// `HOST:PORT` or `unix:PATH`.
+    /// Address of the server, as `HOST:PORT` or `unix:PATH`.
     pub server: String,
     pub transport: TransportOptions,
     pub allowed: AllowedTargets,
     pub hello: String,
     pub from: String,
     pub to: String,
-    /// Time between two messages.
+    /// Time between two messages of the route.
     pub interval: Duration,
-    /// Time after which a message that has not arrived is lost.
+    /// Time after which a message that has not arrived counts as lost.
     pub lost_after: Duration,
     /// Time limit for a connection and for each reply.
     pub timeout: Duration,
     pub watch: Watch,
 }
 
-/// Reads the routes again.
+/// Reads the configuration again and returns its routes.
 pub type Reload = Box<dyn FnMut() -> Result<Vec<RouteOptions>>>;
 
 pub struct ProbeOptions {
     pub routes: Vec<RouteOptions>,
-    /// Directory of the account.
+    /// Directory of the journal and of the daily reports.
     pub state: PathBuf,
-    /// Address of `/metrics`.
+    /// Address on which `/metrics` is served.
     pub http: SocketAddr,
-    /// The host as it was typed in that address.
+    /// The host of `http` as the user typed it, for which requests are accepted.
     pub http_name: String,
-    /// Called at SIGHUP. Without it, SIGHUP ends the probe.
+    /// Called at SIGHUP to read the configuration again. Without it, SIGHUP ends the probe.
     pub reload: Option<Reload>,
 }
 

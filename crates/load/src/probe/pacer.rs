@@ -1,32 +1,33 @@
-//! Decides when which route sends, and what is overdue. It has no clock, socket or file: times are
-//! arguments, and what happens is returned as events for the account.
+//! Decides when each route sends, and which messages are overdue. It has no clock, socket or file: times are arguments,
+//! and results are events for the account.
 use super::account::{Account, Answer, Event, Ns, day_of, route_of};
 use crate::sink::arrivals::{Arrival, ArrivalKind};
 use mailrun_measurement::{Ledger, MarkResult};
 
-/// A server that refuses is left alone for this long at most, or for one interval if that is longer.
+/// Maximum time for which a server that refuses is left alone. A longer interval of the route counts instead.
 const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;
-/// A difference of this much between wall clock and monotonic clock is a clock that was set.
+/// Minimum change of the difference between wall clock and monotonic clock that means that the wall clock was set, one
+/// second.
 const CLOCK_SET_NS: u64 = 1_000_000_000;
 
-/// The schedule of a route.
+/// When a route sends, and when its messages count as lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     pub(super) name: String,
     pub(super) interval_ns: Ns,
     pub(super) lost_after_ns: Ns,
-    /// Set if a sink or mailbox tells what arrives.
+    /// True if a sink or mailbox shows what arrives.
     pub(super) is_watched: bool,
 }
 
-/// Why a message was not sent although it was due.
+/// Reason why a message was not sent although it was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Skip {
-    /// The message before it was still being sent.
+    /// The previous message of the route was still being sent.
     Busy,
-    /// The server had refused.
+    /// The server had refused earlier messages, so it is left alone for a while.
     Backoff,
-    /// The account could not be written.
+    /// The account could not be written, and a message must not be sent without a record of it.
     Disk,
 }
 
@@ -35,24 +36,24 @@ impl Skip {
         [(Self::Busy, "busy"), (Self::Backoff, "backoff"), (Self::Disk, "disk")];
 }
 
-/// A route that sends.
+/// A route, with the state that decides when it sends.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) number: u16,
     pub(super) pace: Pace,
     next_due_ns: Ns,
     is_sending: bool,
-    /// Refusals since the last accepted message.
+    /// Number of messages that were not accepted since the last accepted one.
     pub(super) refusals: u32,
     backoff_until_ns: Ns,
-    /// Everything that arrived until then is known.
+    /// Time until which all arrivals on the route are known.
     seen_until_ns: Ns,
     pub(super) skipped: [u64; Skip::ALL.len()],
-    /// How the last attempt ended. `None`: there was none since the start.
+    /// True if the server accepted the last message. `None` if no message was sent since the start.
     pub(super) is_up: Option<bool>,
 }
 
-/// A message to send.
+/// A message that is to be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) number: u64,
@@ -62,18 +63,19 @@ pub(super) struct Due {
 pub(super) struct Probe {
     pub(super) account: Account,
     pub(super) routes: Vec<Route>,
-    /// Numbers from here on are of this process, by route.
+    /// The first message number of this process, for each route. Earlier numbers belong to earlier processes.
     own_from: Vec<(u16, u64)>,
-    /// Messages of which this process has heard that they arrived. A sink that is asked anew tells of them again.
+    /// Messages that were reported to this process as arrived. A sink that is asked from the beginning reports them
+    /// again.
     told: Ledger,
-    /// Wall clock minus monotonic clock.
+    /// Wall clock minus monotonic clock, as last compared.
     clock_offset_ns: Option<i128>,
     pub(super) clock_sets: u64,
 }
 
 impl Probe {
-    /// Goes on with an account. Returns the events that its messages without an answer need: the
-    /// process that waited for the answer is gone.
+    /// Continues an account. Also returns an event for each message without an answer: its answer is unknown, because
+    /// the process that waited for it is gone.
     pub(super) fn new(mut account: Account) -> (Self, Vec<Event>) {
         let answer = |number| Event::Answered { number, answer: Answer::Unknown, took_ns: 0, at_ns: 0 };
         let events: Vec<Event> = account.unanswered().into_iter().map(answer).collect();
@@ -92,8 +94,8 @@ impl Probe {
         )
     }
 
-    /// Sets the routes. A route that was there before keeps its account and, unless its interval has
-    /// changed, its schedule. Returns false if there are more routes than numbers.
+    /// Replaces the routes. A known route keeps its account and, unless its interval has changed, its schedule. Returns
+    /// false if there are more routes than numbers.
     #[must_use]
     pub(super) fn set_routes(&mut self, paces: Vec<Pace>, now_ns: Ns) -> bool {
         let numbers: Option<Vec<u16>> = paces.iter().map(|pace| self.account.open_route(&pace.name)).collect();
@@ -102,7 +104,7 @@ impl Probe {
         let mut before = std::mem::take(&mut self.routes);
         for (place, (pace, number)) in paces.into_iter().zip(numbers).enumerate() {
             let known = before.iter().position(|route| route.number == number).map(|place| before.swap_remove(place));
-            // Routes with the same interval do not all send at the same moment.
+            // Spread the first messages, so that routes with the same interval do not all send at the same moment.
             let first_ns = now_ns + pace.interval_ns / count * place as u64;
             self.routes.push(match known {
                 Some(route) if route.pace.interval_ns == pace.interval_ns => Route { pace, ..route },
@@ -123,8 +125,8 @@ impl Probe {
         true
     }
 
-    /// Compares the clocks. If the wall clock was set, all schedules and the messages in flight move
-    /// with it, so that no message seems to have taken an hour.
+    /// Compares the clocks, and moves all schedules and the messages in flight if the wall clock was set. Otherwise, a
+    /// message might seem to have taken an hour.
     pub(super) fn compare_clocks(&mut self, wall_ns: Ns, monotonic_ns: Ns) -> Option<Event> {
         let offset = i128::from(wall_ns) - i128::from(monotonic_ns);
         let by = offset - *self.clock_offset_ns.get_or_insert(offset);
@@ -142,14 +144,14 @@ impl Probe {
         Some(Event::ClockSet { by_ns })
     }
 
-    /// Returns what is to be sent now. The caller answers for each with [`Self::began`] or
+    /// Returns the messages that are to be sent now. For each, the caller must call [`Self::began`] or
     /// [`Self::skipped`].
     pub(super) fn due(&mut self, now_ns: Ns) -> Vec<Due> {
         let Self { account, routes, .. } = self;
         let mut due = Vec::new();
         for route in routes.iter_mut().filter(|route| route.next_due_ns <= now_ns) {
             let interval_ns = route.pace.interval_ns.max(1);
-            // After a pause of the whole host, one message is sent and not all that were missed.
+            // After a pause of the whole host, send one message instead of all that were missed.
             let missed = (now_ns - route.next_due_ns) / interval_ns;
             route.skipped[Skip::Busy as usize] += missed;
             let due_ns = route.next_due_ns + missed * interval_ns;
@@ -165,13 +167,13 @@ impl Probe {
         due
     }
 
-    /// The event of a message that is about to be sent.
+    /// Makes the event that must be in the journal before the message is sent.
     pub(super) fn created(&self, due: &Due) -> Event {
         let watched = self.route(due.number).is_some_and(|route| route.pace.is_watched);
         Event::Created { number: due.number, due_ns: due.due_ns, watched }
     }
 
-    /// The message is in the journal, and is being sent.
+    /// Records that the event is in the journal and the message is being sent.
     pub(super) fn began(&mut self, event: &Event) {
         self.account.apply(event);
         if let Event::Created { number, .. } = event
@@ -181,14 +183,14 @@ impl Probe {
         }
     }
 
-    /// The message could not be written to the journal, and is not sent.
+    /// Records that the event could not be written to the journal, so the message is not sent.
     pub(super) fn skipped(&mut self, number: u64) {
         if let Some(route) = self.route_mut(number) {
             route.skipped[Skip::Disk as usize] += 1;
         }
     }
 
-    /// The server has answered, or the session has failed. `took_ns` counts from when the message was due.
+    /// Records that the server has answered, or the session has failed. `took_ns` counts from when the message was due.
     pub(super) fn answered(&mut self, number: u64, answer: Answer, took_ns: Ns, now_ns: Ns) -> Event {
         if let Some(route) = self.route_mut(number) {
             route.is_sending = false;
@@ -199,7 +201,7 @@ impl Probe {
         Event::Answered { number, answer, took_ns, at_ns: now_ns }
     }
 
-    /// A sink or mailbox has told of a message. Returns `None` if nothing follows from it.
+    /// Takes an arrival that a sink or mailbox has reported. Returns `None` if it does not change the account.
     pub(super) fn arrived(&mut self, arrival: &Arrival, now_ns: Ns) -> Option<Event> {
         if arrival.kind == ArrivalKind::Delivered && self.told.mark(arrival.number, 0) == MarkResult::Again {
             return None;
@@ -208,7 +210,7 @@ impl Probe {
         self.account.concerns(arrival, is_own).then_some(Event::Arrived { arrival: *arrival, at_ns: now_ns })
     }
 
-    /// True if this process has sent the message.
+    /// True if this process, and not an earlier one, has sent the message.
     pub(super) fn is_own(&self, number: u64) -> bool {
         let route = route_of(number);
         let from =
@@ -216,14 +218,15 @@ impl Probe {
         (from..self.account.next_number(route)).contains(&number)
     }
 
-    /// A sink or mailbox of these routes has told of everything that had arrived at that time.
+    /// Records that a sink or mailbox of these routes has reported everything that had arrived at that time.
     pub(super) fn seen(&mut self, routes: &[u16], at_ns: Ns) {
         let seen = self.routes.iter_mut().filter(|route| routes.contains(&route.number));
         seen.for_each(|route| route.seen_until_ns = route.seen_until_ns.max(at_ns));
     }
 
-    /// Returns the events of messages that are overdue. A message is not overdue until somebody has looked for
-    /// it: a mailbox that cannot be read loses no mail. For messages of routes that are gone, nobody looks.
+    /// Returns an event for each overdue message. A message is not overdue until somebody has looked for it, so a
+    /// mailbox that cannot be read loses no mail. For messages of removed routes, nobody looks, so they are overdue at
+    /// once.
     pub(super) fn overdue(&self) -> Vec<Event> {
         let watched = |number| self.routes.iter().find(|route| route.number == number && route.pace.is_watched);
         let overdue = self.account.routes.keys().flat_map(|number| {
@@ -237,12 +240,12 @@ impl Probe {
         overdue.collect()
     }
 
-    /// Returns the time of the next message.
+    /// Returns the time at which the next message is due, or `None` without routes.
     pub(super) fn next_due_ns(&self) -> Option<Ns> {
         self.routes.iter().map(|route| route.next_due_ns).min()
     }
 
-    /// Returns the routes and days whose report can be written.
+    /// Returns the routes and days whose reports can be written.
     pub(super) fn finished_days(&self, now_ns: Ns) -> Vec<(u16, u64)> {
         self.account.finished_days(day_of(now_ns))
     }
@@ -257,8 +260,8 @@ impl Probe {
 }
 
 impl Route {
-    /// Returns how long the route waits after its last refusals: two intervals after the first, and
-    /// twice as long after each further one.
+    /// Returns how long the route pauses after its last refusals: two intervals after the first refusal, and twice as
+    /// long after each further one.
     pub(super) fn backoff_ns(&self) -> Ns {
         let factor = match self.refusals {
             0 => return 0,

@@ -1,4 +1,4 @@
-//! The report of a route's day, in the form of every other run: `run.json`, and `report.md` for people.
+//! The daily report of a route, in the same form as for any other run: `run.json`, and `report.md` for people.
 use super::account::{Day, ProbeStage};
 use super::options::RouteOptions;
 use anyhow::{Context, Result};
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// Writes the report of a day, counted since 1970, into a directory of its own below `reports`.
-/// `route` is `None` if the configuration has it no more.
+/// Writes the report of a day into its own directory below `reports`. Days count from 1970. `route` is `None` if the
+/// configuration no longer has the route.
 pub(super) fn write(
     reports: &Path,
     (name, route): (&str, Option<&RouteOptions>),
@@ -32,7 +32,7 @@ pub(super) fn write(
     Ok(directory)
 }
 
-/// Names of routes may have any letters, but file names may have only a few of them.
+/// Replaces letters that are not safe in file names. The name of a route may contain any letters.
 fn file_name(name: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
     let name: String = name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
@@ -95,7 +95,7 @@ fn record(name: &str, route: Option<&RouteOptions>, run: RunId, begin: Timestamp
         bounced: seen(counts.bounced),
         lost: seen(counts.missing()),
         duplicates: seen(counts.repeated),
-        // Nobody knows more of the mail that nobody looks for.
+        // Without a sink or mailbox, nothing more is known about accepted mail, so it counts as in flight.
         in_flight: Some(counts.unwatched),
         ..record.ledger
     };

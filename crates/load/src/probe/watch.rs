@@ -1,4 +1,4 @@
-//! Threads that find out what has arrived: one for each sink and each mailbox.
+//! Threads that report which messages have arrived. There is one for each sink and for each mailbox.
 use super::account::{Ns, unix_ns};
 use super::options::Watch;
 use crate::sink::arrivals::{Arrival, ArrivalList};
@@ -11,41 +11,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Interval at which a sink is asked.
+/// Interval at which a sink is asked for arrivals.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit for a sink's answer.
+/// Time limit for a sink's response to a request for arrivals.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// An answer with as many arrivals as a sink keeps has half of this length.
+/// Maximum length of a sink's response in bytes. A response with as many arrivals as a sink keeps is half as long.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
-/// Pause before a mailbox that could not be opened is tried again. It doubles up to the second value.
+/// Pause before a mailbox that could not be opened is tried again. It doubles with each failure, up to the next value.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// A mailbox is looked at at least this often, whatever its server tells by itself.
+/// A mailbox is looked at at least this often, even if its server reports new mail by itself. Arrivals may therefore be
+/// known this late.
 const MAILBOX_LAG: Duration = Duration::from_secs(10);
-/// Mail is deleted when it is seen again, so that a probe that is killed finds what it has not written
-/// down. A mailbox is opened anew after the first time, and then always after the second.
+/// Time after which a mailbox is opened anew for the first time. Mail is deleted only when it is seen again, so that a
+/// probe that is killed still finds mail whose arrival it has not recorded. The next value is the time between later
+/// passes.
 const FIRST_PASS: Duration = Duration::from_secs(10);
 const LATER_PASSES: Duration = Duration::from_secs(300);
-/// Step in which a thread that pauses looks whether it should end.
+/// Interval at which a pausing thread checks whether it should end.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// A report of a watch.
+/// A report of a thread that watches a sink or mailbox.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// Everything that had arrived until this time, and was not reported before.
+    /// Arrivals that were not reported before. Everything that arrived until `until_ns` is now reported.
     Seen { until_ns: Ns, arrivals: Vec<Arrival> },
-    /// Nothing could be seen, for this reason.
+    /// The sink or mailbox could not be read, for this reason.
     Blind(String),
 }
 
-/// A thread that watches a sink or a mailbox for some routes.
+/// A thread that watches a sink or a mailbox for some routes. It ends when this value is dropped.
 pub(super) struct WatchThread {
     stop: Arc<AtomicBool>,
 }
 
 impl WatchThread {
-    /// Starts to watch. `send` takes the reports, and returns false when nobody wants them any more. `settled`
-    /// has the messages that may be deleted, because their arrival is in the account.
+    /// Starts a thread that watches. `send` takes its reports, and returns false when nobody wants them any longer.
+    /// `settled` contains messages whose arrival is recorded, so they may be deleted.
     pub(super) fn start(
         watch: &Watch,
         run: RunId,
@@ -79,7 +81,7 @@ impl Drop for WatchThread {
     }
 }
 
-/// Names what is watched. Routes with the same name share a thread.
+/// Returns a name of the watched sink or mailbox. Routes with the same name share a thread.
 pub(super) fn name_of(watch: &Watch) -> Option<String> {
     match watch {
         Watch::Nothing => None,
@@ -105,7 +107,7 @@ fn ask_sink(client: &HttpClient, run: RunId, send: &dyn Fn(Report) -> bool, stop
     while !stop.load(Ordering::Relaxed) {
         let until_ns = unix_ns();
         let report = match arrivals(client, run, after) {
-            // The sink has been restarted, so its counts begin at zero again.
+            // The sink has been restarted, so its numbers begin again. Ask for all of its arrivals.
             Ok(list) if list.sink != sink && after > 0 => {
                 (sink, after) = (list.sink, 0);
                 continue;
@@ -155,7 +157,7 @@ fn read_mailbox(options: &MailboxOptions, run: RunId, send: &dyn Fn(Report) -> b
     }
 }
 
-/// Reports what an open mailbox has, until the thread is to stop or the mailbox is to be opened anew.
+/// Reports what an open mailbox contains, until the thread should end or the mailbox should be opened anew.
 fn follow(
     watch: &mut MailboxWatch,
     lag: Duration,
@@ -173,7 +175,7 @@ fn follow(
         let lag_ns = u64::try_from(lag.as_nanos()).unwrap_or(u64::MAX);
         let is_blind = now_ns.saturating_sub(up_since_ns) < lag_ns;
         let has_none = arrivals.is_empty();
-        // While the mailbox could not be read for the whole lag, mail may be there that is not seen.
+        // If the mailbox could not be read for the whole lag, it may contain mail that nobody has seen.
         let until_ns = if is_blind { 0 } else { now_ns - lag_ns };
         if !send(Report::Seen { until_ns, arrivals }) {
             return;

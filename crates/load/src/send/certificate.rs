@@ -1,4 +1,4 @@
-//! Describes the certificates that a server has shown.
+//! Describes the certificates that a server has presented.
 use jiff::Timestamp;
 use mailrun_net::ShownCertificates;
 use sha2::{Digest, Sha256};
@@ -7,8 +7,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// Returns lines that describe the chain, beginning with the server's own certificate, and whether
-/// it is trusted.
+/// Returns lines that describe the chain, beginning with the server's own certificate. They also
+/// say whether the chain is trusted.
 pub(super) fn describe(shown: &ShownCertificates, now: Timestamp) -> Vec<String> {
     let count = shown.chain.len();
     let mut lines = Vec::new();
@@ -33,7 +33,8 @@ pub(super) fn describe(shown: &ShownCertificates, now: Timestamp) -> Vec<String>
     lines
 }
 
-/// Returns the end of the validity of the server's own certificate, in seconds since 1970.
+/// Returns the time at which the server's own certificate expires, in seconds since 1970. `None` if
+/// the server presented no readable certificate.
 pub(super) fn end(shown: &ShownCertificates) -> Option<i64> {
     let (_, parsed) = X509Certificate::from_der(shown.chain.first()?).ok()?;
     Some(parsed.validity().not_after.timestamp())
@@ -69,7 +70,7 @@ fn validity(certificate: &X509Certificate<'_>, now: Timestamp) -> String {
     format!("{} to {} ({state})", date(from), date(until))
 }
 
-/// Returns the fingerprint in the form that openssl prints.
+/// Returns the SHA-256 fingerprint of a certificate in the form that openssl prints.
 fn fingerprint(certificate: &[u8]) -> String {
     let digits: Vec<String> = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02X}")).collect();
     digits.join(":")

@@ -1,4 +1,4 @@
-//! Composes the message that `mailrun send` sends, or takes it from a file.
+//! Composes the message that `mailrun send` sends.
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use mail_builder::MessageBuilder;
@@ -12,12 +12,12 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     pub name: String,
-    /// Media type, such as `application/pdf`.
+    /// Media type of the file, for example `application/pdf`.
     pub media_type: String,
     pub content: Vec<u8>,
 }
 
-/// A header field that replaces the fields of the same name.
+/// A header field that replaces all fields of the same name in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderField {
     name: String,
@@ -25,11 +25,11 @@ pub struct HeaderField {
 }
 
 impl HeaderField {
-    /// Makes a field.
+    /// Makes a header field from its name and its value.
     ///
     /// # Errors
     ///
-    /// If the name is not one of a header field, or if the value would begin a line of its own.
+    /// Fails if the name is not valid for a header field, or if the value would begin a new line.
     pub fn new(name: &str, value: &str) -> Result<Self, String> {
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
             return Err(format!("{name:?} is not the name of a header field"));
@@ -52,31 +52,31 @@ impl FromStr for HeaderField {
 
 #[derive(Clone, Debug)]
 pub struct MessageParts<'a> {
-    /// Sender and recipients of the envelope, without brackets.
+    /// Sender of the envelope, without brackets. The next field has the recipients.
     pub from: &'a str,
     pub to: &'a [String],
-    /// Name of this host, for the Message-ID.
+    /// Name of this host, which becomes part of the Message-ID.
     pub host: &'a str,
     pub body: &'a str,
     pub attachments: &'a [Attachment],
     pub now: Timestamp,
-    /// Number that no other message has.
+    /// Number that no other message has, which makes the Message-ID unique.
     pub id: u128,
 }
 
-/// Text of a message without `--body`.
+/// Text of a message that was sent without `--body`.
 pub const DEFAULT_BODY: &str = "This is a test message of mailrun.\n";
 
-/// Composes a message. Its lines end in `<CRLF>`.
+/// Composes a message from its parts, in which each line ends in `<CRLF>`.
 ///
 /// # Errors
 ///
-/// If the current time cannot be written.
+/// Fails if the current time cannot be written as a date.
 pub fn compose(parts: &MessageParts<'_>) -> Result<Vec<u8>> {
     let date = crate::source::date_field(parts.now)?;
     let to: Vec<String> = parts.to.iter().map(|to| format!("<{to}>")).collect();
     let id = format!("<{:032x}@{}>", parts.id, parts.host);
-    // Raw headers, so that the builder does not change these fields.
+    // Use raw headers, so that the builder does not change these fields.
     let builder = MessageBuilder::new()
         .header("Date", Raw::new(date.as_str()))
         .header("From", Raw::new(crate::source::from_field(parts.from, parts.host)))
@@ -95,11 +95,11 @@ pub fn compose(parts: &MessageParts<'_>) -> Result<Vec<u8>> {
     with_crlf(&text)
 }
 
-/// Gives every line the end `<CRLF>`.
+/// Converts all line ends to `<CRLF>`, and adds one to the last line if it has none.
 ///
 /// # Errors
 ///
-/// If there is a NUL byte, which no mail may have (RFC 5322 §4).
+/// Fails if the text contains a NUL byte, which no mail may contain (RFC 5322 §4).
 pub fn with_crlf(text: &[u8]) -> Result<Vec<u8>> {
     let mut lines = Vec::with_capacity(text.len() + text.len() / 32 + 2);
     let mut rest = text;
@@ -120,13 +120,14 @@ pub fn with_crlf(text: &[u8]) -> Result<Vec<u8>> {
     Ok(lines)
 }
 
-/// Replaces all header fields of this name by one, at the place of the first, or adds it at the end
-/// of the header. The message must have `<CRLF>` at the end of each line.
+/// Replaces all header fields with this name by one, which takes the place of the first of them.
+/// Without such a field, the new one is added at the end of the header. Each line of the message
+/// must end in `<CRLF>`.
 pub fn set_header(message: &[u8], field: &HeaderField) -> Vec<u8> {
     let HeaderField { name, value } = field;
     let value = match value.is_ascii() {
         true => value.clone(),
-        // Without encoding, the whole message would need SMTPUTF8.
+        // Encode a value that is not ASCII. Otherwise, the whole message would need SMTPUTF8.
         false => {
             let mut encoded = Vec::new();
             Text::new(value.as_str()).write_header(&mut encoded, name.len() + 2);

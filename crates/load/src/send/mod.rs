@@ -1,4 +1,4 @@
-//! Sends one message, with every step shown: for a person who tries out a server.
+//! Sends a single message and shows every step, so that a person can try out a server.
 //!
 //! ```text
 //! connect ─▶ mailrun_net::ClientSession ─ session: envelope, message, replies ─▶ report: a line, an exit status
@@ -27,15 +27,15 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time that the command of `--pipe` has to end after the session.
+/// Time that the command of `--pipe` has to end after the session. It is then killed.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Sends the message.
+/// Sends the message to the first target that accepts a connection.
 ///
 /// # Errors
 ///
-/// If the options cannot be used, for example because a file with certificates cannot be read. A
-/// server that cannot be reached or rejects the message is no error, but a [`SendReport`].
+/// Fails if the options cannot be used, for example because a file with certificates cannot be read. A server that
+/// cannot be reached, or that rejects the message, is not an error. The returned [`SendReport`] says so.
 pub fn send(options: SendOptions) -> Result<SendReport> {
     if options.quit_after == Some(QuitAfter::Tls) && options.transport.tls == TlsMode::None {
         bail!("--quit-after tls requires --tls starttls or --tls implicit");
@@ -110,11 +110,11 @@ async fn run(options: SendOptions, buffers: WorkerBuffers) -> Result<SendReport>
     Ok(finish(SendEnd::Failed(SendStage::Connect, failure)))
 }
 
-/// Looks up a server: `HOST:PORT` or `unix:PATH`.
+/// Looks up a server, which is given as `HOST:PORT` or `unix:PATH`. Returns all of its addresses.
 ///
 /// # Errors
 ///
-/// If the server has no address, or only addresses to which nothing may be sent.
+/// Fails if the server has no address, or only addresses to which nothing may be sent.
 pub fn targets_of(server: &str, allowed: AllowedTargets) -> Result<Vec<SendTarget>> {
     let name = match Endpoint::split_port(server) {
         Some((host, _)) if !server.starts_with("unix:") => host,
@@ -124,7 +124,7 @@ pub fn targets_of(server: &str, allowed: AllowedTargets) -> Result<Vec<SendTarge
     Ok(endpoints.into_iter().map(|endpoint| SendTarget::Server { name: name.to_owned(), endpoint }).collect())
 }
 
-/// Starts a command whose standard input and output are the connection.
+/// Starts a shell command whose standard input and output are the connection.
 fn start(command: &str) -> io::Result<(Socket, Child)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
@@ -133,7 +133,7 @@ fn start(command: &str) -> io::Result<(Socket, Child)> {
     Ok((Socket::from_accepted(ours.into())?, child))
 }
 
-/// Waits for the command, whose connection is closed. A command that goes on is killed.
+/// Waits for the command to end after its connection was closed. A command that goes on is killed after a while.
 fn wait(mut child: Child) {
     let latest = clock::now() + COMMAND_TIMEOUT;
     while clock::now() < latest {
@@ -142,7 +142,7 @@ fn wait(mut child: Child) {
             Ok(Some(_)) | Err(_) => return,
         }
     }
-    // Ignore errors, because the command may have ended by itself.
+    // Ignore errors, because the command may have ended by itself meanwhile.
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -7,18 +7,18 @@ use mailrun_process::tls_mode::TlsMode;
 use mailrun_smtp::client::StopPoint;
 use std::time::Duration;
 
-/// A message, its envelope, and the servers to try.
+/// A message, its envelope, and the servers to which it may be sent.
 #[derive(Debug)]
 pub struct SendOptions {
-    /// Servers in the order in which they are tried until one accepts the connection.
+    /// Servers in the order in which they are tried, until one accepts the connection.
     pub targets: Vec<SendTarget>,
     pub hello: String,
-    /// Sender, empty for notices.
+    /// Sender of the envelope; empty for the null sender of notifications.
     pub from: String,
     pub to: Vec<String>,
-    /// Set if `from` and `to` are sent as they are, in place of `<address>`.
+    /// True if `from` and `to` are sent exactly as they are, and not as `<address>`.
     pub is_verbatim: bool,
-    /// Message with `<CRLF>` at the end of each line.
+    /// The message, in which each line ends in `<CRLF>`.
     pub message: Vec<u8>,
     pub transport: TransportOptions,
     pub pipelining: Pipelining,
@@ -26,22 +26,22 @@ pub struct SendOptions {
     pub quit_after: Option<QuitAfter>,
     pub connect_timeout: Duration,
     pub timeout: Duration,
-    /// Set if the server's certificates are shown.
+    /// True if the server's certificates are printed.
     pub shows_certificate: bool,
-    /// Set if the report has the date on which the certificate ends, if TLS is used.
+    /// True if the report should contain the date on which the server's certificate expires.
     pub keeps_certificate: bool,
-    /// Set if the dialogue is printed on standard output.
+    /// True if the dialogue is printed on standard output.
     pub shows_dialogue: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendTarget {
     Server {
-        /// Name of the host, which its certificate must have.
+        /// Name of the host, for which its certificate must be valid.
         name: String,
         endpoint: Endpoint,
     },
-    /// A shell command that speaks SMTP on its standard input and output.
+    /// A shell command that speaks SMTP on its standard input and output, in place of a server.
     Command(String),
 }
 
@@ -81,16 +81,17 @@ pub enum QuitAfter {
 }
 
 impl QuitAfter {
-    /// Returns the word of `--quit-after`.
+    /// Returns the value of `--quit-after` that stands for this point.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Returns where the client stops by itself. `None` means that no transaction begins.
+    /// Returns the point at which the client stops by itself. `None` if the session stops because
+    /// no transaction begins.
     pub(super) fn stop_point(self, tls: TlsMode) -> Option<StopPoint> {
         match self {
             Self::Connect | Self::Auth => None,
-            // With implicit TLS, the server greets next.
+            // With implicit TLS, the greeting is the next event after the handshake.
             Self::Tls if tls == TlsMode::Implicit => Some(StopPoint::Greeting),
             Self::Tls => Some(StopPoint::Tls),
             Self::Banner => Some(StopPoint::Greeting),

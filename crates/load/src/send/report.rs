@@ -1,4 +1,4 @@
-//! How the sending of one message ended: a line for people, and an exit status for scripts.
+//! The result of sending a single message: a line for people, and an exit status for scripts.
 use super::options::QuitAfter;
 use mailrun_net::SessionEnd;
 use mailrun_process::reason::reason;
@@ -6,14 +6,14 @@ use mailrun_smtp::client::{GaveUp, Verb};
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Where a message was rejected, or where the session failed. The statuses are the same as in
-/// swaks, except for `Connect`, where swaks and our other commands both have 2.
+/// Stage at which a message was rejected or the session failed. The exit statuses are the same as in swaks. For a
+/// failed connection, this is 2, as in our other commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendStage {
     Connect,
-    /// The command of `--pipe` ended early.
+    /// The command of `--pipe` ended before the session was over.
     Pipe,
-    /// The server closed the connection, although it had rejected nothing.
+    /// The server closed the connection although it had not rejected anything.
     Closed,
     Banner,
     Hello,
@@ -66,19 +66,19 @@ impl SendStage {
     }
 }
 
-/// Status if the message was accepted for some of the recipients only.
+/// Exit status if only some of the recipients were accepted.
 const PARTLY_ACCEPTED: u8 = 1;
 
-/// How the sending of a message ended.
+/// Result of sending the message, from which the last line and the exit status are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendEnd {
-    /// The message was accepted for `accepted` of all `recipients`, with this reply.
+    /// The message was accepted for `accepted` of all `recipients`. `reply` is the last positive reply.
     Accepted {
         accepted: usize,
         recipients: usize,
         reply: String,
     },
-    /// The session ended where `--quit-after` asked for it.
+    /// The session ended at the point that `--quit-after` named.
     Stopped(QuitAfter),
     Rejected(SendStage, String),
     Failed(SendStage, String),
@@ -87,14 +87,13 @@ pub enum SendEnd {
 #[derive(Clone, Debug)]
 pub struct SendReport {
     pub end: SendEnd,
-    /// Time from the beginning of the connection.
+    /// Time from the beginning of the connection to the end of the session.
     pub took: Duration,
-    /// When the server accepted the message, on the monotonic clock.
+    /// Time on the monotonic clock at which the server accepted the message, if it did.
     pub answered_at: Option<Duration>,
-    /// Set if the session failed while it waited for the reply to the message, so that the server may
-    /// have it.
+    /// True if the session failed while it waited for the reply to the message. The server may then have the message.
     pub is_in_doubt: bool,
-    /// End of the validity of the server's certificate, in seconds since 1970, if it was asked for.
+    /// Time at which the server's certificate expires, in seconds since 1970, if it was asked for.
     pub certificate_ends: Option<i64>,
 }
 
@@ -107,7 +106,7 @@ impl SendReport {
         }
     }
 
-    /// Returns the line at the end.
+    /// Returns the line that is printed at the end, for example `rejected at rcpt: 550 5.1.1 No such user (12 ms)`.
     pub fn line(&self) -> String {
         let took = mailrun_text::numbers::latency(self.took.as_secs_f64() * 1e3);
         match &self.end {
@@ -122,7 +121,7 @@ impl SendReport {
     }
 }
 
-/// True if the server may have accepted a message whose reply did not come.
+/// True if the server may have accepted the message although its reply did not arrive.
 pub(super) fn is_in_doubt(ended: &SessionEnd) -> bool {
     let (SessionEnd::Lost(verb, _) | SessionEnd::Timeout(verb) | SessionEnd::Violated(verb, _)) = ended else {
         return false;
@@ -130,7 +129,7 @@ pub(super) fn is_in_doubt(ended: &SessionEnd) -> bool {
     matches!(verb, Some(Verb::Chunk | Verb::Message | Verb::Delivery(_)))
 }
 
-/// Returns how a session failed that has neither sent its message nor heard a rejection.
+/// Describes the failure of a session in which the message was neither accepted nor rejected.
 pub(super) fn failure(ended: &SessionEnd, is_over_tls: bool, is_pipe: bool, timeout: Duration) -> SendEnd {
     let at = |verb: &Option<Verb>| verb.map_or(SendStage::Tls, |verb| SendStage::of(verb, is_over_tls));
     let before = |verb: &Option<Verb>| match verb {
@@ -144,7 +143,8 @@ pub(super) fn failure(ended: &SessionEnd, is_over_tls: bool, is_pipe: bool, time
     let (stage, text) = match ended {
         SessionEnd::Closed => (SendStage::Closed, "the server ended the session".to_owned()),
         SessionEnd::GaveUp(cause) => (stage_of_cause(*cause), cause.to_string()),
-        // In TLS 1.3, a server rejects the client's certificate after the handshake.
+        // In TLS 1.3, a server checks the client's certificate after the client's handshake is complete, so this is a
+        // TLS failure.
         SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => (SendStage::Tls, reason(error)),
         SessionEnd::Lost(verb, _) if is_pipe => (SendStage::Pipe, format!("the command ended{}", before(verb))),
         SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {

@@ -1,4 +1,4 @@
-//! The session of one message: what it sends, and what became of it.
+//! The session that sends a single message, and the results of its commands.
 use super::options::{QuitAfter, SendOptions};
 use super::report::{SendEnd, SendStage, failure};
 use crate::source::{DialoguePrinter, DsnParameters};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A single message has no trace, which `{trace}` in `--dsn-envid` could name.
+/// Stands for `{trace}` in `--dsn-envid`. A single message has no trace, so the name is all zeros.
 const NO_TRACE: MessageName = MessageName { run: RunId([0; 16]), sequence: 0, numbering: RecipientNumbering::SINGLE };
 
 pub(super) struct SingleMessage {
@@ -23,30 +23,30 @@ pub(super) struct SingleMessage {
     is_verbatim: bool,
     message: Arc<[u8]>,
     dsn_parameters: DsnParameters,
-    /// Set if no transaction is to begin.
+    /// True if the session ends before MAIL, so that no message is sent.
     stops_before_mail: bool,
-    /// Point where the session is to end, if there is one.
+    /// Point after which the session ends, or `None` if it sends the message.
     stops_after: Option<QuitAfter>,
     timeout: Duration,
     has_begun: bool,
     is_over_tls: bool,
-    /// Number of recipients that the server has accepted after RCPT.
+    /// Number of recipients that the server accepted in reply to RCPT.
     accepted_recipients: usize,
-    /// Number of recipients for which the server has accepted the message.
+    /// Number of recipients for which the server accepted the message.
     delivered: usize,
-    /// Last positive reply to the message, and below when it came.
+    /// Last positive reply to the message. The next field is the time at which it came.
     acceptance: String,
     answered_at: Option<Duration>,
-    /// First rejection that ended the message, or the last of a recipient.
+    /// First rejection of the session. The rejection of a recipient is forgotten when another recipient is accepted.
     rejection: Option<(SendStage, String)>,
 }
 
 impl SingleMessage {
-    /// Prepares the session.
+    /// Prepares the session of a message.
     ///
     /// # Errors
     ///
-    /// If the envelope cannot be sent.
+    /// Fails if the envelope cannot be sent, for example because an address is malformed.
     pub(super) fn new(options: &SendOptions) -> Result<Self> {
         let own = Self {
             printer: options.shows_dialogue.then(DialoguePrinter::new),
@@ -78,7 +78,7 @@ impl SingleMessage {
         }
     }
 
-    /// Prints a line also if the dialogue is not shown.
+    /// Prints a line even if the dialogue is not shown.
     pub(super) fn show(&mut self, text: &str) {
         self.printer.get_or_insert_with(DialoguePrinter::new).event(text);
     }
@@ -87,12 +87,12 @@ impl SingleMessage {
         self.is_over_tls
     }
 
-    /// When the server accepted the message.
+    /// Returns the time at which the server accepted the message, or `None` if it did not.
     pub(super) fn answered_at(&self) -> Option<Duration> {
         self.answered_at
     }
 
-    /// Returns how the sending ended.
+    /// Returns how sending ended. An accepted message counts as accepted, whatever happened later in the session.
     pub(super) fn end(&mut self, ended: &SessionEnd, is_pipe: bool) -> SendEnd {
         let recipients = self.to.len();
         if self.delivered > 0 {
@@ -101,7 +101,8 @@ impl SingleMessage {
         if let Some((stage, reply)) = self.rejection.take() {
             return SendEnd::Rejected(stage, reply);
         }
-        // A peer that is slow to answer QUIT, or does not answer it, has done all that was asked.
+        // If the server does not answer QUIT, or answers late, the session has still done everything that was asked
+        // for.
         let has_quit = matches!(
             ended,
             SessionEnd::Closed | SessionEnd::Lost(Some(Verb::Quit), _) | SessionEnd::Timeout(Some(Verb::Quit))
@@ -144,9 +145,10 @@ impl SingleMessage {
             }
             text
         });
-        // Each text is the address, and the parameters of RCPT.
+        // Each text consists of the address and the parameters of RCPT. The number is the length of the address.
         let recipients: Vec<(Vec<u8>, usize)> = recipients.zip(self.to.iter().map(String::len)).collect();
         let recipients = recipients.iter().map(|(text, length)| text.split_at(*length));
+        // These addresses are placeholders, which the next line replaces.
         let mut envelope = Envelope::verbatim("<>", ["<>"]).map_err(|error| anyhow!(error))?;
         let written = envelope.rewrite_with(self.from.as_bytes(), parameters.join(" ").as_bytes(), recipients);
         written.map_err(|_| match self.to.iter().find(|to| to.contains(',')) {
@@ -157,7 +159,7 @@ impl SingleMessage {
     }
 
     fn reject(&mut self, stage: SendStage, reply: String) {
-        // All that follows a rejection, such as a DATA that was pipelined with it, is its consequence.
+        // Only the first rejection counts. Later ones, such as that of a pipelined DATA, are its consequence.
         self.rejection.get_or_insert((stage, reply));
     }
 }
@@ -170,7 +172,7 @@ impl MessageSource for SingleMessage {
         self.has_begun = true;
         Poll::Ready(match self.envelope(client.extensions()) {
             Ok(envelope) => NextAction::Transaction(Arc::new(envelope)),
-            // There are no recipients if the options ask for less than a message.
+            // The envelope has no recipients if the options ask for less than a message.
             Err(_) => NextAction::Quit,
         })
     }
@@ -213,7 +215,8 @@ impl MessageSource for SingleMessage {
             self.answered_at = Some(now);
         }
         match event.to {
-            // After a rejected EHLO comes HELO, and after a mechanism another.
+            // A success clears the rejection: HELO follows a rejected EHLO, and another mechanism follows a rejected
+            // one.
             Verb::Hello | Verb::Auth if is_positive => self.rejection = None,
             Verb::Recipient(_) if is_positive => {
                 self.accepted_recipients += 1;

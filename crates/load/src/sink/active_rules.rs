@@ -1,8 +1,9 @@
-//! The rules in force. They can be replaced while sessions run, are read without a lock, and are
-//! counted for the record.
+//! The rules in force. They can be replaced while sessions run, sessions check for changes without
+//! a lock, and the actions of each rule are counted for the record.
 //!
-//! For each command, a worker only compares a version number. It does more only if the version has
-//! changed. A policy's memory and a rule's count survive a change of the rules that keeps the rule.
+//! For each command, a worker only compares a version number, and looks at the rules only if the
+//! number has changed. If a change of the rules keeps a rule, the rule's count and the memory of
+//! its policy are kept, too.
 use super::policies::{DomainCap, GcraLimiter, Greylist, KeyedLimiter};
 use super::rulebook::Rulebook;
 use super::rules::{LimitKey, Rule, RuleAction};
@@ -14,23 +15,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Maximum number of changes that are remembered. The oldest are forgotten first.
+/// Maximum number of changes that are remembered. If there are more, the oldest are forgotten.
 const MAX_CHANGES: usize = 1000;
-/// Maximum number of former rules that keep their own count. Only rules that have acted are kept.
+/// Maximum number of former rules that keep their own count. Former rules that never acted are
+/// forgotten.
 const MAX_RETIRED: usize = 1000;
 
 #[derive(Debug)]
 pub(super) struct ActiveRules {
-    /// Number of changes so far, or 0 if there have never been any rules.
+    /// Number of changes of the rules so far, or 0 if there have never been any rules.
     version: AtomicU64,
     current: Mutex<Arc<Ruleset>>,
-    /// Number of actions of each rule, by the rule's text.
+    /// Number of times that each rule has acted, by the rule's text.
     counts: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
-    /// Seed for a rulebook without a seed.
+    /// Seed for a rulebook that has none.
     seed: u64,
-    /// Number of sessions so far.
+    /// Number of sessions so far, from which each new session gets its own number.
     sessions: AtomicU64,
-    /// Rules that were added or removed while the sink ran.
+    /// Rules that were added or removed while the sink was running.
     changes: Mutex<Vec<RuleChange>>,
 }
 
@@ -51,8 +53,8 @@ pub(super) struct Ruleset {
 #[derive(Debug)]
 pub(super) struct RuleState {
     pub(super) rule: Rule,
-    /// Position of the rule, from 0. It is part of the seed of the rule's random choices, so the
-    /// rule chooses differently in another position.
+    /// Position of the rule in the list, from 0. It is part of the seed of the rule's random
+    /// choices, so a rule that moves to another position chooses differently.
     pub(super) index: u64,
     pub(super) policy: Arc<PolicyState>,
     action_count: Arc<AtomicU64>,
@@ -62,7 +64,7 @@ pub(super) struct RuleState {
 pub(super) enum PolicyState {
     Stateless,
     RateLimit(Mutex<GcraLimiter>),
-    /// A rate limit for each recipient or for each domain.
+    /// A separate rate limit for each recipient or for each domain.
     KeyedLimit(LimitKey, Mutex<KeyedLimiter>),
     Greylist(Mutex<Greylist>),
     DomainCap(Mutex<DomainCap>),
@@ -124,7 +126,7 @@ impl ActiveRules {
     }
 
     /// Returns a number that changes with every change of the rules. It is 0 if there have never
-    /// been any.
+    /// been any rules.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
@@ -143,7 +145,7 @@ impl ActiveRules {
         }
     }
 
-    /// Replaces the rules. All later commands use the new rules.
+    /// Replaces the rules. Every command after this sees the new rules.
     pub(super) fn replace(&self, rulebook: Rulebook) {
         let mut current = lock(&self.current);
         let mut counts = lock(&self.counts);
@@ -161,12 +163,13 @@ impl ActiveRules {
             .collect();
         retire(&mut counts, &rules);
         *current = Arc::new(Ruleset { seed: rulebook.seed.unwrap_or(self.seed), rules });
-        // The mutex orders the reads after the change. The number only tells workers that there was
-        // a change.
+        // The order is relaxed, because workers read the rules under the mutex. The number only
+        // tells them that there are new ones.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Replaces the rules while the sink runs, and remembers when each fault began or ended.
+    /// Replaces the rules while the sink is running. Records when each fault began or ended, for
+    /// the events of the record.
     pub(super) fn replace_now(&self, rulebook: Rulebook) {
         let texts = |rulebook: &Rulebook| rulebook.rules.iter().map(|rule| rule.text().to_owned()).collect::<Vec<_>>();
         let before = texts(&self.rulebook());
@@ -182,8 +185,8 @@ impl ActiveRules {
         changes.drain(..excess);
     }
 
-    /// Returns the begins and ends of faults until `now`. These are changes of rules, and stalls,
-    /// whose times count from the first connection.
+    /// Returns the begins and ends of faults until `now`: changes of the rules, and stalls. The
+    /// times of stalls count from the first connection.
     pub(super) fn changes(&self, first_connection: Option<Duration>, now: Duration) -> Vec<RuleChange> {
         let mut changes = lock(&self.changes).clone();
         let rules = Arc::clone(&lock(&self.current));
@@ -198,8 +201,8 @@ impl ActiveRules {
         changes
     }
 
-    /// Returns how often each rule has acted. The rules in force come first, in their order, then
-    /// former rules.
+    /// Returns how often each rule has acted. The rules in force come first, in their order, and
+    /// then former rules that have acted.
     pub(super) fn rule_counts(&self) -> Vec<RuleCount> {
         let current = lock(&self.current);
         let mut counts = lock(&self.counts).clone();
@@ -216,13 +219,13 @@ impl ActiveRules {
         effects
     }
 
-    /// Returns the number of the next session. Random choices depend on it.
+    /// Returns the number of the next session, on which the random choices of rules depend.
     pub(super) fn next_session_number(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// Forgets former rules that have never acted. Former rules above the limit share a count.
+/// Forgets former rules that never acted. Former rules beyond the limit share a count.
 fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>]) {
     const OTHERS: &str = "(earlier rules)";
     let is_in_force = |text: &str| rules.iter().any(|rule_state| rule_state.rule.text() == text);
@@ -234,8 +237,8 @@ fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>
     }
 }
 
-/// Returns how often rules acted after `before` was counted. Former rules that did not act since are
-/// left out.
+/// Returns how often rules acted after `before` was counted. Former rules that have not acted since
+/// are left out.
 pub(super) fn since(counts: Vec<RuleCount>, before: &[RuleCount]) -> Vec<RuleCount> {
     let earlier = |rule: &str| before.iter().find(|known| known.rule == rule).map_or(0, |known| known.count);
     let since = |one: RuleCount| RuleCount { count: one.count.saturating_sub(earlier(&one.rule)), ..one };

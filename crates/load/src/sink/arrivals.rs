@@ -1,40 +1,41 @@
-//! The messages of a run one by one, in the order in which the sink has seen them. A probe asks for
-//! them, because it accounts for each message by itself.
+//! The messages of a run one by one, in the order in which the sink received them. A probe asks for
+//! them, because it keeps an account of each message.
 //!
-//! Workers record nothing for this. A tally holds the messages of a quarter of a second, so a
-//! gentle load has one message in each, and its histograms have one value, which is the message's.
-//! If a tally has several messages, their times are right together but may be interchanged.
+//! Workers record nothing for this. A tally covers a quarter of a second, so with a gentle load it
+//! has one message, and its histograms have one value, which belongs to this message. If a tally
+//! has several messages, the times are correct, but some may be assigned to the wrong message.
 use mailrun_measurement::trace::message_number;
 use mailrun_measurement::{Latencies, Ledger, RunTally};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Number of messages that are kept for those who ask.
+/// Maximum number of messages that are kept for a probe that asks for them later.
 const MAX_KEPT: usize = 4096;
 
-/// An arrival of a message at a sink.
+/// Kind of a message's arrival at a sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ArrivalKind {
     Delivered,
-    /// A notification reported that the message will not be delivered.
+    /// A notification reported that the message was not delivered.
     Bounced,
-    /// The message had been delivered before.
+    /// The message had been delivered before, so this is a further copy.
     Duplicate,
 }
 
-/// A message that has arrived, or will not.
+/// A message that arrived, or that a notification reported as undeliverable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Arrival {
     pub(crate) number: u64,
     pub(crate) kind: ArrivalKind,
-    /// Time from the creation of the message to its delivery, if it is known.
+    /// Time from the creation of the message to its delivery in nanoseconds, if known.
     pub(crate) delivered_ns: Option<u64>,
-    /// Time until the server of the mailbox told of the message.
+    /// Time from the creation of the message until its mailbox's server announced it, in
+    /// nanoseconds.
     pub(crate) announced_ns: Option<u64>,
 }
 
-/// Finds out which messages of a tally are new.
+/// Finds the messages of each tally, and remembers them to recognise duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalFinder {
     delivered: Ledger,
@@ -42,7 +43,8 @@ pub(crate) struct ArrivalFinder {
 }
 
 impl ArrivalFinder {
-    /// Returns the messages of a tally, which must not have been merged with another.
+    /// Returns the messages of a tally. The tally must not have been merged with another, because
+    /// its times would then be mixed.
     pub(crate) fn of_tally(&mut self, tally: &RunTally) -> Vec<Arrival> {
         let untimed = |number, kind| Arrival { number, kind, delivered_ns: None, announced_ns: None };
         let mut delivered = times(&tally.delivered);
@@ -53,7 +55,8 @@ impl ArrivalFinder {
             let kind = if is_known { ArrivalKind::Duplicate } else { ArrivalKind::Delivered };
             arrivals.push(Arrival { number, kind, delivered_ns: delivered.next(), announced_ns: announced.next() });
         }
-        // The worker counts further copies without their numbers.
+        // The worker counts further copies without their message numbers, so assign them to the
+        // first message.
         if let Some(number) = numbers(&tally.units).next() {
             arrivals.extend((0..tally.duplicates).map(|_| untimed(number, ArrivalKind::Duplicate)));
         }
@@ -70,32 +73,34 @@ fn numbers(units: &Ledger) -> impl Iterator<Item = u64> {
     units.messages_without(&none, usize::MAX).into_iter().map(|(sequence, _)| message_number(sequence))
 }
 
-/// Returns the recorded times in ascending order.
+/// Returns the recorded times in nanoseconds, in ascending order.
 fn times(latencies: &Latencies) -> impl Iterator<Item = u64> + '_ {
     latencies.buckets().flat_map(|(ns, count)| (0..count).map(move |_| ns))
 }
 
-/// The arrivals of a run, as the sink keeps them for those who ask.
+/// The arrivals of a run that the sink keeps because somebody has asked for them.
 #[derive(Debug, Default)]
 pub(super) struct ArrivalLog {
     finder: ArrivalFinder,
-    /// Number of arrivals before those that are kept.
+    /// Number of arrivals that were removed because there were too many.
     forgotten: u64,
     kept: VecDeque<Arrival>,
 }
 
-/// Answer to the question for arrivals.
+/// Response to a request for arrivals.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ArrivalList {
-    /// Names the process of the sink: another one counts from 0.
+    /// Identity of the sink's process. A new process counts arrivals from 0 again, so the client
+    /// must ask from the beginning.
     pub(crate) sink: String,
-    /// Number of arrivals so far. The next question should ask for those after it.
+    /// Number of arrivals so far, after which the next request should ask.
     pub(crate) next: u64,
     pub(crate) arrivals: Vec<Arrival>,
 }
 
 impl ArrivalLog {
-    /// Begins with what the sink has counted so far, whose times are unknown.
+    /// Begins with the messages that the sink has counted so far. Their times are unknown, because
+    /// many tallies are merged.
     pub(super) fn begin(so_far: Option<&RunTally>) -> Self {
         let mut log = Self::default();
         if let Some(tally) = so_far {
@@ -115,7 +120,7 @@ impl ArrivalLog {
         self.forgotten += excess as u64;
     }
 
-    /// Returns the arrivals after the first `after`.
+    /// Returns the arrivals except the first `after`, and except those that were removed meanwhile.
     pub(super) fn after(&self, after: u64, sink: &str) -> ArrivalList {
         let skipped = usize::try_from(after.saturating_sub(self.forgotten)).unwrap_or(usize::MAX);
         ArrivalList {

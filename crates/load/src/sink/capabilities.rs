@@ -1,4 +1,4 @@
-//! Settings of a session that hold before its first command: TLS, logins, LMTP, PROXY and XCLIENT.
+//! Settings of a session that apply before its first command: TLS, logins, LMTP, PROXY and XCLIENT.
 use anyhow::{Context, Result};
 use mailrun_net::{Certificate, Proxied, ServerSecurity, ServerTls, SessionResumption, TlsFiles, TlsWatch};
 use mailrun_process::output_file;
@@ -11,20 +11,22 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default)]
 pub struct CapabilityOptions {
-    /// When TLS starts, if at all.
+    /// Point of the session at which TLS starts, or none.
     pub tls: TlsMode,
-    /// Certificate chain and key. Without them, the sink creates its own certificate.
+    /// Files with the certificate chain and its key. Without them, the sink creates its own
+    /// certificate.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// File to which the sink writes its own certificate, so that clients can trust it.
+    /// File to which the sink writes its own certificate, so that clients can trust the sink.
     pub certificate_output: Option<PathBuf>,
-    /// CA certificates. Clients must show a certificate that one of these has signed.
+    /// File with CA certificates. Clients must present a certificate that one of these CAs has
+    /// signed.
     pub client_ca: Option<PathBuf>,
     pub resumption: SessionResumption,
     pub login: LoginPolicy,
-    /// True if clients must log in before MAIL.
+    /// True if clients must log in before MAIL. Otherwise, they may log in.
     pub requires_auth: bool,
     pub protocol: Protocol,
-    /// Decides whether each connection must begin with a PROXY header.
+    /// Whether each connection must begin with a PROXY header.
     pub proxy_header: Proxied,
     /// XCLIENT attributes that the sink offers, and accepts from any client.
     pub xclient: Attributes,
@@ -34,21 +36,21 @@ pub struct CapabilityOptions {
 pub enum LoginPolicy {
     #[default]
     Off,
-    /// Any user may log in with any password.
+    /// Any user may log in with any password, for load without real accounts.
     Anybody,
-    /// Only users in this file may log in. It has one `name:password` per line.
+    /// Only users in this file may log in. Each line of the file has the form `name:password`.
     Users(PathBuf),
 }
 
 impl CapabilityOptions {
-    /// True if a client sees more than plain SMTP without a login.
+    /// True if the options offer or require anything beyond plain SMTP without a login.
     pub fn is_used(&self) -> bool {
         let is_plain = self.tls == TlsMode::None && self.protocol == Protocol::Smtp;
         !is_plain || !matches!(self.login, LoginPolicy::Off)
     }
 
-    /// Returns the server's side of TLS, and a watch on the certificate files. A certificate that
-    /// the sink creates is valid for `name` and for loopback addresses.
+    /// Returns the server's side of TLS, and a watch that notices changes of the certificate files.
+    /// A certificate that the sink creates itself is valid for `name` and for loopback addresses.
     pub(super) fn security(&self, name: &str) -> Result<(ServerSecurity, Option<TlsWatch>)> {
         if self.tls == TlsMode::None {
             return Ok((ServerSecurity::None, None));
@@ -103,12 +105,13 @@ impl CapabilityOptions {
         }
     }
 
-    /// Sets what EHLO offers, and what the sink requires.
+    /// Sets the extensions that EHLO offers, and the requirements of the sink.
     pub(super) fn apply(&self, offer: &mut Offer) {
         offer.protocol = self.protocol;
         offer.extensions.auth = match self.login {
             LoginPolicy::Off => Mechanisms::NONE,
-            // SCRAM needs the password, because the server must prove that it knows the password.
+            // SCRAM is impossible if any password is accepted, because the server must prove that
+            // it knows the user's password.
             LoginPolicy::Anybody => Mechanisms::ALL.without(Mechanism::ScramSha256),
             LoginPolicy::Users(_) => Mechanisms::ALL,
         };

@@ -1,5 +1,5 @@
-//! Collects the workers' counts and produces the totals, the figures per second, the live line, the
-//! status over HTTP and, at the end, the record.
+//! Collects the workers' counts. From the counts, it makes the totals, the figures per second, the
+//! live line, the status over HTTP and, at the end, the record.
 use super::mailboxes::WatchCounts;
 use super::options::SinkOptions;
 use super::report::SinkReport;
@@ -26,19 +26,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct SinkCollector {
     monitor: Monitor<SinkRun>,
-    /// The status is served for as long as this value exists.
+    /// Server of the status over HTTP, which serves for as long as this value exists.
     _status: Option<StatusServer>,
 }
 
-/// Where the sink gets its mail.
+/// The place from which the sink gets its mail, in words for the user.
 pub(super) struct SinkPlace {
-    /// `listening on` or `watching`.
+    /// Verb for the first line of output: `listening on` or `watching`.
     pub(super) does: &'static str,
     pub(super) name: String,
     pub(super) watched: Option<Arc<WatchCounts>>,
 }
 
-/// The sink as its monitor sees it.
+/// The sink, in the form in which the monitor watches it.
 struct SinkRun {
     report: Arc<Mutex<SinkReport>>,
     context: Arc<SinkContext>,
@@ -77,7 +77,7 @@ impl SinkCollector {
         Ok(Self { monitor: Monitor::new(run, recorder, output, now), _status: status })
     }
 
-    /// Collects until the sink has received enough or is asked to stop.
+    /// Collects counts until the sink has received enough messages or is asked to stop.
     pub(super) fn collect(
         &mut self,
         tallies: &Receiver<TallyTransfer>,
@@ -102,7 +102,8 @@ impl SinkCollector {
         }
     }
 
-    /// Collects the workers' last counts, and writes the record to files if that was asked for.
+    /// Collects the workers' last counts, makes the record, and writes it to files if the options
+    /// ask for that.
     pub(super) fn finish(mut self, tallies: &Receiver<TallyTransfer>) -> FinishedRun {
         while let Ok(transfer) = tallies.try_recv() {
             self.merge(transfer);
@@ -163,7 +164,7 @@ impl MonitoredRun for SinkRun {
     }
 }
 
-/// Shows recipients only if there are more recipients than messages.
+/// Makes the live line, in which recipients appear only if there are more recipients than messages.
 fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
     let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
     LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
@@ -177,12 +178,13 @@ pub(super) struct SinkCertificates {
 impl SinkCertificates {
     /// # Errors
     ///
-    /// If the process cannot watch for SIGHUP.
+    /// Fails if the process cannot watch for SIGHUP.
     pub(super) fn watch(watch: TlsWatch) -> Result<Self> {
         Ok(Self { watch, sighup: SighupWatch::watch()? })
     }
 
-    /// Reads the files again if they have changed or SIGHUP has arrived, and logs the result.
+    /// Reads the certificate files again if they have changed or SIGHUP has arrived, and logs the
+    /// result.
     pub(super) fn reload_if_changed(&mut self) {
         let outcome = match self.sighup.take_received() {
             true => Some(self.watch.reload()),

@@ -1,5 +1,5 @@
-//! Stores messages as they arrived: the bytes from the wire with the dots unstuffed, line ends
-//! CRLF, and nothing added.
+//! Stores messages as they arrived: the bytes from the wire without dot-stuffing, with line ends
+//! CRLF, and with nothing added.
 //!
 //! | place | format |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! received bytes could not be restored. A length works for any content, while any separator (such
 //! as that of smtp-sink's `-D`) may occur in the content.
 //!
-//! A message that cannot be stored is refused and never acknowledged. Writing is synchronous and
-//! without fsync. As in smtp-sink, the sink's other sessions wait for it.
+//! A message that cannot be stored is refused, so it is never acknowledged. Writing is synchronous
+//! and without fsync. As in smtp-sink, the other sessions of the worker wait for it.
 use anyhow::{Context, Result};
 use mailrun_lock::lock;
 use serde::Serialize;
@@ -24,8 +24,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Maximum number of bytes of a message that a session holds in memory. A message up to this size
-/// is written in one piece at its end.
+/// Maximum number of bytes of a message that a session holds in memory. Messages up to this size
+/// are written in one piece when they are complete.
 const MAX_BUFFERED_BYTES: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl DumpTarget {
 #[derive(Debug)]
 pub(super) struct MessageDump {
     target: DumpTarget,
-    /// Prefix of file names and, below, suffix of file names.
+    /// Prefix of all file names, which is unique for this process. The next field is their suffix.
     prefix: String,
     suffix: String,
     serial: AtomicU64,
@@ -54,7 +54,8 @@ pub(super) struct MessageDump {
 }
 
 impl MessageDump {
-    /// Creates missing directories or the missing file, and checks that they can be written.
+    /// Opens the target. Creates missing directories or the missing file, and checks that they can
+    /// be written before any mail arrives.
     pub(super) fn open(target: DumpTarget) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let pid = std::process::id();
@@ -80,7 +81,8 @@ impl MessageDump {
         Ok(Self { target, prefix, suffix, serial: AtomicU64::new(0), file })
     }
 
-    /// Returns the path of a new file while it is being written, and its final path.
+    /// Returns the path of a new file while it is being written, and its final path. For the single
+    /// file, both are the same, because its messages are appended to it.
     fn names(&self) -> (PathBuf, PathBuf) {
         let number = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{number:08}{}", self.prefix, self.suffix);
@@ -91,25 +93,26 @@ impl MessageDump {
         }
     }
 
-    /// Appends a message to the single file. If that fails, truncates the file to its former
-    /// length.
+    /// Appends a message to the single file. If that fails, the file is truncated to its former
+    /// length, so that it contains only complete messages.
     fn append(&self, file: &Mutex<File>, draft: &mut MessageWriter) -> io::Result<()> {
         let mut file = lock(file);
         let before = file.metadata()?.len();
         let outcome = draft.append_to(&mut file);
         if outcome.is_err() {
-            // Ignore the error, because a device cannot be truncated and does not have to be.
+            // Ignore the error, because a device cannot be truncated and need not be.
             let _ = file.set_len(before);
         }
         outcome
     }
 }
 
-/// Only the owner may read mail.
+/// Mode of new files, so that only the owner may read mail.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Creates a directory if it does not exist. An existing directory keeps its mode.
+/// Creates a directory if it does not exist. An existing directory keeps its mode, because somebody
+/// else chose it.
 fn create_directory(path: &Path) -> Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -118,7 +121,8 @@ fn create_directory(path: &Path) -> Result<()> {
         .with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Returns the host name for Maildir file names, which must not contain `/` or `:`.
+/// Returns the host name for the file names of a Maildir. It must not contain `/` or `:`, so these
+/// are replaced.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect()
@@ -127,14 +131,15 @@ fn host_name() -> String {
 #[derive(Debug)]
 pub(super) struct MessageWriter {
     envelope: DumpEnvelope,
-    /// Bytes that have not been written to the file yet.
+    /// Bytes that were received but not written to a file yet.
     buffer: Vec<u8>,
     bytes: u64,
     file: Option<DumpFile>,
     error: Option<io::Error>,
 }
 
-/// Sender and recipients. As JSON, they are the line before a message in the single file.
+/// Client, sender and recipients of a message. As JSON, they form the line before the message in
+/// the single file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct DumpEnvelope {
     bytes: u64,
@@ -147,7 +152,7 @@ pub(super) struct DumpEnvelope {
 #[derive(Debug)]
 struct DumpFile {
     file: File,
-    /// Path of the file until it is renamed.
+    /// Path of the file while it is unfinished, or `None` once it has its final name.
     path: Option<PathBuf>,
     final_path: PathBuf,
 }
@@ -161,7 +166,7 @@ impl MessageWriter {
         &mut self.envelope
     }
 
-    /// Writes more of the message. An error is kept, and `store` reports it.
+    /// Writes the next part of the message. An error is kept until `store` reports it.
     pub(super) fn write(&mut self, dump: &MessageDump, block: &[u8]) {
         self.bytes += block.len() as u64;
         if self.error.is_some() {
@@ -175,7 +180,7 @@ impl MessageWriter {
         }
     }
 
-    /// Writes the buffered bytes and then the block.
+    /// Writes the buffered bytes, followed by the block.
     fn flush_with(&mut self, dump: &MessageDump, block: &[u8]) -> io::Result<()> {
         let spill = match &mut self.file {
             Some(spill) => spill,
@@ -186,7 +191,8 @@ impl MessageWriter {
         spill.file.write_all(block)
     }
 
-    /// Completes the message and moves it to its final place.
+    /// Completes the message and moves it to its final place. Fails if any write of the message has
+    /// failed.
     pub(super) fn store(mut self, dump: &MessageDump) -> io::Result<()> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -237,7 +243,8 @@ impl DumpFile {
 impl Drop for DumpFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // Ignore the error, because the file may be gone because its directory was deleted.
+            // Ignore the error, because the file may be gone, for example because somebody deleted
+            // its directory.
             let _ = fs::remove_file(path);
         }
     }

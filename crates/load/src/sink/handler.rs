@@ -1,5 +1,5 @@
-//! Handles the mail of a session: reads its trace, counts it, and answers 250 or what the rules
-//! order.
+//! Handles the mail of a session: reads the trace of each message, counts the message, and answers 250 or whatever the
+//! rules order.
 use super::active_rules::Ruleset;
 use super::dump::{DumpEnvelope, MessageDump, MessageWriter};
 use super::lmtp_replies::{LmtpReplies, RecipientDecision, combine};
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// Service of a worker. It hands its tally to the collector at every tick.
+/// The service of a worker, which makes a handler for each session. It hands its tally to the collector at every tick.
 pub(super) struct SinkService(Rc<SinkWorkerState>);
 
 impl SinkService {
@@ -61,8 +61,7 @@ impl Service for SinkService {
         }
     }
 
-    /// Makes every client exempt from the server's limits, because the sink measures clients and
-    /// must not limit them.
+    /// Exempts every client from the server's limits, because the sink measures clients and must not limit them.
     fn is_exempt(&self, _client: std::net::IpAddr) -> bool {
         true
     }
@@ -87,28 +86,27 @@ pub(super) struct SinkHandler {
     client: SocketAddr,
     reader: TraceReader,
     recipients: Vec<SinkRecipient>,
-    /// Phase of the client's last command. It tells at which command a client leaves that delivers
-    /// nothing.
+    /// Phase of the client's last command. It shows at which command clients leave that deliver nothing.
     phase: Phase,
-    /// Earliest time at which the message could begin, or `None` if the sink delays this session on
-    /// purpose.
+    /// Time at which the client could begin to send the message. `None` if the sink has rules, because the sink itself
+    /// may then delay the message.
     began: Option<Duration>,
-    /// State of a session with rules or with stored mail.
+    /// Further state of a session with rules, with stored mail, or with a message from <>.
     extended: Option<Box<ExtendedSession>>,
 }
 
 #[derive(Default)]
 struct ExtendedSession {
     rules: Option<SessionRules>,
-    /// Searches for the byte to change in a message that a rule corrupts.
+    /// Search for the byte to change, in a message that a rule corrupts.
     corruption: Option<Corruption>,
-    /// Set once the byte has been changed.
+    /// True once the byte has been changed, so that later bytes stay as they are.
     is_changed: bool,
     hello: String,
     message_writer: Option<MessageWriter>,
-    /// Reads a message from <>, which may be a notification.
+    /// Reader of a message from <>, which may be a notification.
     notice: Option<Box<NoticeReader>>,
-    /// For LMTP: the message whose recipients are being answered.
+    /// Only in LMTP: the message whose recipients are being answered.
     lmtp_replies: Option<Rc<LmtpReplies>>,
 }
 
@@ -345,7 +343,7 @@ impl Handler for SinkHandler {
     }
 
     fn disconnect(&mut self, close_reason: CloseReason) {
-        // The session may be unwinding from a panic with the tally in use.
+        // During a panic, the tally may still be borrowed.
         if let Ok(mut tally) = self.worker.tally.try_borrow_mut() {
             tally.ended[self.phase as usize] += 1;
         }
@@ -357,13 +355,13 @@ impl Handler for SinkHandler {
 }
 
 impl SinkHandler {
-    /// True if the session only counts messages, because it has no rules and stores nothing.
+    /// True if the session only counts messages, because it has no rules and stores nothing. Most sessions take this
+    /// short way.
     fn only_counts(&self) -> bool {
         self.extended.is_none() && self.worker.context.active_rules.version() == 0
     }
 
-    /// Applies the rules to a command. Returns `Err` with the answer if they refuse it, otherwise
-    /// `Ok` with the answer.
+    /// Applies the rules to a command, and returns the answer, as `Err` if a rule refuses the command.
     fn apply_rules(&mut self, command: RuleCommand, address: Option<Path<'_>>) -> Result<Answer, Answer> {
         let Some(rules) = self.worker.rules() else { return Ok(Answer::Yes) };
         let RuleDecision { delay, effect, decided_by: by } = self.decide(&rules, command, address, None, clock::now());
@@ -393,7 +391,7 @@ impl SinkHandler {
             .decide(rules, &context)
     }
 
-    /// Stores an accepted recipient if a rule must be evaluated for each recipient.
+    /// Remembers an accepted recipient, but only if a rule must be evaluated for each recipient later.
     fn remember_recipient(&mut self, recipient: &Path<'_>) {
         let place = self.recipients.len();
         if let Some(session_rules) = self.extended.as_mut().and_then(|side| side.rules.as_mut())
@@ -403,8 +401,7 @@ impl SinkHandler {
         }
     }
 
-    /// Applies the rules to a complete message. If they accept it, applies them to each of its
-    /// recipients.
+    /// Applies the rules to a complete message and, if they accept it, to each of its recipients.
     fn decide_message(
         &mut self,
         sequence: Option<u64>,
@@ -431,8 +428,8 @@ impl SinkHandler {
         (delay, effect, fates)
     }
 
-    /// Applies the rules to the recipients, up to the first recipient whose result ends the
-    /// session. Returns an empty list if all are accepted without a delay.
+    /// Applies the rules to the recipients one by one. Stops after a recipient whose result ends the evaluation.
+    /// Returns an empty list if all recipients are accepted without a delay.
     fn decide_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<RecipientDecision> {
         let shared = &self.worker.context;
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
@@ -458,7 +455,7 @@ impl SinkHandler {
         if fates.iter().all(RecipientDecision::is_unchanged) { Vec::new() } else { fates }
     }
 
-    /// Handles a message of a session that does more than count.
+    /// Handles the end of a message in a session that does more than count.
     fn handle_message(&mut self, found: TraceResult, bytes: u64, now: Duration) -> Answer {
         let (mut delay, effect, fates) = self.decide_message(sequence(&found), now);
         let recipients = std::mem::take(&mut self.recipients);
@@ -493,7 +490,7 @@ impl SinkHandler {
         if delay.is_zero() {
             return state.accept_message(arrival, now);
         }
-        // Count the message only when its answer is about to be written.
+        // Count the message only when its answer is about to be written, because it has not been accepted before.
         Answer::eventually(async move {
             pause(delay).await;
             state.accept_message(arrival, clock::now())
@@ -542,7 +539,7 @@ impl ExtendedSession {
         reader.receive(block);
     }
 
-    /// Ends the transaction. Returns the stored message, and the transaction's slots under domain
+    /// Ends the transaction, and returns the message that is being stored, and the transaction's slots under domain
     /// caps.
     fn end_transaction(&mut self) -> (Option<MessageWriter>, DomainSlots) {
         let domain_slots = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
@@ -550,14 +547,14 @@ impl ExtendedSession {
     }
 }
 
-/// A delay shorter than this is exact to a microsecond.
+/// Delays below this are exact to a microsecond. Longer ones are only as exact as the timer.
 const SHORT_DELAY: Duration = Duration::from_millis(1);
-/// Time that the kernel takes to wake a thread for a timer: 15 to 20 µs on a virtual machine whose
-/// processors are awake.
+/// Time that the kernel takes to wake a thread for a timer. On a virtual machine whose processors are awake, it takes
+/// 15 to 20 µs.
 const WAKE_UP: Duration = Duration::from_micros(20);
 
-/// Waits for `delay`. Near the end of a short delay, the worker serves other sessions instead of
-/// sleeping, because waking up would take too long.
+/// Waits for `delay`. Near the end of a short delay, the worker serves other sessions instead of sleeping, because
+/// waking up would take too long.
 async fn pause(delay: Duration) {
     let until = clock::now() + delay;
     if delay >= SHORT_DELAY {
@@ -579,21 +576,20 @@ fn delay_answer(delay: Duration, answer: Answer) -> Answer {
     })
 }
 
-/// Finds and changes the first visible byte of a body. A change in the header would not be noticed,
-/// because relays may change headers.
+/// Finds and changes the first visible byte of a body. A change in the header would not be noticed, because the
+/// checksum does not cover the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Corruption {
     #[default]
     LineStart,
-    /// The state after a CR at the start of a line. If an LF follows, this line is the empty line
-    /// that ends the header.
+    /// A CR came at the start of a line. If an LF follows, this is the empty line that ends the header.
     EmptyLine,
     InLine,
     Body,
 }
 
 impl Corruption {
-    /// Returns the changed block, or `None` if it contains no byte to change.
+    /// Returns the changed block, or `None` if the block contains no byte that may be changed.
     fn corrupt(&mut self, block: &[u8]) -> Option<Vec<u8>> {
         for (at, octet) in block.iter().enumerate() {
             *self = match (*self, octet) {

@@ -1,10 +1,8 @@
-//! The end of a message whose recipients have different results, because rules on `.` are evaluated
-//! for each recipient.
+//! The end of a message whose recipients have different results, because rules on `.` are evaluated for each recipient.
 //!
-//! LMTP has a reply for each recipient (RFC 2033 §4.2), so each recipient is delayed, refused,
-//! counted and answered separately. SMTP has a single reply. The first recipient that is refused or
-//! ends the session therefore decides for the whole message, and the delays add up. Dropping and
-//! double counting still apply to each recipient separately.
+//! In LMTP, each recipient has its own reply (RFC 2033 §4.2), so each is delayed, refused, counted and answered
+//! separately. SMTP has a single reply. The first recipient that is refused or ends the session therefore decides for
+//! the whole message, and the delays add up. Dropping and double counting still apply to each recipient separately.
 use super::dump::MessageWriter;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use super::worker_state::{RunNotice, SinkMessage, SinkRecipient, SinkWorkerState};
@@ -14,7 +12,7 @@ use mailrun_smtp::server::Protocol;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// Result of a message for one recipient.
+/// Result of the rules for one recipient of a message.
 #[derive(Debug)]
 pub(super) struct RecipientDecision {
     pub(super) delay: Duration,
@@ -22,25 +20,25 @@ pub(super) struct RecipientDecision {
 }
 
 impl RecipientDecision {
-    /// True if the result is the same as without rules.
+    /// True if the recipient is treated as without rules.
     pub(super) fn is_unchanged(&self) -> bool {
         self.effect == RuleEffect::Accept && self.delay.is_zero()
     }
 
-    /// True if the rules need not be evaluated for later recipients.
+    /// True if this result makes the results of later recipients irrelevant.
     pub(super) fn ends_evaluation(&self, protocol: Protocol) -> bool {
         let is_refused = |code| protocol == Protocol::Smtp || code == SERVICE_CLOSING;
         self.effect.cuts_connection() || self.effect.error_code().is_some_and(is_refused)
     }
 
-    /// Returns how many times the sink counts this recipient.
+    /// Returns how many times the sink counts this recipient: 0 if it is refused or dropped, and 2 if it is doubled.
     fn unit_count(&self) -> usize {
         self.effect.copies().unwrap_or(0).into()
     }
 }
 
-/// Combines the results of all recipients into one result for the message. Reduces `recipients` and
-/// the envelope of `draft` to those that count.
+/// Combines the results of all recipients into one result for the message. `recipients` and the envelope of `draft`
+/// keep only the recipients that count.
 pub(super) fn combine(
     decisions: &[RecipientDecision],
     recipients: &mut Vec<SinkRecipient>,
@@ -57,7 +55,7 @@ pub(super) fn combine(
         .last()
         .filter(|decision| decision.effect == RuleEffect::LoseReply)
         .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
-    // Recipients after the one that ended the evaluation count as without rules.
+    // Recipients after the one that ended the evaluation were not evaluated, so they count once, as without rules.
     let times = decisions.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
     retain_counted(draft, times.clone());
     *recipients =
@@ -65,7 +63,7 @@ pub(super) fn combine(
     RecipientDecision { delay, effect: if recipients.is_empty() { RuleEffect::Drop } else { reply } }
 }
 
-/// Reduces the envelope of a stored message to the recipients that count.
+/// Removes the recipients that do not count from the envelope of a stored message.
 fn retain_counted(draft: &mut Option<MessageWriter>, mut times: impl Iterator<Item = usize>) {
     if let Some(draft) = draft {
         draft.envelope().recipients.retain(|_| times.next().is_some_and(|times| times > 0));
@@ -81,18 +79,18 @@ pub(super) struct LmtpReplies {
     /// Results of the recipients, up to the first that ends the session.
     decisions: Vec<RecipientDecision>,
     storage: RefCell<StorageState>,
-    /// Set if a rule has changed the message.
+    /// True if a rule has changed the message.
     is_changed: bool,
-    /// Slots under domain caps, which are held until the last recipient is answered.
+    /// Slots under domain caps, which are released when the last recipient has been answered.
     _domain_slots: DomainSlots,
 }
 
 #[derive(Debug)]
 enum StorageState {
-    /// No recipient has been accepted yet, so the message is neither stored nor counted.
+    /// No recipient has been accepted yet. The message is stored and counted with the first one.
     Pending(Option<MessageWriter>),
     Stored,
-    /// The message could not be stored, so every recipient is refused.
+    /// The message could not be stored, so every further recipient is refused.
     Failed,
 }
 
@@ -114,7 +112,7 @@ impl LmtpReplies {
         }
     }
 
-    /// Returns how long the answer for this recipient is delayed.
+    /// Returns the delay of the answer for this recipient.
     pub(super) fn delay(&self, place: usize) -> Duration {
         self.decisions.get(place).map_or(Duration::ZERO, |decision| decision.delay)
     }
@@ -123,7 +121,7 @@ impl LmtpReplies {
         place + 1 >= self.decisions.len()
     }
 
-    /// Counts the message for this recipient if its result says so. Returns the answer.
+    /// Counts the message for this recipient, unless it is refused or dropped. Returns the answer.
     pub(super) fn answer(&self, place: usize, worker: &SinkWorkerState, now: Duration) -> Answer {
         let Some((decision, number)) = self.decisions.get(place).zip(self.recipients.get(place)) else {
             return Answer::Yes;
@@ -139,13 +137,13 @@ impl LmtpReplies {
             worker.count_unanswered(recipients);
         }
         if self.is_last(place) && self.is_dropped() {
-            // As in SMTP, a dropped message counts only as answered.
+            // As in SMTP, a message that is dropped for all recipients counts only as answered.
             worker.count_arrival(&self.found, &[], self.bytes, now, 0);
         }
         decision.effect.clone().into_answer()
     }
 
-    /// True if the message is dropped for every recipient that is not refused.
+    /// True if the message was dropped for every recipient that was not refused.
     fn is_dropped(&self) -> bool {
         matches!(*self.storage.borrow(), StorageState::Pending(_))
             && self.decisions.iter().any(|decision| decision.effect == RuleEffect::Drop)
@@ -157,7 +155,8 @@ impl LmtpReplies {
             StorageState::Pending(draft) => {
                 worker.store(draft)?;
                 match &self.notice {
-                    // Who gets a notification does not matter, so it counts with its first recipient.
+                    // A notification concerns the recipients that it reports, not those that it is sent to. Count it
+                    // once, with its first recipient.
                     Some(notice) => worker.count_notice(notice, recipients.len() as u64, self.bytes, now),
                     None => worker.count_arrival(&self.found, recipients, self.bytes, now, 1),
                 }

@@ -1,5 +1,4 @@
-//! The sink: receives mail at full speed, verifies traces, and keeps a ledger of the mail that
-//! arrived.
+//! The sink: receives mail at full speed, verifies the traces, and keeps a ledger of the messages that have arrived.
 //!
 //! ```text
 //! mailrun_net::Server ─ session ─ handler ─ worker_state (a worker's tally) ─→ collector ─→ live line, HTTP, record
@@ -60,12 +59,12 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use worker_state::SinkContext;
 
-/// Receives mail until the requested number of messages has arrived, or until SIGINT or SIGTERM. In
-/// both cases, it returns a record.
+/// Receives mail until the requested number of messages has arrived, or until SIGINT or SIGTERM. Returns a record in
+/// either case.
 ///
 /// # Errors
 ///
-/// If the sink could not run, for example because the address is taken or a file cannot be written.
+/// Fails if the sink could not run, for example because its address is in use or a file cannot be written.
 pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     options.outputs.check_writable()?;
     if options.mailboxes.is_some() {
@@ -89,7 +88,7 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     };
     let capabilities = options.capabilities.clone();
     let (security, watch) = capabilities.security(&options.hello)?;
-    // With certificates, SIGHUP asks to read their files again.
+    // With certificate files, SIGHUP means that they should be read again. Otherwise, it ends the sink.
     let interrupt = if watch.is_some() { Interrupt::watch_without_hangup()? } else { Interrupt::watch()? };
     let mut certificates = watch.map(SinkCertificates::watch).transpose()?;
     let server = Server::new(make)
@@ -113,7 +112,7 @@ pub fn run(options: SinkOptions) -> Result<FinishedRun> {
     Ok(collector.finish(&tallies))
 }
 
-/// Watches mailboxes as [`run`] receives mail.
+/// Watches mailboxes until enough messages have arrived or the user stops the sink, as [`run`] does.
 fn watch(options: SinkOptions) -> Result<FinishedRun> {
     let Some(mailboxes) = options.mailboxes.clone() else { bail!("there are no mailboxes") };
     let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;

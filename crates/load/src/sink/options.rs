@@ -8,32 +8,32 @@ use mailrun_process::dialogue_output::DialogueOptions;
 use mailrun_process::outputs::Outputs;
 use mailrun_smtp::Limits;
 
-/// File descriptors for everything except sessions.
+/// Number of file descriptors that the sink needs in addition to one for each session.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 64;
 
 #[derive(Clone, Debug)]
 pub struct SinkOptions {
     pub name: String,
-    /// HOST:PORT, or unix:PATH.
+    /// Address on which the sink listens, as HOST:PORT or unix:PATH.
     pub listen: String,
-    /// Mailboxes to watch instead of listening.
+    /// Mailboxes that the sink watches instead of listening, or `None` to listen.
     pub mailboxes: Option<MailboxOptions>,
-    /// HOST:PORT of the status over HTTP.
+    /// Address on which the status is served over HTTP, as HOST:PORT.
     pub http: Option<String>,
-    /// The sink ends after this number of messages.
+    /// Number of messages after which the sink ends, or `None` for no limit.
     pub messages: Option<u64>,
     pub workers: usize,
-    /// How long the workers poll for events before they sleep.
+    /// Time for which workers poll for events before they sleep.
     pub busy_poll: BusyPoll,
     pub sessions: usize,
     pub limits: Limits,
     pub hello: String,
     pub rules: Rulebook,
-    /// Seed of random choices, if the rules have none.
+    /// Seed of random choices, unless the rules have a seed.
     pub seed: u64,
-    /// Where messages are stored, if they are.
+    /// Place where messages are stored, or `None` to store none.
     pub dump: Option<DumpTarget>,
-    /// Where the dialogues of sessions are shown, if they are.
+    /// Place where the dialogues of sessions are shown, or `None` to show none.
     pub dialogue: Option<DialogueOptions>,
     pub run: Option<RunId>,
     pub capabilities: CapabilityOptions,

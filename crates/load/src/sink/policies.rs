@@ -1,12 +1,13 @@
 //! Policies with a memory: rate limit, greylist, open transactions per domain, tarpit and slow
-//! reading. They have no clock. The time is an argument, and callers that share a policy lock it.
+//! reading. They have no clock: the time is an argument. If sessions share a policy, the caller
+//! must lock it.
 use mailrun_smtp::Domain;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
-/// A rate limit as a token bucket. Only the time at which the bucket will be full is stored (GCRA,
-/// ITU-T I.371), so that the limit does not drift and needs no refills.
+/// A rate limit as a token bucket. It stores only the time at which the bucket will be full (GCRA,
+/// ITU-T I.371), so it does not drift and needs no refills.
 ///
 /// ```text
 /// tokens in the bucket now = burst − (full_at − now) × rate
@@ -34,18 +35,18 @@ impl GcraLimiter {
     }
 }
 
-/// Rate limits of which each key has its own. A key whose bucket is full takes no memory for long.
+/// A separate rate limit for each key. A key whose bucket is full again takes no memory for long.
 #[derive(Debug)]
 pub(super) struct KeyedLimiter {
     full_bucket: GcraLimiter,
     buckets: HashMap<u64, GcraLimiter>,
-    /// The hasher has random keys, so that no client can send keys that collide.
+    /// Hasher with a random seed, so that no client can send keys that collide.
     hasher: RandomState,
 }
 
 impl KeyedLimiter {
-    /// Number of keys at which buckets are forgotten: first those that are full again, which makes
-    /// no difference, and if there are none, all. They take 5 MB.
+    /// Number of keys at which buckets are forgotten, to limit the memory to 5 MB. First, buckets
+    /// that are full again are forgotten, which changes nothing. If that is not enough, all are.
     const MAX_KEYS: usize = 100_000;
 
     pub(super) fn new(rate_per_s: f64, burst: u32) -> Self {
@@ -65,8 +66,9 @@ impl KeyedLimiter {
     }
 }
 
-/// A greylist: a triplet is deferred at first, and accepted when it comes again later (Harris 2003;
-/// RFC 6647 §2.4). If the list is full, the oldest triplet is forgotten and has to wait again.
+/// A greylist. A triplet of client, sender and recipient is deferred at first, and accepted when it
+/// comes again later (Harris 2003; RFC 6647 §2.4). If the list is full, the oldest triplet is
+/// forgotten and has to wait again.
 #[derive(Debug)]
 pub(super) struct Greylist {
     delay: Duration,
@@ -74,7 +76,7 @@ pub(super) struct Greylist {
     /// Time at which each triplet was first seen.
     seen: HashMap<u64, Duration>,
     order: VecDeque<u64>,
-    /// The hasher has random keys, so that no client can send triplets that collide.
+    /// Hasher with a random seed, so that no client can send triplets that collide.
     hasher: RandomState,
 }
 
@@ -92,7 +94,8 @@ impl Greylist {
         Self { delay, capacity: max_entries.max(1), seen, order, hasher: RandomState::new() }
     }
 
-    /// True if the triplet has waited long enough to be accepted.
+    /// Returns true if the triplet has waited long enough to be accepted. Otherwise, it goes on
+    /// waiting, or begins to wait if it is unknown.
     pub(super) fn passes(&mut self, triplet: Triplet<'_>, now: Duration) -> bool {
         let key = self.hasher.hash_one(triplet);
         if let Some(first) = self.seen.get(&key) {
@@ -109,7 +112,7 @@ impl Greylist {
     }
 }
 
-/// Number of open transactions per domain. Domains without open transactions take no memory.
+/// Number of open transactions of each domain. Domains without open transactions take no memory.
 #[derive(Debug)]
 pub(super) struct DomainCap {
     limit: u32,
@@ -117,7 +120,7 @@ pub(super) struct DomainCap {
     hasher: RandomState,
 }
 
-/// Identifies a domain in [`DomainCap`].
+/// Key of a domain in a [`DomainCap`], by which the slot is released again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DomainKey(u64);
 
@@ -156,12 +159,13 @@ pub(super) fn tarpit(step: Duration, max: Duration, before: u32) -> Duration {
     step.saturating_mul(before).min(max)
 }
 
-/// Slow reading: limits the bytes per second, in reads of 1/20 s. The wait comes before each read
-/// and not after it, so that a message of n bytes takes at least n / rate until its end is read.
+/// Slow reading: limits the bytes per second, in 20 reads per second. The wait comes before each
+/// read instead of after it, so that a message of n bytes takes at least n / rate until its end is
+/// read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReadThrottle {
     octets_per_s: f64,
-    /// Earliest time of the next read.
+    /// Earliest time at which the next read may happen.
     due: Duration,
 }
 
@@ -175,13 +179,14 @@ impl ReadThrottle {
         throttle
     }
 
-    /// Returns the number of bytes to read now, or the time at which to ask again.
+    /// Returns the number of bytes that may be read now, or as an error the time at which the
+    /// caller should ask again.
     pub(super) fn next_read(&self, now: Duration) -> Result<usize, Duration> {
         if now < self.due { Err(self.due) } else { Ok(self.read_size()) }
     }
 
-    /// Records that this many bytes have been read. Time that the peer did not use does not
-    /// increase its allowance.
+    /// Records that this many bytes have been read. If the peer was slow, it may not catch up later
+    /// by sending faster.
     pub(super) fn record_read(&mut self, octets: usize, now: Duration) {
         self.due = self.due.max(now.saturating_sub(self.duration_of(self.read_size()))) + self.duration_of(octets);
     }

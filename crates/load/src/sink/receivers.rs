@@ -1,9 +1,9 @@
-//! Rules that imitate receivers: limits that a receiver or its software documents. The files, with
-//! their sources, are in `crates/load/receivers`.
+//! Rules that imitate receivers by limits that the receivers or the makers of their software
+//! document. The files, with their sources, are in `crates/load/receivers`.
 use super::rulebook::Rulebook;
 use mailrun_text::words::is_misspelling;
 
-/// A receiver whose documented limits a sink can have.
+/// A receiver whose documented limits a sink can apply.
 #[derive(Clone, Copy, Debug)]
 pub struct Receiver {
     pub name: &'static str,
@@ -17,14 +17,15 @@ macro_rules! receiver {
 }
 
 impl Receiver {
-    /// All receivers, in the order of the list.
+    /// All receivers, in the order in which they are listed for the user.
     pub const ALL: [Self; 5] =
         [receiver!("exchange"), receiver!("exim"), receiver!("gmail"), receiver!("postgrey"), receiver!("yahoo")];
 
-    /// Finds the receiver with this name.
+    /// Returns the receiver with this name.
     ///
     /// # Errors
-    /// If there is none. The error names all receivers, or the one with a similar name.
+    /// Fails if there is no such receiver. The error suggests a receiver with a similar name, or
+    /// else names all receivers.
     pub fn named(name: &str) -> Result<Self, String> {
         if let Some(known) = Self::ALL.iter().find(|known| known.name == name) {
             return Ok(*known);
@@ -38,20 +39,20 @@ impl Receiver {
         }
     }
 
-    /// Returns the first line of the file, which says what the receiver does.
+    /// Returns the first line of the receiver's file, which describes the limits.
     pub fn limit(&self) -> &'static str {
         self.text.lines().next().unwrap_or_default().trim_start_matches("# ")
     }
 
-    /// Returns the file: its limit, its sources and its rules.
+    /// Returns the receiver's file, with the limits, their sources and the rules.
     pub fn text(&self) -> &'static str {
         self.text
     }
 
-    /// Reads the rules.
+    /// Parses the rules of the receiver's file.
     ///
     /// # Errors
-    /// The place of a mistake in the file.
+    /// Fails with the place of a mistake if the file cannot be parsed.
     pub fn rulebook(&self) -> Result<Rulebook, String> {
         Rulebook::read_file(self.name, self.text)
     }

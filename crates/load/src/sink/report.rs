@@ -1,4 +1,4 @@
-//! The sink's run record, of one run, or of all mail if no message has a trace.
+//! The sink's run record. It describes one run or, if no message has a trace, all mail.
 use super::DumpTarget;
 use super::active_rules::{self, ActiveRules, RuleChange, RuleCount};
 use super::arrivals::{ArrivalList, ArrivalLog};
@@ -24,33 +24,34 @@ use std::time::Duration;
 
 pub(super) struct SinkReport {
     pub(super) options: SinkOptions,
-    /// Address on which the sink listens, or the mailboxes that it watches.
+    /// Address on which the sink listens, or the mailboxes that it watches, for the record.
     pub(super) place: String,
-    /// Observations of the watchers of mailboxes, if there are any.
+    /// Counts of the watchers of mailboxes, if the sink watches mailboxes.
     pub(super) watched: Option<Arc<WatchCounts>>,
     pub(super) active_rules: Arc<ActiveRules>,
     pub(super) began: Duration,
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
-    /// Figures per second of each run, and of mail without a trace (`None`).
+    /// Figures per second of each run and, under `None`, of mail without a trace.
     series: Vec<(Option<RunId>, Series)>,
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
     /// Time at which the first client connected.
     first_connection: Option<Duration>,
-    /// Counts of the sink when each announced run began.
+    /// Counts of the sink at the time at which each announced run began.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
-    /// Latencies of all runs until mail was delivered and, below, until the server of a mailbox told of it.
+    /// Latencies of all runs to delivery, for Prometheus. The next field has those to the announcement by a mailbox's
+    /// server.
     pub(super) delivered: Buckets,
     pub(super) announced: Buckets,
-    /// Arrivals of the runs for which somebody has asked, and below the name of this process for them.
+    /// Arrivals of each run for which somebody has asked. The next field names this process in the responses.
     arrivals: Vec<(RunId, ArrivalLog)>,
     process: String,
 }
 
-/// Counts of a sink at the beginning of a run. A sink that serves several runs subtracts them, so
-/// that no run is told about faults or clients of an earlier run.
+/// Counts of a sink at the beginning of a run. A sink that serves several runs subtracts them, so that no run is
+/// charged with faults or clients of an earlier run.
 #[derive(Debug, Default)]
 struct RunStart {
     at: Duration,
@@ -59,7 +60,7 @@ struct RunStart {
     ended: [u64; Phase::ALL.len()],
     ordered: Ordered,
     rules: Vec<RuleCount>,
-    /// The first message without a trace since then.
+    /// From and Subject of the first message without a trace since the beginning of the run.
     untraced_sample: Option<HeaderSample>,
 }
 
@@ -92,7 +93,7 @@ impl SinkReport {
         }
     }
 
-    /// Begins to count a run before anything of it arrives.
+    /// Begins to count a run before anything of it arrives. A run that is already known keeps its counts.
     pub(super) fn announce(&mut self, run: RunId) {
         let total = &mut self.total;
         if total.runs.find(run).is_some() {
@@ -113,7 +114,7 @@ impl SinkReport {
         self.starts.push((run, start));
     }
 
-    /// Returns the arrivals of a run after the first `after`. From the first question on, they are kept.
+    /// Returns the arrivals of a run except the first `after`. The sink keeps arrivals only from the first request on.
     pub(super) fn arrivals(&mut self, run: RunId, after: u64) -> ArrivalList {
         self.announce(run);
         if !self.arrivals.iter().any(|(known, _)| *known == run) {
@@ -146,8 +147,8 @@ impl SinkReport {
         self.series.retain(|(run, _)| run.is_none_or(|run| self.total.runs.find(run).is_some()));
     }
 
-    /// Returns the series of a run. Second 0 is the second in which the sink began. `begin` is the
-    /// start of any second of the run.
+    /// Returns the series of a run, whose second 0 is the second in which the sink began. `begin` must be the begin of
+    /// any second of the run.
     fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
         let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
             self.series.push((run, Series::new(second_of(self.began, begin))));
@@ -161,7 +162,7 @@ impl SinkReport {
         self.first_connection = first_connection;
     }
 
-    /// Returns the run to report if nobody names a run: the expected run, or the run with the most
+    /// Returns the run to report if the user names none: the expected run or, without one, the run with the most
     /// messages.
     pub(super) fn chosen_run(&self) -> Option<RunId> {
         let arrived = self.total.runs.iter().filter(|(_, tally)| tally.messages > 0);
@@ -169,12 +170,12 @@ impl SinkReport {
         self.options.run.or_else(largest)
     }
 
-    /// Returns the number of messages since the run began that do not belong to the run.
+    /// Returns the number of messages that do not belong to the run and arrived since the run began.
     pub(super) fn foreign_count(&self, tally: &RunTally) -> u64 {
         self.total.messages - tally.messages_before - tally.messages - tally.bounces.notices
     }
 
-    /// Makes the record of a run, or of all mail.
+    /// Makes the record of a run or, for `None`, of all mail.
     pub(super) fn record(&mut self, run: Option<RunId>) -> Record {
         let known = self.series.iter().find(|(known, _)| *known == run).map(|(_, series)| series.clone());
         let mut series = known.unwrap_or_else(|| Series::new(self.began));
@@ -238,8 +239,8 @@ impl SinkReport {
         record
     }
 
-    /// Makes the record of one run at a sink that also has other clients. Errors and handshakes
-    /// count from the run's announcement on or, without one, from its first message on.
+    /// Makes the record of one run at a sink that other clients use, too. Errors and handshakes count since the run was
+    /// announced or, without an announcement, since its first message.
     pub(super) fn record_since_first(&mut self, run: RunId) -> Record {
         let mut record = self.record(Some(run));
         if let Some(tally) = self.total.runs.find(run) {
@@ -249,7 +250,7 @@ impl SinkReport {
         record
     }
 
-    /// Mailboxes that the sink watches and that are not open now.
+    /// Returns the number of watched mailboxes that are not open at present.
     pub(super) fn closed_mailboxes(&self) -> u64 {
         self.watched.as_ref().map_or(0, |watched| watched.closed())
     }
@@ -271,7 +272,7 @@ impl SinkReport {
         }
     }
 
-    /// Lists stalls and changes of the rules since the run began.
+    /// Lists the stalls and the changes of rules since the run began.
     fn events(&self, origin: Duration, start: &RunStart) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());
         let changes = changes.into_iter().filter(|change| change.at >= start.at);
@@ -299,7 +300,7 @@ impl SinkReport {
             duplicates: Some(tally.duplicates),
             rewritten: Some(tally.rewrites.units.count()),
             copied: Some(tally.rewrites.copied()),
-            // Only a body that was fetched shows whether it is intact.
+            // Only a sink that saw the bodies knows whether they are intact.
             corrupt: self.watched.as_ref().is_none_or(|watched| watched.checks_bodies()).then_some(tally.corrupt),
             converted: Some(tally.converted),
             foreign: Some(self.foreign_count(tally)),
@@ -310,8 +311,8 @@ impl SinkReport {
         }
     }
 
-    /// Describes all mail if no message has a trace. Count and rate begin with the first arrival to
-    /// the last.
+    /// Makes the row of all mail if no message has a trace. Count and rate cover the time from the first to the last
+    /// arrival.
     fn untraced_stage(&self) -> StageRow {
         let total = &self.total;
         let elapsed = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
@@ -353,8 +354,8 @@ impl SinkReport {
     }
 }
 
-/// Lists the messages that took longest to arrive. The sink does not know their dialogue with the
-/// source, and may not know all of their recipients.
+/// Lists the messages that took longest to arrive. Their dialogue with the source is unknown to the sink, and some of
+/// their recipients may be unknown, too.
 fn slowest(tally: &RunTally, origin: Duration) -> Vec<SlowMessage> {
     let row = |(latency, slow): (Duration, SlowDelivery)| SlowMessage {
         message: slow.message,

@@ -1,5 +1,5 @@
-//! Parses rules files in TOML or JSON, with the same language as on the command line. Errors name
-//! the place in the file.
+//! Parses rules files in TOML or JSON. Each rule is written as on the command line. Errors name the
+//! place in the file.
 //!
 //! ```toml
 //! seed = 7                      # of chance; without it, the sink's own
@@ -21,7 +21,7 @@ const MAX_RULES: usize = 1000;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rulebook {
-    /// Without a seed, the sink uses the seed of `--seed`.
+    /// Seed of the rules' random choices, or `None` to use the sink's own seed (`--seed`).
     pub seed: Option<u64>,
     pub rules: Vec<Rule>,
 }
@@ -36,21 +36,21 @@ struct RulebookFile<Text> {
 }
 
 impl Rulebook {
-    /// Parses TOML or JSON. A text that starts with a brace is JSON, because no TOML file starts
-    /// so.
+    /// Parses a text in TOML or JSON. A text that begins with a brace is JSON, because no TOML file
+    /// can begin with one.
     ///
     /// # Errors
     ///
-    /// Place and cause on one line: `rules:3:7: …`.
+    /// Fails with the place and the cause in one line, for example `rules:3:7: …`.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         Self::read_file("rules", text)
     }
 
-    /// Like `Rulebook::read`, for the text of a file with this name.
+    /// Parses the text of the file with this name, which appears in errors.
     ///
     /// # Errors
     ///
-    /// Place and cause on one line: `NAME:3:7: …`.
+    /// Fails with the place and the cause in one line, for example `NAME:3:7: …`.
     pub fn read_file(name: &str, text: &str) -> Result<Self, String> {
         if text.len() > MAX_FILE_BYTES {
             return Err(format!("{name}: rules may have at most {MAX_FILE_BYTES} bytes"));
@@ -91,15 +91,15 @@ impl Rulebook {
         Ok(Self { seed: written.seed, rules })
     }
 
-    /// Returns JSON that `Rulebook::read` can read.
+    /// Returns the rules as JSON, which `Rulebook::read` can parse again.
     pub(super) fn to_json(&self) -> serde_json::Value {
         let rules = self.rules.iter().map(|rule| rule.text().to_owned()).collect();
         serde_json::to_value(RulebookFile { seed: self.seed, rules }).expect("numbers and texts are JSON")
     }
 }
 
-/// Finds the place of a rule's mistake in the text of the file. The place is only the place of the
-/// rule if the rule's string has escapes or several lines.
+/// Returns the offset of a rule's mistake in the text of the file. If the rule's string has escapes
+/// or several lines, this is only the offset of the rule, because the characters cannot be matched.
 fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
     let raw = &text[span.clone()];
     let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");

@@ -1,5 +1,5 @@
-//! The language of rules, which describes the sink's faults, the commands that they apply to, and
-//! their frequency. This module only parses: text in, rules out.
+//! The language of rules. A rule describes a fault of the sink, the commands to which it applies, and how often it
+//! occurs. This module only parses: text in, rules out.
 //!
 //! ```text
 //! rule     = command *( [","] command ) [ "to" pattern / "from" pattern ] ":" action [ chance ]
@@ -28,24 +28,24 @@
 //! "."      / "lose reply"                 the message is accepted, and the connection closed instead of the 250
 //!          / "drop" / "duplicate" / "corrupt"            250, but not counted, counted twice, a byte changed
 //! ```
-//! Mail from <> is mail about other mail, mostly bounces. Rules that refuse would hide what became of
-//! the other mail, so only delays apply to it, and rules with "from <>".
+//! Mail from <> is mail about other mail, mostly bounces. If rules refused it, nobody would learn what became of the
+//! other mail. So only delays apply to it, and rules with "from <>".
 //!
-//! Words that Postfix's smtp-sink also has are the same as there. Rules are evaluated in their
-//! order. Delays add up, and the first rule that refuses or cuts the connection decides.
+//! Words that Postfix's smtp-sink also has mean the same as there. Rules are evaluated in their order. Delays add up,
+//! and the first rule that refuses or cuts the connection decides.
 use mailrun_smtp::{AddressPattern, Path, Reply};
 use mailrun_text::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
 use mailrun_text::words::is_misspelling;
 use std::fmt;
 use std::time::Duration;
 
-/// Longest rule, in bytes.
+/// Maximum length of a rule in bytes.
 const MAX_RULE_BYTES: usize = 1000;
-/// Longest text of a reply (RFC 5321 §4.5.3.1.5: 512 octets including code and line end).
+/// Maximum length of a reply's text in bytes. RFC 5321 §4.5.3.1.5 allows 512 octets including code and line end.
 const MAX_REPLY_BYTES: usize = 500;
-/// Default number of triplets in a greylist. They take 4 MB.
+/// Default number of triplets that a greylist remembers, which take 4 MB.
 const DEFAULT_TRIPLETS: usize = 100_000;
-/// Default of the longest delay of a tarpit.
+/// Default maximum delay of a tarpit.
 const TARPIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A command of a client, or another event of a session.
@@ -164,7 +164,7 @@ pub(super) enum RuleAction {
     Read {
         octets_per_s: u64,
     },
-    /// Reads at most so many bytes at a time.
+    /// Reads at most this many bytes of the message at a time.
     ReadPieces {
         octets: u64,
     },
@@ -174,10 +174,10 @@ pub(super) enum RuleAction {
     Corrupt,
 }
 
-/// Key by which a rate limit counts. Each value of the key has the whole rate for itself.
+/// Key by which a rate limit counts. Each value of the key has the whole rate to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitKey {
-    /// Everything shares one rate.
+    /// Everything to which the rule applies shares one rate.
     All,
     Recipient,
     Domain,
@@ -188,15 +188,15 @@ pub struct Rule {
     text: String,
     pub(super) commands: CommandSet,
     pattern: Option<AddressPattern>,
-    /// The rule is for mail from <> and for no other.
+    /// True if the rule applies only to mail from <>.
     is_for_notices: bool,
     pub(super) action: RuleAction,
-    /// Probability from 0 to 1.
+    /// Probability with which the rule acts, from 0 to 1.
     pub(super) chance: f64,
 }
 
 impl Rule {
-    /// Parses a rule. An error names the mistake and its place.
+    /// Parses a rule, for example `rcpt: soft reject 1%`. An error names the mistake and its place.
     pub fn parse(text: &str) -> Result<Self, RuleError> {
         if text.len() > MAX_RULE_BYTES {
             return Err(RuleError::at(text, MAX_RULE_BYTES, format!("a rule can have at most {MAX_RULE_BYTES} bytes")));
@@ -230,13 +230,13 @@ impl Rule {
         &self.text
     }
 
-    /// True if the rule is evaluated for each recipient at the end of the message, and not once for
-    /// all of them.
+    /// True if the rule is evaluated for each recipient at the end of the message, instead of once for the whole
+    /// message.
     pub(super) fn is_for_each_recipient(&self) -> bool {
         self.commands.contain(RuleCommand::Dot) && (self.pattern.is_some() || self.action == RuleAction::Directed)
     }
 
-    /// True if the rule applies to a transaction. `is_notice` is set if its sender is <>.
+    /// True if the rule applies to mail from the sender of a transaction. `is_notice` is true if that sender is <>.
     pub(super) fn matches_sender(&self, is_notice: bool) -> bool {
         let only_delays = matches!(
             self.action,
@@ -249,13 +249,14 @@ impl Rule {
         if is_notice { self.is_for_notices || only_delays } else { !self.is_for_notices }
     }
 
-    /// True if the rule applies to this address. A rule without a pattern applies to every address.
+    /// True if the rule applies to mail for this address. A rule without a pattern applies to every address, and also
+    /// without an address.
     pub(super) fn matches_address(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
 }
 
-/// Mail that a rule is about.
+/// Addresses to which a rule applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RuleAddresses {
     All,
@@ -263,8 +264,8 @@ enum RuleAddresses {
     NullSender,
 }
 
-/// Returns the reply that a recipient asks for by its address. The local part must start with a 4xx
-/// or 5xx code that no letter or digit follows.
+/// Returns the reply that a recipient asks for by its address, for example 550 for `550-user@…`. The local part must
+/// begin with a code of 4xx or 5xx, and no letter or digit may follow the code.
 pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
     let [class @ (b'4' | b'5'), ten @ b'0'..=b'5', one @ b'0'..=b'9', rest @ ..] = local_part else { return None };
     if rest.first().is_some_and(u8::is_ascii_alphanumeric) {
@@ -274,12 +275,12 @@ pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
     Some(Reply::new(code, &format!("{}.0.0 Requested by the recipient address", class - b'0')))
 }
 
-/// A mistake in a rule, and its place.
+/// A mistake in a rule, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct RuleError {
     /// Offset of the mistake in the rule, in bytes.
     pub(super) offset: usize,
-    /// Column of the mistake, in characters from 1.
+    /// Column of the mistake in characters, counted from 1, for the user.
     column: usize,
     pub(super) what: String,
 }
@@ -297,7 +298,7 @@ impl RuleError {
     }
 }
 
-/// Parses the commands before the colon, and the pattern of addresses.
+/// Parses the commands before the colon, and the pattern of addresses if there is one.
 fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, RuleAddresses), RuleError> {
     let mut commands = CommandSet::default();
     while let Some(word) = words.peek() {
@@ -349,7 +350,7 @@ fn unknown_command(word: Option<&str>) -> String {
     }
 }
 
-/// The actions, each with the words that it starts with and the parser of the rest.
+/// All actions, each with the words with which it begins and the parser of the rest.
 const ACTIONS: &[(&str, ActionParser)] = &[
     ("hang up", hang_up),
     ("soft reject", |words| Ok(RuleAction::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
@@ -393,7 +394,8 @@ fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
 }
 
-/// Returns the only command on which the action is possible. `directed` is possible on `.` as well.
+/// Returns the only command to which the action can apply. `None` if it can apply to several. `directed` can also apply
+/// to `.`.
 fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     match action {
         RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
@@ -412,14 +414,14 @@ fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     }
 }
 
-/// Returns the command of a rule that names no command, for example `drop 1%`.
+/// Returns the commands of a rule that names none. For example, `drop 1%` applies to `.`.
 fn usual_command(action: &RuleAction) -> CommandSet {
     let mut commands = CommandSet::default();
     commands.add(own_command(action).unwrap_or(RuleCommand::Dot));
     commands
 }
 
-/// Checks that the action is possible on these commands.
+/// Checks that the action can apply to these commands.
 fn check_commands(action: &RuleAction, commands: CommandSet) -> Result<(), &'static str> {
     let is_directed = *action == RuleAction::Directed;
     match own_command(action) {
@@ -450,8 +452,8 @@ fn tarpit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
 
 fn limit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let rate_per_s = words.value("a rate", |text| positive(text, rate))?;
-    // The default burst is the number of messages in a tenth of a second. Clients come in bursts,
-    // and real limiters accept small ones.
+    // The default burst is the number of messages in a tenth of a second. Clients send in bursts, and real limiters
+    // accept small bursts.
     let usual = (rate_per_s / 10.0).clamp(1.0, 1e6) as u32;
     let burst =
         if words.eat("burst") { words.value("a number", |text| number(text, 1_000_000))? as u32 } else { usual };
@@ -536,8 +538,7 @@ fn number(text: &str, max: u64) -> Result<usize, String> {
     count_up_to(text, max).map(|number| number as usize)
 }
 
-/// Parses a reply in quotes: a code of three digits whose first digit is in `classes`, a blank, and
-/// a text.
+/// Parses a reply in quotes. It consists of a three-digit code that begins with one of `classes`, a space, and a text.
 fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
     let shape = || {
         let class = if classes == b"45" { "4 or 5" } else { std::str::from_utf8(classes).unwrap_or_default() };
@@ -557,7 +558,7 @@ fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
 #[derive(Clone, Debug)]
 struct RuleTokens<'t> {
     text: &'t str,
-    /// Each word with its offset. Quotes are part of the word.
+    /// Words, each with its offset in the rule. A text in quotes is one word, including the quotes.
     words: Vec<(usize, &'t str)>,
     next_index: usize,
     end: usize,
@@ -586,7 +587,7 @@ impl<'t> RuleTokens<'t> {
         self.words.get(self.next_index).map(|(_, word)| *word)
     }
 
-    /// Returns the next two words in lower case.
+    /// Returns the next two words in lower case, because an action may have two words.
     fn peek_pair(&self) -> String {
         let pair: Vec<String> =
             self.words[self.next_index..].iter().take(2).map(|(_, word)| word.to_ascii_lowercase()).collect();
@@ -599,7 +600,7 @@ impl<'t> RuleTokens<'t> {
         word
     }
 
-    /// Skips `words` if they come next. Returns true if they do.
+    /// Skips `words` if they come next, and returns true if they did.
     fn eat(&mut self, words: &str) -> bool {
         let count = words.split(' ').count();
         let ahead = self.words.get(self.next_index..self.next_index + count).unwrap_or_default();
@@ -617,7 +618,7 @@ impl<'t> RuleTokens<'t> {
         Ok(value)
     }
 
-    /// Parses the next word as a reply if it is in quotes.
+    /// Parses the next word as a reply if it is in quotes. Otherwise, skips nothing and returns `None`.
     fn reply(&mut self, classes: &[u8]) -> Result<Option<Reply>, RuleError> {
         let quoted = self.peek().and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
         quoted.map(|text| self.value("a reply", |_| quoted_reply(text, classes))).transpose()
@@ -627,7 +628,7 @@ impl<'t> RuleTokens<'t> {
         Ok(self.reply(classes)?.unwrap_or_else(|| Reply::new(code, text)))
     }
 
-    /// Parses the last word as a probability, 0.01 or 1%. Without a word, the probability is 1.
+    /// Parses the last word as a probability, for example 0.01 or 1%. Without a word, the probability is 1.
     fn chance(&mut self) -> Result<f64, RuleError> {
         if self.peek().is_some() { self.value("a probability", probability) } else { Ok(1.0) }
     }

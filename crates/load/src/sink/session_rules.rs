@@ -1,12 +1,12 @@
-//! Effects of the rules on each command of a session, and on the reading of its message. The
-//! functions are pure except for the memory that rules share: the time and the session's number are
-//! arguments.
+//! Effects of the rules on each command of a session, and on the reading of its messages. The
+//! functions are pure except for the memory that rules share: the time and the number of the
+//! session are arguments.
 //!
 //! A random choice depends on the seed and on the rule's position. It also depends on the session's
-//! number and on how often the session has sent the command before. For a message that is dropped
-//! or counted twice, it depends on the message's own number instead. The same seed therefore does
-//! the same to the same sessions and messages, however their commands are interleaved with the
-//! commands of others.
+//! number and on how often the session has sent the command before. If a message is to be dropped
+//! or counted twice, its own number replaces these two. The same seed therefore affects the same
+//! sessions and messages, however their commands are interleaved with the commands of other
+//! sessions.
 use super::active_rules::{PolicyState, RuleState, Ruleset};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
 use super::rules::{LimitKey, RuleAction, RuleCommand, directed_reply};
@@ -21,14 +21,14 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct SessionRules {
     number: u64,
-    /// How often the session has sent each command.
+    /// Number of times that the session has sent each command.
     command_counts: [u32; RuleCommand::ALL.len()],
     commands: u32,
     sender: Vec<u8>,
-    /// Set if the transaction's sender is <>.
+    /// True if the transaction's sender is <>, so most rules do not apply.
     is_notice: bool,
     recipients: RecipientList,
-    /// Slots that the open transaction occupies under domain caps.
+    /// Slots that the open transaction holds under domain caps.
     domain_slots: DomainSlots,
     body_rules: Option<Box<BodyRules>>,
 }
@@ -40,42 +40,42 @@ pub(super) struct CommandContext<'a> {
     /// The sender at MAIL, or the recipient at RCPT and in rules that are evaluated for each
     /// recipient.
     pub(super) address: Option<Path<'a>>,
-    /// The message's own number, if it has a trace.
+    /// Number of the message in its run, if the message has a trace.
     pub(super) sequence: Option<u64>,
     pub(super) now: Duration,
-    /// Time since the sink's first connection.
+    /// Time since the sink's first connection, from which stalls count.
     pub(super) since_start: Duration,
 }
 
 #[derive(Debug)]
 pub(super) struct RuleDecision {
-    /// Minimum delay of the answer.
+    /// Minimum delay of the answer, which is the sum of all delays that the rules order.
     pub(super) delay: Duration,
     pub(super) effect: RuleEffect,
-    /// The rule that decided, or `None` if no rule did.
+    /// The rule that refused the command or cut the connection, or `None` if none did.
     pub(super) decided_by: Option<Arc<RuleState>>,
 }
 
-/// Code of the reply that may end a session after any command (RFC 5321 §3.8).
+/// Code of the reply with which a server may end a session after any command (RFC 5321 §3.8).
 pub(super) const SERVICE_CLOSING: u16 = 421;
 
-/// Effect of the rules on a command.
+/// Effect of the rules on a command or a message.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RuleEffect {
-    /// The answer is the same as without rules.
+    /// The command is answered as without rules.
     Accept,
     Reject(Reply),
     HangUp(Option<Reply>),
     Reset,
-    /// The message counts, but gets no answer.
+    /// The message counts, but its client gets no answer.
     LoseReply,
-    /// The message is answered, but does not count.
+    /// The message is answered with 250, but does not count.
     Drop,
     Duplicate,
 }
 
 impl RuleEffect {
-    /// Returns how often a message counts, or `None` if it is not accepted.
+    /// Returns how many times a message counts, or `None` if the message is not accepted.
     pub(super) fn copies(&self) -> Option<u8> {
         match self {
             Self::Reject(_) | Self::HangUp(_) | Self::Reset => None,
@@ -95,8 +95,8 @@ impl RuleEffect {
         }
     }
 
-    /// Returns the code of the error that the client sees. The code is 0 if the connection is cut
-    /// without a reply. Returns `None` if the client sees no error.
+    /// Returns the code of the error that the client sees. It is 0 if the connection is cut without
+    /// a reply. `None` if the client sees no error.
     pub(super) fn error_code(&self) -> Option<u16> {
         match self {
             Self::Reject(reply) | Self::HangUp(Some(reply)) => Some(reply.code()),
@@ -109,15 +109,15 @@ impl RuleEffect {
     }
 }
 
-/// Effects of the rules while the sink reads the next message.
+/// Effects of the rules on the reading of the next message.
 #[derive(Debug, Default)]
 struct BodyRules {
     throttle: Option<ReadThrottle>,
-    /// Most bytes of a read.
+    /// Maximum number of bytes in one read.
     piece: Option<usize>,
-    /// At this byte of the message, the rule resets the connection (RST).
+    /// Byte of the message at which a rule resets the connection (RST).
     reset: Option<(u64, Arc<RuleState>)>,
-    /// At this time, the rule stops the reading, and the sink sends the reply.
+    /// Time at which a rule stops reading, and the reply that the sink then sends.
     abort: Option<(Duration, Reply, Arc<RuleState>)>,
     octets: u64,
 }
@@ -127,17 +127,17 @@ pub(super) enum ReadStep {
     All,
     AtMost(usize),
     NotBefore(Duration),
-    /// The sink must not read any further.
+    /// The sink must stop reading the message, because of this rule.
     Stop(RuleEffect, Arc<RuleState>),
 }
 
-/// Recipients of a transaction. They are stored if a rule must be evaluated for each of them at the
-/// end of the message.
+/// Addresses of a transaction's recipients, which are stored only if a rule must be evaluated for
+/// each recipient at the end of the message.
 #[derive(Debug, Default)]
 struct RecipientList {
     octets: Vec<u8>,
-    /// End of each address in `octets`. The entry of a recipient that was accepted before such a
-    /// rule existed is empty.
+    /// End of each address in `octets`. The entry of a recipient that was accepted before there was
+    /// such a rule is empty.
     ends: Vec<usize>,
 }
 
@@ -157,7 +157,7 @@ impl RecipientList {
     }
 }
 
-/// A transaction's slots under domain caps. Dropping the value releases them.
+/// Slots that a transaction holds under domain caps. Dropping this value releases them.
 #[derive(Debug, Default)]
 pub(super) struct DomainSlots(Vec<(Arc<RuleState>, DomainKey)>);
 
@@ -175,8 +175,8 @@ impl SessionRules {
         }
     }
 
-    /// Evaluates the rules in order. Delays add up, and the first rule that refuses or cuts the
-    /// connection decides.
+    /// Evaluates the rules for a command, in their order. Delays add up, and the first rule that
+    /// refuses or cuts the connection decides.
     pub(super) fn decide(&mut self, rules: &Ruleset, context: &CommandContext<'_>) -> RuleDecision {
         let nth = self.command_counts[context.command as usize];
         if context.command == RuleCommand::Mail {
@@ -195,8 +195,8 @@ impl SessionRules {
         decision
     }
 
-    /// Evaluates the rules for the recipient at `place`, from 0. The end of its message must have
-    /// been decided before.
+    /// Evaluates the rules for the recipient at `place`, from 0. The caller must have called
+    /// [`Self::decide`] for the end of the message before.
     pub(super) fn decide_recipient(
         &mut self,
         rules: &Ruleset,
@@ -204,6 +204,7 @@ impl SessionRules {
         place: usize,
     ) -> RuleDecision {
         let recipients = std::mem::take(&mut self.recipients);
+        // `decide` has already counted the end of this message, so its own number is one less.
         let nth = self.command_counts[context.command as usize].saturating_sub(1);
         let sample = RuleSample { seed: rules.seed, session: self.number, nth, recipient: place as u64 + 1 };
         let decision =
@@ -212,7 +213,7 @@ impl SessionRules {
         decision
     }
 
-    /// Adds a recipient to the transaction at this place.
+    /// Remembers the address of the recipient at this place.
     pub(super) fn add_recipient(&mut self, place: usize, recipient: &Path<'_>) {
         self.recipients.insert(place, recipient);
     }
@@ -244,6 +245,7 @@ impl SessionRules {
             }
             if let Some(effect) = self.effect(rule_state, context) {
                 rule_state.count_action();
+                // The command is refused, so it must not hold slots that earlier rules have given it.
                 self.domain_slots.release_after(slots_before);
                 decision.effect = effect;
                 decision.decided_by = Some(Arc::clone(rule_state));
@@ -256,6 +258,7 @@ impl SessionRules {
     fn delay(&self, rule_state: &RuleState, context: &CommandContext<'_>, sample: &RuleSample) -> Duration {
         match rule_state.rule.action {
             RuleAction::Delay { from, to } if from == to => from,
+            // Bit 40 makes the length of the delay independent of the choice whether the rule acts.
             RuleAction::Delay { from, to } => from + (to - from).mul_f64(sample.fraction(rule_state.index | 1 << 40)),
             RuleAction::Tarpit { step, most } => tarpit(step, most, self.commands),
             RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&context.since_start) => {
@@ -298,7 +301,7 @@ impl SessionRules {
         }
     }
 
-    /// True if the rule's policy accepts the command.
+    /// Returns true if the memory of the rule's policy finds the command within the limit.
     fn policy_accepts(&mut self, rule_state: &Arc<RuleState>, context: &CommandContext<'_>) -> bool {
         let recipient = context.address.as_ref();
         match &*rule_state.policy {
@@ -333,8 +336,8 @@ impl SessionRules {
         }
     }
 
-    /// Applies a rule to the reading of the next message. If there are several rules of a kind, the
-    /// first decides.
+    /// Applies a rule to the reading of the next message. If there are several rules of the same
+    /// kind, the first decides.
     fn set_body_rule(&mut self, rule_state: &Arc<RuleState>, now: Duration) {
         let body_rules = self.body_rules.get_or_insert_default();
         match &rule_state.rule.action {
@@ -393,8 +396,8 @@ impl SessionRules {
         }
     }
 
-    /// Completes the message. Returns an effect if a rule should have cut the connection before the
-    /// end of the message.
+    /// Ends the reading of a message. Returns an effect if a rule should have cut the connection
+    /// before the end, because the message ended before the sink could act.
     pub(super) fn finish_message(&mut self) -> Option<(RuleEffect, Arc<RuleState>)> {
         let body_rules = self.body_rules.take()?;
         let abort = |(_, reply, by)| (RuleEffect::HangUp(Some(reply)), by);
@@ -402,7 +405,7 @@ impl SessionRules {
     }
 
     /// Ends the transaction, or begins to answer its message. Returns the transaction's slots under
-    /// domain caps.
+    /// domain caps, which the caller holds until the answer.
     pub(super) fn end_transaction(&mut self) -> DomainSlots {
         self.body_rules = None;
         self.recipients = RecipientList::default();
@@ -437,16 +440,17 @@ impl Drop for DomainSlots {
 struct RuleSample {
     seed: u64,
     session: u64,
-    /// How often the session has sent this command before.
+    /// Number of times that the session has sent this command before.
     nth: u32,
-    /// Place of the recipient for whom the rule is evaluated, from 1, or 0 for the whole message.
+    /// Place of the recipient for whom the rule is evaluated, counted from 1. 0 stands for the
+    /// whole message.
     recipient: u64,
 }
 
 impl RuleSample {
-    /// Decides at random whether a rule acts. For dropped and doubled messages, the message's own
-    /// number decides, so that the order of arrival does not matter. For refused messages, the
-    /// place in the session decides, so that a retry may get through.
+    /// Decides at random whether a rule acts. If a message is to be dropped or counted twice, its
+    /// own number decides, so that the order of arrival does not matter. If it is to be refused,
+    /// its place in the session decides, so that a retry may succeed.
     fn occurs(&self, rule_state: &RuleState, sequence: Option<u64>) -> bool {
         let chance = rule_state.rule.chance;
         if chance >= 1.0 {
@@ -462,11 +466,12 @@ impl RuleSample {
     }
 
     fn fraction(&self, place: u64) -> f64 {
-        // The highest bit distinguishes numbers of sessions from numbers of messages.
+        // The highest bit distinguishes numbers of sessions from numbers of messages, so that their
+        // choices are independent.
         self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 
-    /// Returns a number from 0 to 1 that depends only on the arguments and the seed.
+    /// Returns a number, at least 0 and below 1, that depends only on the arguments and the seed.
     fn of(&self, place: u64, number: u64, nth: u64) -> f64 {
         let placed = splitmix64(self.seed ^ place.rotate_left(32));
         let mixed = splitmix64(splitmix64(placed ^ number) ^ nth);

@@ -1,5 +1,4 @@
-//! The sink's status and ledgers over HTTP. They are served from a separate thread, which does not
-//! delay sessions.
+//! The sink's status and ledgers over HTTP. A separate thread serves them, so requests do not delay sessions.
 //!
 //! | path | what |
 //! |---|---|
@@ -39,8 +38,8 @@ pub(super) struct StatusServer {
 }
 
 impl StatusServer {
-    /// Serves on `address` until the process ends. Refuses requests whose Host header names neither
-    /// this address nor one of `names`.
+    /// Serves on `address` until the process ends. Rejects requests whose Host header names neither this address nor
+    /// one of `names`, so that a web page cannot read the status through its visitor's browser.
     pub(super) fn serve(address: SocketAddr, names: HostNames, view: Arc<Mutex<SinkReport>>) -> Result<Self> {
         let routes = Router::new()
             .route("/", get(status))
@@ -55,7 +54,7 @@ impl StatusServer {
             .route("/metrics", get(metrics))
             .route("/rules", get(rules).put(put_rules))
             .fallback(not_found)
-            // The longest request is one with a rules file.
+            // The longest legitimate request contains a rules file.
             .layer(DefaultBodyLimit::max(MAX_FILE_BYTES))
             .with_state(view);
         let served = http_server::serve(address, names, &Arc::default(), routes);
@@ -88,15 +87,15 @@ async fn status(State(view): ReportState) -> Json<Value> {
     }))
 }
 
-/// Returns the time of this host, so that another host can compare clocks.
+/// Returns the time of this host, with which another host compares its clock.
 async fn clock() -> Json<ClockAnswer> {
     Json(ClockAnswer::now())
 }
 
-/// Estimates the error of this host's clock. This starts a process, so it must not be part of
-/// `clock`, whose round trip is measured.
+/// Estimates the error of this host's clock. This starts a process, so it must not be part of `clock`, whose round trip
+/// is measured.
 async fn clock_error() -> Json<ChronyAnswer> {
-    // If the thread panicked or could not be started, there is no estimate.
+    // If the thread panicked or could not be started, no estimate is returned.
     Json(spawn_blocking(ChronyAnswer::now).await.unwrap_or_default())
 }
 
@@ -134,7 +133,7 @@ async fn ledger(State(view): ReportState, Path(run): Path<String>) -> Response {
     }
 }
 
-/// Begins to count a run. A run that is known keeps its counts.
+/// Begins to count a run. If the run is already known, its counts are kept.
 async fn announce(State(view): ReportState, Path(run): Path<String>) -> Response {
     let mut view = lock(&view);
     if let Ok(run) = run.parse::<RunId>() {
@@ -173,7 +172,7 @@ async fn record(State(view): ReportState, Path(run): Path<String>) -> Response {
     }
 }
 
-/// Part of the question for arrivals.
+/// Parameters of a request for arrivals.
 #[derive(Deserialize)]
 struct ArrivalQuery {
     #[serde(default)]
@@ -201,7 +200,7 @@ async fn rules(State(view): ReportState) -> Json<Value> {
     Json(lock(&view).active_rules.rulebook().to_json())
 }
 
-/// Replaces the rules. If the new rules have a mistake, reports it and keeps the old rules.
+/// Replaces the rules by those in the request. If the new rules contain a mistake, reports it and keeps the old rules.
 async fn put_rules(State(view): ReportState, body: Bytes) -> Response {
     let text = text_file::decode(body.into()).map_err(|reason| format!("the text {reason}"));
     let rulebook = match text.and_then(|text| Rulebook::read(&text)) {
@@ -213,7 +212,7 @@ async fn put_rules(State(view): ReportState, body: Bytes) -> Response {
     Json(control.rulebook().to_json()).into_response()
 }
 
-/// Explains why a run cannot be shown.
+/// Response that explains why a run cannot be shown.
 type ErrorResponse = (StatusCode, Json<Value>);
 
 fn find_run<'v>(view: &'v SinkReport, run: &str) -> Result<(RunId, &'v RunTally), ErrorResponse> {

@@ -1,4 +1,4 @@
-//! Counts of a worker's sessions, and shared state that the sessions look up.
+//! Counts of a worker's sessions, and the state that its sessions share.
 use super::active_rules::{ActiveRules, RuleState, Ruleset};
 use super::dump::{MessageDump, MessageWriter};
 use super::rules::RuleCommand;
@@ -24,29 +24,29 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Reply if a message cannot be stored (RFC 5321 §4.2.3).
+/// Reply to a message that cannot be stored (RFC 5321 §4.2.3).
 static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system storage\r\n");
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A tally on its way to the collector, with the channel on which the collector returns it.
+/// A tally on its way to the collector, and the channel on which the collector returns it empty.
 pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 
 #[derive(Debug)]
 pub(super) struct SinkContext {
     pub(super) active_rules: Arc<ActiveRules>,
-    /// Where messages are stored, if they are.
+    /// Place where messages are stored, or `None` to store none.
     pub(super) dump: Option<MessageDump>,
     pub(super) users: Option<Users>,
     pub(super) first_connection: OnceLock<Duration>,
     message_limit: Option<u64>,
-    /// The run whose counts are always kept, if the sink knows its run.
+    /// The run whose counts are always kept, if the sink was started for one.
     own_run: Option<RunId>,
-    /// In SMTP, the end of a message has one answer. In LMTP, it has an answer for each recipient.
+    /// Protocol of the sessions. At the end of a message, SMTP has one answer and LMTP one for each recipient.
     pub(super) protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
-    /// Time at which the sink began and, below, Unix time minus the monotonic clock at that time.
+    /// Time at which the sink began to count. The next field is Unix time minus the monotonic clock at that time.
     pub(super) began: Duration,
     unix_offset: Duration,
 }
@@ -76,18 +76,18 @@ impl SinkContext {
         }
     }
 
-    /// Returns a time, on this host's monotonic clock, at which a second of the trace's run begins.
+    /// Returns a time on this host's monotonic clock at which a second of the trace's run begins.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
-            // Add a second so that the result is not negative.
+            // Add a second, so that the result is not negative.
             zero + SECOND - Duration::from_nanos(self.unix_offset.subsec_nanos().into())
         } else {
             zero
         }
     }
 
-    /// True if the sink has answered the requested number of messages.
+    /// True if the sink has answered the requested number of messages, so it takes no more.
     pub(super) fn has_enough(&self) -> bool {
         self.message_limit.is_some_and(|limit| self.answered.load(Ordering::Relaxed) >= limit)
     }
@@ -98,17 +98,18 @@ pub(super) struct SinkWorkerState {
     pub(super) tally: RefCell<Box<SinkTally>>,
     tally_tx: Sender<TallyTransfer>,
     empty_tallies: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
-    /// Rules in force when the worker last looked and, below, their version at that time.
+    /// Rules in force when the worker last looked. The next field is their version.
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
     rules_version: Cell<u64>,
-    /// Domain of the first recipient. In most runs, all recipients have this domain.
+    /// Domain of the worker's first recipient. In most runs, all recipients have this domain, so comparing it is
+    /// enough.
     first_domain: OnceCell<Box<[u8]>>,
     other_domains: RefCell<DomainNumbers>,
     pairs: RefCell<PairNumbers>,
 }
 
-/// Numbers of domains in the order of their appearance. The first [`MAX_DOMAINS`] domains have a
-/// number each, and all others share the next number.
+/// Numbers of domains in the order in which they appeared. The first [`MAX_DOMAINS`] domains have their own numbers,
+/// and all others share the next one.
 #[derive(Debug, Default)]
 struct DomainNumbers {
     numbers: HashMap<Box<[u8]>, u16>,
@@ -116,7 +117,7 @@ struct DomainNumbers {
 }
 
 impl DomainNumbers {
-    /// Returns the number of a domain, ignoring case. The first domain has number 0.
+    /// Returns the number of a domain, whatever the case of its letters. The first domain gets number 0.
     fn number_of(&mut self, domain: &[u8]) -> u16 {
         if let Some(number) = self.numbers.get(domain) {
             return *number;
@@ -135,22 +136,22 @@ impl DomainNumbers {
     }
 }
 
-/// Recipient of a message. Its number is derived later, when the trace says how recipients are
-/// numbered.
+/// Recipient of a message, as the client named it. Its number in the ledger is derived when the message arrives,
+/// because only the trace says how recipients are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SinkRecipient {
-    /// The recipient as the sender first named it, if the client tells (ORCPT).
+    /// The recipient that the source had named, if the client tells it by ORCPT. Otherwise, the recipient of RCPT.
     pub(super) id: RecipientId,
-    /// Number of its domain at this worker. The worker's first domain has number 0.
+    /// Number of the recipient's domain at this worker.
     pub(super) domain: u16,
     pub(super) delivery: DeliveryAddress,
 }
 
-/// Another address to which a client delivers, beside the recipient's.
+/// Address to which a client delivers, compared with the recipient that the source had named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryAddress {
     Same,
-    /// The same, with NOTIFY=NEVER: the server may have added the recipient.
+    /// The same address, but with NOTIFY=NEVER, so the server may have added the recipient.
     Unnotified {
         pair: u16,
         hash: u32,
@@ -161,19 +162,19 @@ pub(super) enum DeliveryAddress {
     },
 }
 
-/// Numbers of pairs of addresses: of the recipient that ORCPT names and of the one in RCPT. All pairs
-/// beyond the limit share the next number.
+/// Numbers of pairs of addresses: the recipient that ORCPT names, and the address in RCPT. All pairs beyond the limit
+/// share the next number.
 #[derive(Debug, Default)]
 struct PairNumbers {
     numbers: HashMap<Box<[u8]>, u16>,
     pairs: Vec<Arc<Rewrite>>,
-    /// The key that is being looked up.
+    /// Buffer for the key that is being looked up, to save an allocation.
     key: Vec<u8>,
 }
 
 impl PairNumbers {
     fn number_of(&mut self, original: Option<&[u8]>, address: &[u8]) -> u16 {
-        // No address contains NUL.
+        // The key is both addresses with a NUL between them, which no address contains.
         self.key.clear();
         self.key.extend(original.unwrap_or_default().iter().chain(b"\0").chain(address));
         if let Some(number) = self.numbers.get(self.key.as_slice()) {
@@ -190,8 +191,8 @@ impl PairNumbers {
 }
 
 impl DeliveryAddress {
-    /// Returns the pair of addresses, the hash of the second, and whether the server added the
-    /// recipient. Returns `None` for a recipient that the source named.
+    /// Returns the pair of addresses, the hash of the second, and whether the server added the recipient. Returns
+    /// `None` if the recipient is the one that the source named.
     #[inline]
     fn elsewhere(self, trace: &Trace) -> Option<(u16, u32, bool)> {
         match self {
@@ -202,7 +203,7 @@ impl DeliveryAddress {
     }
 }
 
-/// A notification about a message of a run.
+/// A notification about a message of a run that the sink can identify.
 #[derive(Debug)]
 pub(super) struct RunNotice {
     message: MessageName,
@@ -210,10 +211,11 @@ pub(super) struct RunNotice {
 }
 
 impl RunNotice {
-    /// Returns `None` for other mail, and for a notification from which nobody can tell its run.
+    /// Returns `None` for any other mail, and for a notification that does not tell which run its message belongs to.
     pub(super) fn read(reader: NoticeReader) -> Option<Self> {
         let notice = reader.finish()?;
-        // Some servers return nothing of the message, or remove fields that they do not know.
+        // Some servers do not return the message, or remove header fields that they do not know. ENVID then still names
+        // the message.
         let trace = notice.returned_field.as_deref().and_then(Trace::parse);
         let by_envelope_id = || MessageName::from_envelope_id(notice.envelope_id.as_bytes());
         let message = trace.map(|trace| trace.name()).or_else(by_envelope_id)?;
@@ -228,9 +230,9 @@ pub(super) struct SinkMessage {
     pub(super) bytes: u64,
     pub(super) effect: RuleEffect,
     pub(super) message_writer: Option<MessageWriter>,
-    /// Set if a rule has changed the message.
+    /// True if a rule has changed the message.
     pub(super) is_changed: bool,
-    /// Slots under domain caps, which are held until the message is answered.
+    /// Slots under domain caps, which are released when the message has been answered.
     pub(super) _domain_slots: DomainSlots,
 }
 
@@ -249,8 +251,8 @@ impl SinkWorkerState {
         }
     }
 
-    /// Returns the recipient that a client names. Without the parameters of RFC 3461, which only a
-    /// server sends, this takes no more than the numbers of address and domain.
+    /// Returns the recipient that a client names in RCPT. Only servers send the parameters of RFC 3461. Without them,
+    /// this only computes the numbers of address and domain.
     #[inline]
     pub(super) fn recipient(&self, recipient: &Recipient<'_>) -> SinkRecipient {
         if recipient.original.is_some() || recipient.notify == Some(Notify::NEVER) {
@@ -267,7 +269,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Returns the recipient with this address, which no client has named.
+    /// Returns the recipient with this address, for mail in a mailbox, whose envelope is unknown.
     pub(super) fn recipient_of(&self, address: &[u8]) -> SinkRecipient {
         let domain = memchr::memrchr(b'@', address).map(|at| &address[at + 1..]);
         SinkRecipient {
@@ -282,7 +284,7 @@ impl SinkWorkerState {
         let address = recipient.path.as_bytes();
         let original = recipient.original.and_then(|original| original.mailbox());
         let original = original.as_deref().filter(|original| !original.eq_ignore_ascii_case(address));
-        // ORCPT may contain anything. If it is no address, the recipient counts under its own.
+        // ORCPT may contain anything. If it is not an address, the recipient counts under the address of RCPT.
         let original = original.and_then(|original| Path::mailbox(original).ok()).filter(|path| !path.is_null());
         let number = |original| self.pairs.borrow_mut().number_of(original, address);
         let own = self.own_recipient(&recipient.path);
@@ -299,8 +301,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Returns the number of a recipient's domain. For the worker's first domain, this takes only
-    /// one comparison.
+    /// Returns the number of a recipient's domain at this worker. For the first domain, this costs one comparison.
     #[inline]
     pub(super) fn domain_number(&self, domain: Option<&[u8]>) -> u16 {
         let domain = domain.unwrap_or_default();
@@ -321,8 +322,8 @@ impl SinkWorkerState {
         self.tally.borrow_mut().count_error(error, || None);
     }
 
-    /// True until a message without a trace has been described. One per tick is enough, because a
-    /// run needs only its first.
+    /// True until a message without a trace has been described. One per tick is enough, because a run needs only its
+    /// first such message.
     pub(super) fn describes_untraced(&self) -> bool {
         self.tally.borrow().untraced_sample.is_none()
     }
@@ -333,14 +334,14 @@ impl SinkWorkerState {
         }
     }
 
-    /// Sends the tally to the collector and continues with an empty tally.
+    /// Sends the tally to the collector, and continues with an empty tally.
     pub(super) fn send_tally(&self) {
         let empty = self.empty_tallies.1.try_recv();
         let empty = empty.unwrap_or_else(|_| Box::new(SinkTally::keeping(self.context.own_run)));
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
         full.rewrites.clone_from(&self.pairs.borrow().pairs);
-        // Ignore the error, because if the collector has ended, nobody needs the tally.
+        // Ignore the error: if the collector has ended, nobody needs the tally.
         let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
     }
 
@@ -360,7 +361,7 @@ impl SinkWorkerState {
         self.cached_rules.borrow().clone()
     }
 
-    /// Counts a refusal or cut by a rule among the errors.
+    /// Counts a refusal or a cut that a rule ordered among the errors and the ordered faults.
     pub(super) fn count_effect(
         &self,
         command: RuleCommand,
@@ -377,7 +378,7 @@ impl SinkWorkerState {
         tally.ordered.replies += u64::from(code > 0);
     }
 
-    /// Counts the recipients that rules have dropped or counted more than once.
+    /// Counts the recipients that rules have dropped or counted more than once, as ordered faults.
     pub(super) fn count_ordered<'a>(&self, result: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
         if sequence(result).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
@@ -388,7 +389,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Stores and counts a message as the rules order, and returns the answer to the end of data.
+    /// Stores and counts a message as the rules order. Returns the answer to the end of the data.
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
         let SinkMessage {
             found,
@@ -417,19 +418,20 @@ impl SinkWorkerState {
         effect.into_answer()
     }
 
-    /// Counts recipients that count although their client gets no reply.
+    /// Counts recipients whose message counts although their client gets no reply, as ordered faults.
     pub(super) fn count_unanswered(&self, recipients: &[SinkRecipient]) {
         self.tally.borrow_mut().ordered.unanswered += recipients.len() as u64;
     }
 
-    /// Counts a message that a rule has changed. `times` is how often the message itself counts.
+    /// Counts a message that a rule has changed among the ordered faults. `times` is the number of times that the
+    /// message itself counts.
     pub(super) fn count_corrupted(&self, result: &TraceResult, times: u64) {
         if sequence(result).is_some() {
             self.tally.borrow_mut().ordered.corrupt += times;
         }
     }
 
-    /// Stores the message if messages are stored. If that fails, returns the refusal.
+    /// Stores the message if the sink stores messages. If storing fails, returns the refusal as the error.
     pub(super) fn store(&self, draft: Option<MessageWriter>) -> Result<(), Answer> {
         let Some((draft, dump)) = draft.zip(self.context.dump.as_ref()) else { return Ok(()) };
         draft.store(dump).map_err(|error| {
@@ -443,7 +445,7 @@ impl SinkWorkerState {
         Answer::Reply(INSUFFICIENT_STORAGE.clone())
     }
 
-    /// Counts further recipients of a message that has been counted already.
+    /// Counts further recipients of a message that has already been counted.
     pub(super) fn count_recipients(&self, result: &TraceResult, recipients: &[SinkRecipient], now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.recipients += recipients.len() as u64;
@@ -470,7 +472,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Counts that the server of a mailbox told of a message at this time.
+    /// Counts that the server of a mailbox announced a message at this time.
     pub(super) fn count_announced(&self, trace: &Trace, at: Duration) {
         if trace.is_warm_up() {
             return;
@@ -504,8 +506,7 @@ impl SinkWorkerState {
         tally.last_arrival = Some(now);
     }
 
-    /// Records how long the transfer of a message took. The times show whether delayed ACKs held
-    /// messages up.
+    /// Records how long the transfer of a message took, which shows whether delayed ACKs held messages up.
     pub(super) fn time_body(&self, result: &TraceResult, began: Duration, ended: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         match result {
@@ -593,7 +594,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Returns when the message was created, on this host's monotonic clock.
+    /// Returns the time at which the message was created, on this host's monotonic clock.
     fn creation_time(&self, trace: &Trace, now: Duration) -> CreationTime {
         let age = match () {
             () if trace.clock == self.context.monotonic => now.checked_sub(trace.created),
@@ -610,11 +611,11 @@ impl SinkWorkerState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreationTime {
-    /// The time, on this host's monotonic clock.
+    /// The creation time on this host's monotonic clock.
     Known(Duration),
-    /// Later than the arrival, because the clocks of the two hosts differ.
+    /// The creation time is later than the arrival, because the clocks of the two hosts differ.
     InFuture,
-    /// On another host's monotonic clock, or before this host was started.
+    /// The creation time is on another host's monotonic clock, or before this host was started.
     Unknown,
 }
 
@@ -627,8 +628,8 @@ pub(super) fn sequence(result: &TraceResult) -> Option<u64> {
     }
 }
 
-/// Returns the phase under which an error of this command is counted. A command that has no phase
-/// at the source counts as a reply.
+/// Returns the phase under which an error at this command is counted. A command without a phase at the source counts
+/// under the reply.
 fn phase(command: RuleCommand) -> Phase {
     match command {
         RuleCommand::Connect => Phase::Banner,
@@ -643,7 +644,7 @@ fn phase(command: RuleCommand) -> Phase {
     }
 }
 
-/// Counts a message in the stage of the load in which it was due.
+/// Counts a message also in the stage of the load in which it was due.
 #[cold]
 fn count_in_stage(
     stage: &mut RunTally,
@@ -669,8 +670,8 @@ fn count_in_stage(
     }
 }
 
-/// Marks the units of a message in the ledger. Units of domains other than the worker's first, and
-/// those that arrive under another address, are marked later, when tallies are merged.
+/// Marks the units of a message in the ledger. Two kinds of units are marked later, when tallies are merged: units of
+/// domains other than the worker's first, and units that arrived under another address.
 fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
     for SinkRecipient { id, domain, delivery } in recipients {
         let recipient = trace.numbering.number(*id);

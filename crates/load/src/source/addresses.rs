@@ -1,4 +1,4 @@
-//! Sender and recipient addresses: a constant address, or a pattern that gives each message its own
+//! Sender and recipient addresses: either a constant address, or a pattern from which each message gets its own
 //! address.
 //!
 //! ```text
@@ -14,10 +14,10 @@ use memchr::memrchr;
 use std::collections::BTreeSet;
 use std::io::Write;
 
-/// Maximum number of combinations of words, all of which are checked before the run.
+/// Maximum number of combinations of words in a pattern, because all of them are checked before the run.
 const MAX_COMBINATIONS: usize = 100_000;
 
-/// An address, or a pattern of addresses. All of its addresses are well-formed.
+/// An address, or a pattern of addresses. Every address that it can produce is well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressPattern {
     expression: String,
@@ -36,7 +36,7 @@ enum PatternPart {
         choices: Vec<WeightedText>,
         total_weight: u64,
     },
-    /// Number of the message. Only patterns of texts may contain it, not patterns of addresses.
+    /// The number of the message. Only patterns of texts may contain it, and not patterns of addresses.
     MessageNumber,
 }
 
@@ -49,33 +49,34 @@ struct WeightedText {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PatternDomains {
     pub(super) names: Vec<String>,
-    /// Set if the pattern has more domains than `names` lists.
+    /// True if the pattern has more domains than `names` lists.
     pub(super) is_cut: bool,
 }
 
-/// How the recipient's number is written before the `@`, where the ledger reads it.
+/// Form of the recipient's number before the `@`, from which the ledger reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientTag {
-    /// The address has no number.
+    /// The address stays as it is, without a number added.
     Bare,
     Digits,
-    /// The number follows a `+`.
+    /// The number follows a `+`, because digits alone would join digits of the address.
     PlusDigits,
 }
 
 impl AddressPattern {
-    /// Parses a pattern of addresses. An error names the mistake and the correct form.
+    /// Parses a pattern of addresses such as `user{0..99}@example.com`. An error names the mistake and the correct
+    /// form.
     pub fn parse(typed: &str) -> Result<Self, String> {
         let pattern = Self { expression: typed.to_owned(), parts: parse_parts(typed)? };
         pattern.check(RecipientTag::Bare)?;
         Ok(pattern)
     }
 
-    /// Parses a pattern of texts that need not be addresses. `{n}` in it is the message's number.
+    /// Parses a pattern of texts, which need not be addresses. `{n}` in it stands for the number of the message.
     ///
     /// # Errors
     ///
-    /// If the pattern is malformed, or if `fits` refuses one of its texts.
+    /// Fails if the pattern is malformed, or if `fits` rejects one of its texts.
     pub(crate) fn text(typed: &str, fits: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, String> {
         let mut pieces = parse_parts(typed)?;
         for piece in &mut pieces {
@@ -89,7 +90,7 @@ impl AddressPattern {
         Ok(pattern)
     }
 
-    /// Appends the text of the message with this number to `out`.
+    /// Appends the text for the message with this number to `out`.
     pub(super) fn write_text(&self, rng: &mut SeededRng, number: u64, out: &mut Vec<u8>) {
         for piece in &self.parts {
             match piece {
@@ -103,7 +104,7 @@ impl AddressPattern {
         &self.expression
     }
 
-    /// Returns the address if it is always the same.
+    /// Returns the address if all messages have the same one.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
@@ -119,7 +120,7 @@ impl AddressPattern {
         }
     }
 
-    /// Appends an address to `out`, with this number as its tag.
+    /// Draws an address and appends it to `out`, with `number` in the form of `tag`.
     pub(super) fn write(&self, rng: &mut SeededRng, tag: RecipientTag, number: u32, out: &mut Vec<u8>) {
         let start = out.len();
         for piece in &self.parts {
@@ -128,7 +129,7 @@ impl AddressPattern {
         append_tag(tag, number, start, out);
     }
 
-    /// Returns the number of texts of the pattern. Equal texts are counted separately.
+    /// Returns the number of texts that the pattern can produce. Equal texts are counted separately.
     pub(crate) fn count(&self) -> u64 {
         self.parts.iter().fold(1, |count, piece| count.saturating_mul(piece.count()))
     }
@@ -143,15 +144,16 @@ impl AddressPattern {
         }
     }
 
-    /// Returns a domain of the pattern's addresses, in lower case. `None` for the null sender.
+    /// Returns a domain of the pattern's addresses in lower case, or `None` for the null sender.
     pub fn first_domain(&self) -> Option<String> {
         self.domains(1).names.into_iter().next().filter(|domain| !domain.is_empty())
     }
 
-    /// Returns the domains of the pattern's addresses, at most `limit` of them.
+    /// Returns the domains of the pattern's addresses in lower case, at most `limit` of them.
     pub(super) fn domains(&self, limit: usize) -> PatternDomains {
         let mut domains = PatternDomains::default();
         let mut ends = vec![String::new()];
+        // Go from the end of the pattern to the `@`, because what is before it does not change the domain.
         for piece in self.parts.iter().rev() {
             let mut longer: Vec<String> = Vec::new();
             for end in &ends {
@@ -161,8 +163,8 @@ impl AddressPattern {
                         Some((_, domain)) => domains.names.push(domain.to_ascii_lowercase()),
                         None => longer.push(whole),
                     }
-                    // There are already more endings than `limit` domains. The rest of the pattern
-                    // can only make them longer.
+                    // The endings already have more than `limit` domains. The rest of the pattern can only make them
+                    // longer.
                     if longer.len() > limit || domains.names.len() > MAX_COMBINATIONS {
                         break;
                     }
@@ -179,8 +181,8 @@ impl AddressPattern {
         domains
     }
 
-    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2). The error names
-    /// the first address that is not.
+    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2). The error names the first one that is
+    /// not.
     pub(super) fn check(&self, tag: RecipientTag) -> Result<(), String> {
         self.check_all(|mut address| {
             append_tag(tag, MAX_RECIPIENTS - 1, 0, &mut address);
@@ -188,7 +190,7 @@ impl AddressPattern {
         })
     }
 
-    /// Checks every text of the pattern. The longest number stands for all numbers.
+    /// Checks every text of the pattern, except that the longest number stands for all numbers of a range.
     fn check_all(&self, check: impl Fn(Vec<u8>) -> Result<(), String>) -> Result<(), String> {
         let choices: Vec<usize> = self.parts.iter().map(PatternPart::choice_count).collect();
         let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));
@@ -241,7 +243,7 @@ impl PatternPart {
         }
     }
 
-    /// Returns the texts of this part, at most `limit` numbers.
+    /// Returns the texts that this part can produce. Of a range, only the first `limit` numbers are returned.
     fn texts(&self, limit: usize) -> Vec<String> {
         match self {
             Self::Text(text) => vec![text.clone()],
@@ -253,8 +255,8 @@ impl PatternPart {
         }
     }
 
-    /// Returns the number of texts that differ in form. All numbers together count as one text,
-    /// because they have the same form.
+    /// Returns the number of texts that must be checked. All numbers of a range together count as one, because the
+    /// longest stands for all of them.
     fn choice_count(&self) -> usize {
         match self {
             Self::Text(_) | Self::Number { .. } | Self::MessageNumber => 1,
@@ -265,7 +267,7 @@ impl PatternPart {
     fn write_choice(&self, choice: usize, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
-            // The longest number stands for all numbers.
+            // The longest number stands for all numbers of the range.
             Self::Number { most, digits, .. } => push_number(*most, *digits, out),
             Self::MessageNumber => push_number(u64::MAX, 1, out),
             Self::OneOf { choices: words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
@@ -312,7 +314,7 @@ fn parse_parts(typed: &str) -> Result<Vec<PatternPart>, String> {
     Ok(pieces)
 }
 
-/// Parses the text in braces, such as `0..9999` or `a:70,b:30`.
+/// Parses the text inside braces, for example `0..9999` or `a:70,b:30`.
 fn parse_choice(inside: &str) -> Result<PatternPart, String> {
     if let Some((least, most)) = inside.split_once("..")
         && !inside.contains(',')
@@ -342,7 +344,7 @@ fn parse_number_range(inside: &str, least: &str, most: &str) -> Result<PatternPa
 }
 
 fn parse_weighted_text(typed: &str) -> Result<WeightedText, String> {
-    // The colons of an address literal such as [IPv6:::1] do not start a weight.
+    // An address literal such as [IPv6:::1] contains colons that do not precede a weight.
     let (text, weight) = match typed.rsplit_once(':') {
         Some((text, weight)) if !weight.ends_with(']') => {
             (text, parse_weight(weight).ok_or_else(|| weight_error(typed, weight))?)
@@ -359,7 +361,7 @@ fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
     write!(out, "{number:0digits$}").expect("a vector takes all");
 }
 
-/// Inserts the tag into the address that starts at `start`.
+/// Inserts the tag into the address that begins at `start`.
 fn append_tag(tag: RecipientTag, number: u32, start: usize, out: &mut Vec<u8>) {
     let plus = match tag {
         RecipientTag::Bare => return,

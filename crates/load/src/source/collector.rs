@@ -1,5 +1,5 @@
-//! Collects the workers' counts and produces the totals, the figures per second, the live line and,
-//! at the end, the record.
+//! Collects the workers' counts. From the counts, it makes the totals, the figures per second, the live line and, at
+//! the end, the record.
 use super::context::SourceContext;
 use super::options::SourceOptions;
 use super::report;
@@ -28,33 +28,31 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// A message that was due this shortly before the end and has not begun does not prove that the
-/// source was late.
+/// If a message was due less than this before the end and has not begun, this does not prove that the source was late.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 pub(super) struct SourceCollector {
     run: RunId,
     started_at: jiff::Timestamp,
     monitor: Monitor<SourceLoad>,
-    /// Set if sessions were abandoned before their end.
+    /// True if sessions were abandoned before their end.
     is_abandoned: bool,
 }
 
-/// The load as its monitor sees it.
+/// The load, in the form in which the monitor watches it.
 struct SourceLoad {
     context: Arc<SourceContext>,
     total: SourceTally,
     usage_sampler: UsageSampler,
-    /// Times at which the first and the last message since the last tick were accepted.
+    /// Times at which the first and the last message since the last tick were accepted, if any were.
     reply_span: Option<(Duration, Duration)>,
-    /// Time at which the first message since the last tick was due.
+    /// Time at which the first message since the last tick was due, or in a closed loop was created.
     first_due: Option<Duration>,
     stalls: StallDetector,
-    /// Schedules of all workers and, below, the number of their messages that have become due.
+    /// Schedules of all workers. The next field is the number of their messages that have become due so far.
     schedules: Vec<ArrivalSchedule>,
     due_so_far: u64,
-    /// Time at which the plan stopped giving out messages, if that was before all messages were
-    /// offered.
+    /// Time at which the load was stopped before all messages were offered, if it was.
     stopped_at: Option<Duration>,
 }
 
@@ -87,8 +85,7 @@ impl SourceCollector {
         Ok(Self { run, started_at, monitor, is_abandoned: false })
     }
 
-    /// Collects until the workers have ended, or until they are abandoned because they do not end
-    /// after the load was stopped.
+    /// Collects counts until the workers have ended. After the load was stopped, workers that do not end are abandoned.
     pub(super) fn collect(&mut self, workers: SourceWorkers, interrupt: &Interrupt) -> Result<()> {
         loop {
             let wait = self.monitor.next_tick().saturating_sub(clock::now());
@@ -134,7 +131,8 @@ impl SourceCollector {
         load.total.merge(tally);
     }
 
-    /// True if the workers need not be awaited any longer.
+    /// True if the workers need not be awaited any longer, because the load was stopped and they have had time to
+    /// finish.
     fn should_abandon(&mut self, interrupt: &Interrupt) -> bool {
         let now = clock::now();
         let control = self.monitor.run.context.options.control.clone();
@@ -144,14 +142,14 @@ impl SourceCollector {
         self.monitor.poll(
             now,
             match interrupt.requested() {
-                // Whoever controls the load decides when it ends.
+                // A request to stop goes to the one who controls the load, who then ends it.
                 StopRequest::Stop if control.is_some() => StopRequest::Nothing,
                 request => request,
             },
         )
     }
 
-    /// Makes the record, and writes it to files if that was asked for.
+    /// Makes the record, and writes it to files if the options ask for that.
     pub(super) fn finish(self) -> FinishedRun {
         let Self { run, started_at, mut monitor, is_abandoned } = self;
         let now = clock::now();
@@ -189,9 +187,9 @@ impl SourceCollector {
 }
 
 impl SourceLoad {
-    /// Returns how long load was offered. In an open loop, this is the time from when the first
-    /// message was due until no more messages were due or the last message was taken up. In a
-    /// closed loop, it is the time from the first message to the end of the last attempt.
+    /// Returns the time for which load was offered. In an open loop, it begins when the first message was due, and ends
+    /// when no more messages were due or the last one was taken up. In a closed loop, it lasts from the first message
+    /// to the end of the last attempt.
     fn offered_time(&self, now: Duration) -> Option<Duration> {
         let total = &self.total;
         let options = &self.context.options;
@@ -207,9 +205,9 @@ impl SourceLoad {
         end.map(|end| end.saturating_sub(first))
     }
 
-    /// Returns the number of messages that were due after the warm-up in an open loop. If the
-    /// server went away, this includes the messages that were still to come. Messages of the last
-    /// moments do not count as unsent, because the load ended before they could be late.
+    /// Returns the number of messages that were due after the warm-up, or `None` in a closed loop. If the server went
+    /// away, this includes the messages that were still to come. Messages of the last moments do not count as unsent,
+    /// because the load ended before they could be late.
     fn due(&self, ending: Ending) -> Option<u64> {
         let options = &self.context.options;
         let created = self.total.created - self.total.warm_up.created;
@@ -224,8 +222,8 @@ impl SourceLoad {
         Some(if is_behind { until(end)? } else { created })
     }
 
-    /// Returns the number of messages that were due after the warm-up in each stage of the load. Empty if
-    /// all that were due have been created.
+    /// Returns the number of messages that were due after the warm-up in each stage of the load. The list is empty if
+    /// all due messages were created.
     fn due_by_stage(&self, ending: Ending) -> Vec<u64> {
         let context = &self.context;
         let created = self.total.created - self.total.warm_up.created;
@@ -245,8 +243,8 @@ impl SourceLoad {
         begins.zip(&context.load_stage_ends).map(|(begin, end)| due_by(*end).saturating_sub(due_by(begin))).collect()
     }
 
-    /// Counts the messages that have become due. The last moments are left out, because the
-    /// workers' counts of them have not arrived yet.
+    /// Counts the messages that have become due so far. The last moments are left out, because the workers' counts of
+    /// them have not arrived yet.
     fn count_due(&mut self, now: Duration) {
         let now = now.saturating_sub(2 * TALLY_INTERVAL);
         let until = self.stopped_at.into_iter().chain(self.context.plan.until()).fold(now, Duration::min);
@@ -358,7 +356,7 @@ impl MonitoredLoad for SourceLoad {
         };
         use_figures(&RunningFigures {
             stages: &|of| stage(total, now, of),
-            // A message in transit is not late yet.
+            // Messages in transit are not late yet, so they do not count.
             finished: (total.created - total.warm_up.created).saturating_sub(total.open_messages()),
             created_units: total.recipients_created,
             ledger: &ledger,
@@ -366,7 +364,7 @@ impl MonitoredLoad for SourceLoad {
     }
 }
 
-/// Begins to observe the host. Below the bench, the bench watches it for all parties.
+/// Begins to observe the host, unless the source runs in a bench, which observes the host for all parties.
 pub(super) fn observe_host(options: &SourceOptions) -> LoadHost {
     let is_alone = options.outputs.live != LiveMode::Json && options.control.is_none() && options.shard.is_none();
     let servers = if is_alone { std::slice::from_ref(&options.to) } else { &[] };

@@ -1,4 +1,4 @@
-//! The state that a whole run shares.
+//! State that the workers and the collector of a run share.
 use super::domains::RecipientDomains;
 use super::envelopes::Envelopes;
 use super::message_set::{MessageSet, MessageSetSummary};
@@ -13,7 +13,7 @@ use mailrun_net::Endpoint;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// State that a whole run shares. The workers only read it.
+/// State that the workers and the collector of a run share. Workers only read it, except for the plan and the replies.
 #[derive(Debug)]
 pub(super) struct SourceContext {
     pub(super) options: SourceOptions,
@@ -22,35 +22,33 @@ pub(super) struct SourceContext {
     pub(super) messages: MessageSet,
     pub(super) summary: MessageSetSummary,
     pub(super) envelopes: Envelopes,
-    /// Domains of the recipients, or `None` if there is only one.
+    /// Domains of the recipients, or `None` if there is only one domain.
     pub(super) domains: Option<RecipientDomains>,
     pub(super) plan: Arc<LoadPlan>,
-    /// Set if this load is a part of a divided load.
+    /// Start of this part, if the load is divided into parts.
     pub(super) shard_start: Option<ShardStart>,
     pub(super) began: Duration,
-    /// Time of second 0 in the record: when the load began or, for a shard, when all shards were to
-    /// begin.
+    /// Second 0 of the record, at which the load began or, for a part of a load, all parts were to begin.
     pub(super) zero: Duration,
-    /// Messages created before this time are accounted for, but not timed.
+    /// End of the warm-up. Messages that were created before are accounted for but not timed.
     pub(super) warm_up_until: Duration,
-    /// Time at which each stage of the load ends. Empty if the load has no stages.
+    /// Times at which the stages of the load end; empty if the load has no stages.
     pub(super) load_stage_ends: Vec<Duration>,
-    /// The server's description of itself in the reply to the trial connection.
+    /// The server's description of itself on the trial connection, if there was one.
     pub(super) introduction: Option<ServerRow>,
-    /// Replies kept by workers that have ended.
+    /// Replies that were kept by workers that have ended.
     pub(super) replies: Mutex<Vec<ReplyLog>>,
 }
 
 impl SourceContext {
-    /// Returns the number of the stage of the load in which a message is due, counted from 1. It is 0
-    /// without stages, and for stages that have no figures of their own.
+    /// Returns the number of the stage of the load in which a message is due, counted from 1. Returns 0 if the load has
+    /// no stages, or if the stage has no figures of its own.
     #[inline]
     pub(super) fn load_stage(&self, due: Duration) -> u8 {
         if self.load_stage_ends.is_empty() { 0 } else { load_stage(&self.load_stage_ends, due) }
     }
 
-    /// Returns the recipients that lists of messages name, which may be only some of the message's
-    /// recipients.
+    /// Returns the recipients that lists of messages name. Of a message with many recipients, these are only the first.
     pub(super) fn named_recipients(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut recipients = self.envelopes.recipients_of(number, recipients);
         recipients.truncate(MAX_SLOW_RECIPIENTS);
@@ -60,7 +58,7 @@ impl SourceContext {
 
 #[cold]
 fn load_stage(ends: &[Duration], due: Duration) -> u8 {
-    // A message that is due at the end of the last stage belongs to it.
+    // A message that is due exactly at the end of the last stage belongs to that stage.
     let place = ends.partition_point(|end| *end <= due).min(ends.len() - 1);
     if place < MAX_LOAD_STAGES { place as u8 + 1 } else { 0 }
 }

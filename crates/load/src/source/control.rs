@@ -1,8 +1,8 @@
-//! Control of a load while it runs: the number of users, an end from outside, and the counts so
-//! far. A user is a session or, in an open loop, a share of the rate.
+//! Control of a load while it runs: somebody else sets the number of users, ends the load, and
+//! takes the counts so far. A user is a session or, in an open loop, a share of the rate.
 //!
-//! The collector adds each tally of a worker four times per second, so control makes no message
-//! more expensive.
+//! The collector adds the tally of each worker four times per second. A message therefore costs no
+//! more than without a control.
 use super::plan::LoadPlan;
 use mailrun_lock::lock;
 use mailrun_measurement::errors::Errors;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Each host of a load has this many message numbers of its own, as a power of two.
+/// Number of message numbers that each host of a load has, as a power of two.
 pub(crate) const NUMBERS_LOG2: u32 = 30;
 
 #[derive(Clone, Debug, Default)]
@@ -26,18 +26,21 @@ pub struct LoadCounts {
     pub rejected: u64,
     pub failed: u64,
     pub bytes: u64,
-    /// Times from the beginning of a message until it was accepted.
+    /// Times from when a message was created (closed loop) or due (open loop) until it was
+    /// accepted.
     pub accepted_times: Latencies,
-    /// Times from the beginning of a message until its last byte was handed to the kernel.
+    /// Times from when a message was created (closed loop) or due (open loop) until its last byte
+    /// was handed to the kernel.
     pub sent_times: Latencies,
-    /// In an open loop: times from when a session took a message up until it was accepted.
+    /// Open loop only: times from when a session took a message up until it was accepted.
     pub service_times: Latencies,
-    /// Times from the beginning of a message until it was rejected or failed.
+    /// Times from when a message was created (closed loop) or due (open loop) until it was rejected
+    /// or failed.
     pub ended_times: Latencies,
     pub phases: PhaseTimes,
     pub errors: Errors,
-    /// For each second of Unix time, the number of messages that ended and the number of those that
-    /// were not accepted. The second is exact to a quarter of a second.
+    /// For each second of Unix time, the number of messages that ended, and how many of these were
+    /// not accepted. The second is exact to a quarter of a second, because tallies come that often.
     pub ended_by_second: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -73,7 +76,7 @@ impl LoadCounts {
 #[derive(Debug)]
 pub struct LoadControl {
     users: Mutex<UserTarget>,
-    /// Copy of the wanted number of users, which sessions check with each message.
+    /// Copy of the number of users, which sessions read for each message without the lock.
     sessions: AtomicU32,
     first_message: u64,
     interrupt: Interrupt,
@@ -83,7 +86,7 @@ pub struct LoadControl {
     next_message: AtomicU64,
 }
 
-/// The wanted number of users, and the time from which it applies.
+/// The number of users that the load should have, and the time from which this number applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UserTarget {
     pub(super) users: u32,
@@ -91,8 +94,8 @@ pub(super) struct UserTarget {
 }
 
 impl LoadControl {
-    /// Creates the control of a load that begins with this many users. The numbers of its messages
-    /// start at `first_message`.
+    /// Creates the control of a load that begins with `users` users. The numbers of its messages
+    /// begin at `first_message`.
     pub fn new(users: u32, first_message: u64, interrupt: Interrupt) -> Self {
         Self {
             users: Mutex::new(UserTarget { users, since: clock::now() }),
@@ -106,8 +109,8 @@ impl LoadControl {
         }
     }
 
-    /// Changes the number of users. In a closed loop, this starts more sessions, or ends surplus
-    /// sessions after their message. In an open loop, it changes the rate.
+    /// Changes the number of users of the running load. In a closed loop, sessions are started, or
+    /// surplus sessions end after their current message. In an open loop, the rate changes.
     pub fn set_users(&self, users: u32) {
         let mut target = lock(&self.users);
         if target.users != users {
@@ -116,7 +119,7 @@ impl LoadControl {
         self.sessions.store(users, Ordering::Relaxed);
     }
 
-    /// Ends the load. No more messages begin, and messages in transit have at most `limit` to
+    /// Ends the load, so that no more messages begin. Messages in transit have at most `limit` to
     /// finish. Only the first call has an effect.
     pub fn drain(&self, limit: Duration) {
         lock(&self.drain_limit).get_or_insert(limit);
@@ -156,8 +159,8 @@ impl LoadControl {
         *lock(&self.drain_limit)
     }
 
-    /// Gives this control power over a load that begins. If the control has already been told to
-    /// drain, the load stops at once.
+    /// Connects this control with the plan of a load that begins. If [`Self::drain`] was called
+    /// before, the load stops at once.
     pub(super) fn attach(&self, plan: &Arc<LoadPlan>) {
         let _ = self.plan.set(Arc::downgrade(plan));
         if self.drain_limit().is_some() {

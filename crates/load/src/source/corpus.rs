@@ -1,5 +1,5 @@
 //! Real messages to send: an mbox, a Maildir, a directory of .eml files or a single .eml file. They
-//! are converted to wire format once.
+//! are converted to their wire format once, before the load.
 //!
 //! | PATH is | it is read as |
 //! |---|---|
@@ -10,15 +10,18 @@
 //!
 //! Line ends of any kind become `<CRLF>`. A message is invalid if it is empty, contains NUL, or has
 //! a line longer than 998 octets (RFC 5322 §2.1.1, §4). It is also invalid if receivers could
-//! disagree about the end of its header. This is the case if it starts with a byte order mark or
-//! with a line that is not a header field, or if one header line ends in a bare CR and others in
-//! LF. Invalid messages are rejected or, if the user asked for that, skipped and counted. In an
-//! mbox, a message starts at a separator that is the first line or follows an empty line. From
-//! `>From ` at the start of a line, one `>` is removed (mboxrd).
+//! disagree about the end of its header. This is the case if it begins with a byte order mark or
+//! with a line that is not a header field, or if a header line ends in a bare CR while others end
+//! in LF. An invalid message makes the source refuse the corpus or, if the user asked for that, is
+//! skipped and counted.
 //!
-//! Memory: each message is held once, as it will be sent, with 256 bytes of overhead. While a
-//! message is being read, it is held a second time. A corpus above its limit is refused as soon as
-//! that is known. Nothing is left out silently.
+//! In an mbox, a message begins at a separator that is the first line or follows an empty line.
+//! From `>From ` at the beginning of a line, one `>` is removed (mboxrd).
+//!
+//! Memory: each message is held once, in the form in which it will be sent, with 256 bytes of
+//! overhead. While a message is being read, it is held a second time. A corpus above its limit is
+//! refused as soon as that is known, because a silently shortened corpus would not represent the
+//! user's mail.
 use super::file_lines::{FileLine, FileLines, MAX_LINE_BYTES};
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_measurement::trace::Checksum;
@@ -30,18 +33,18 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Memory that a message takes in addition to its bytes.
+/// Memory in bytes that a message takes in addition to its content.
 const MESSAGE_OVERHEAD_BYTES: u64 = 256;
 const BLOCK_BYTES: usize = 64 * 1024;
-/// Start of an mbox separator.
+/// Beginning of an mbox separator.
 const FROM_LINE_PREFIX: &[u8] = b"From ";
-/// Byte order marks of UTF-8 and UTF-16.
+/// Byte order marks of UTF-8 and UTF-16, which some editors put before a text.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorpusOptions {
     pub path: PathBuf,
-    /// Limit of the memory for messages, in bytes.
+    /// Maximum number of bytes of memory that messages may take.
     pub limit_bytes: u64,
     /// Treatment of messages that cannot be sent as they are.
     pub invalid_messages: InvalidMessagePolicy,
@@ -49,13 +52,13 @@ pub struct CorpusOptions {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidMessagePolicy {
-    /// One such message is enough to refuse the corpus.
+    /// A single invalid message makes the source refuse the corpus.
     Reject,
-    /// Such messages are left out and counted.
+    /// Invalid messages are left out and counted, for a corpus with a few broken messages.
     Skip,
 }
 
-/// Messages that are ready to be sent.
+/// Messages of a corpus in the form in which they are sent.
 #[derive(Debug)]
 pub(super) struct Corpus {
     pub(super) kind: &'static str,
@@ -65,21 +68,22 @@ pub(super) struct Corpus {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CorpusMessage {
-    /// The header block with its empty line, if the message has a header.
+    /// The header block with its empty line; empty if the message has no header.
     pub(super) headers: Vec<u8>,
-    /// The body and the end of data.
+    /// The dot-stuffed body, followed by the end of data.
     pub(super) body: Arc<[u8]>,
-    /// Checksum of the body without dot-stuffing.
+    /// Checksum of the body before dot-stuffing, for the trace.
     pub(super) checksum: u32,
     pub(super) bytes: u64,
     pub(super) is_eight_bit: bool,
 }
 
-/// Reads a corpus.
+/// Reads a corpus into memory, with each message in its wire format.
 ///
 /// # Errors
 ///
-/// If the corpus does not exist, cannot be read, exceeds its limit or contains invalid messages.
+/// Fails if the corpus does not exist, cannot be read, exceeds its limit, or contains invalid
+/// messages that may not be skipped.
 pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
     let path = options.path.as_path();
     let about = fs::metadata(path).with_context(|| format!("--corpus {}: cannot be read", path.display()))?;
@@ -123,10 +127,11 @@ pub(super) fn read_file(path: &Path) -> Result<CorpusMessage> {
     draft.finish().map_err(|flaw| anyhow!("--file {}: {flaw}", path.display()))
 }
 
-/// Returns the files of a Maildir or of a directory of messages. They are sorted by name, so that a
-/// seed picks the same files on every host.
+/// Returns the files of a Maildir or of a directory of messages. They are sorted by name, so that
+/// the same seed chooses the same files on every host.
 fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<PathBuf>)> {
-    // A broken link is kept, because reading it fails with its name.
+    // A broken link is taken for a directory here. Reading it then fails with an error that names
+    // it.
     let is_directory = |path: &PathBuf| path.is_dir() || path.is_symlink() && !path.exists();
     let maildir: Vec<PathBuf> = ["cur", "new"].map(|name| path.join(name)).into_iter().filter(is_directory).collect();
     let (kind, directories, wanted): (_, _, fn(&Path) -> bool) = match maildir.is_empty() {
@@ -143,8 +148,8 @@ fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<Pat
         let unreadable = || format!("--corpus: cannot read {}", directory.display());
         for entry in fs::read_dir(&directory).with_context(unreadable)? {
             let file = entry.with_context(unreadable)?.path();
-            // Anything but a directory belongs to the corpus, even if it cannot be read, such as a
-            // broken link, which is then named or counted as an invalid message.
+            // Anything but a directory belongs to the corpus, even if it cannot be read. A broken
+            // link, for example, is then named or counted as an invalid message.
             if wanted(&file) && !file.is_dir() {
                 files.push(file);
             }
@@ -204,8 +209,8 @@ impl CorpusReader<'_> {
     fn read_mbox(&mut self, path: &Path) -> Result<()> {
         let mut lines = open(path)?;
         let mut draft = CorpusMessageBuilder::default();
-        // An empty line before a separator belongs to the separator. Any other empty line belongs
-        // to the message.
+        // The last empty line, which is held back: before a separator, it belongs to the separator,
+        // and otherwise to the message.
         let mut empty_line: Option<FileLine<'static>> = None;
         while let Some(line) = lines.next().with_context(|| read_error(path))? {
             if (line.number == 1 || empty_line.is_some()) && is_from_line(without_mark(line.text)) {
@@ -236,7 +241,7 @@ impl CorpusReader<'_> {
         Ok(())
     }
 
-    /// Stores a complete message. If it is invalid, skips it or refuses the corpus.
+    /// Stores a complete message. If it is invalid, it is skipped or the corpus is refused.
     fn finish(&mut self, draft: CorpusMessageBuilder, path: &Path) -> Result<()> {
         self.add(draft.finish(), path)
     }
@@ -268,7 +273,7 @@ fn open(path: &Path) -> Result<FileLines<BufReader<File>>> {
 /// True if the line is the separator of an mbox, `From SENDER WEEKDAY MONTH DAY TIME YEAR` (RFC
 /// 4155). The sender may be missing, or be `USER at DOMAIN` as in Mailman's archives. The time zone
 /// may come before or after the year, and may have two words, for example `MET DST`. Dates in the
-/// order of RFC 5322 and times without seconds are accepted as well.
+/// order of RFC 5322, and times without seconds, are accepted as well.
 fn is_from_line(line: &[u8]) -> bool {
     let Some(line) = line.strip_prefix(FROM_LINE_PREFIX) else { return false };
     let line = String::from_utf8_lossy(line);
@@ -283,8 +288,8 @@ fn is_from_line(line: &[u8]) -> bool {
     })
 }
 
-/// Accepts `Sat Nov 21 09:30:00 2026` or `Sat, 21 Nov 2026 09:30:00`, with up to two words for the
-/// time zone.
+/// Returns true for a date such as `Sat Nov 21 09:30:00 2026` or `Sat, 21 Nov 2026 09:30:00`, with
+/// up to two words for the time zone.
 fn is_from_date(words: &[&str]) -> bool {
     const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -300,7 +305,7 @@ fn is_from_date(words: &[&str]) -> bool {
         && (times, years, zones) == (1, 1, rest.len().saturating_sub(2))
 }
 
-/// Accepts `9:30`, `09:30` or `09:30:00`.
+/// Returns true for a time such as `9:30`, `09:30` or `09:30:00`.
 fn is_time(word: &str) -> bool {
     let parts: Vec<&str> = word.split(':').collect();
     let is_part = |part: &str, end: u32| number_below(part, 2..=2, end).is_some();
@@ -315,7 +320,7 @@ fn is_time(word: &str) -> bool {
     }
 }
 
-/// Accepts `CET`, `GMT+1`, `+0100`, `-01:00`, or one of these in parentheses.
+/// Returns true for a time zone such as `CET`, `GMT+1`, `+0100` or `-01:00`, also in parentheses.
 fn is_zone(word: &str) -> bool {
     let word = word.strip_prefix('(').and_then(|word| word.strip_suffix(')')).unwrap_or(word);
     match word.strip_prefix(['+', '-']) {
@@ -333,19 +338,19 @@ fn number_below(word: &str, digits: RangeInclusive<usize>, end: u32) -> Option<u
     word.parse().ok().filter(|number| is_number && *number < end)
 }
 
-/// Removes a byte order mark at the start.
+/// Removes a byte order mark at the beginning.
 fn without_mark(text: &[u8]) -> &[u8] {
     BYTE_ORDER_MARKS.iter().find_map(|mark| text.strip_prefix(*mark)).unwrap_or(text)
 }
 
-/// True if the line starts with `NAME:` (RFC 5322 §2.2). White space before the colon is allowed
+/// True if the line begins with `NAME:` (RFC 5322 §2.2). White space before the colon is allowed
 /// (§4.5).
 fn is_header_field(line: &[u8]) -> bool {
     let name_bytes = line.iter().take_while(|octet| octet.is_ascii_graphic() && **octet != b':').count();
     name_bytes > 0 && line[name_bytes..].trim_ascii_start().starts_with(b":")
 }
 
-/// Removes a `>` before `From `: `>From ` becomes `From `, and `>>From ` becomes `>From `.
+/// Removes one `>` before `From `: `>From ` becomes `From `, and `>>From ` becomes `>From `.
 fn unquote_from_line(line: FileLine<'_>) -> FileLine<'_> {
     let quotes = line.text.iter().take_while(|octet| **octet == b'>').count();
     if quotes > 0 && line.text[quotes..].starts_with(FROM_LINE_PREFIX) {
@@ -354,7 +359,7 @@ fn unquote_from_line(line: FileLine<'_>) -> FileLine<'_> {
     line
 }
 
-/// A message of which only a part has been read so far. It is dot-stuffed line by line.
+/// A message that has been read in part. Each line is dot-stuffed as it comes.
 #[derive(Debug, Default)]
 struct CorpusMessageBuilder {
     headers: Vec<u8>,
@@ -365,9 +370,9 @@ struct CorpusMessageBuilder {
     is_eight_bit: bool,
     separator: Option<u64>,
     has_lf: bool,
-    /// Number of the first header line that ends in a bare CR.
+    /// Number of the first header line that ends in a bare CR, if there is one.
     bare_cr_line: Option<u64>,
-    /// The first fault. After a fault, the rest of the message is not stored.
+    /// The first fault of the message, after which the rest is not stored.
     error: Option<String>,
 }
 

@@ -1,7 +1,8 @@
-//! Domains of the recipients. They are numbered before the run, so that units can be counted by
-//! number.
+//! Domains of the recipients. They are numbered before the run, so that units can be counted by the
+//! number of their domain.
 //!
-//! A run whose recipients are all in one domain has no table and counts nothing by domain.
+//! If all recipients of a run are in one domain, there is no table, and nothing is counted by
+//! domain.
 use super::addresses::AddressPattern;
 use mailrun_measurement::domains::{DomainTally, MAX_DOMAINS};
 use memchr::memrchr;
@@ -16,7 +17,7 @@ pub(super) struct RecipientDomains {
 
 impl RecipientDomains {
     /// Returns the domains of the patterns, or `None` if there is only one. Domains beyond
-    /// [`MAX_DOMAINS`] have no name.
+    /// [`MAX_DOMAINS`] are not listed.
     pub(super) fn of(patterns: &[AddressPattern]) -> Option<Self> {
         let mut names: Vec<String> = Vec::new();
         let mut is_cut = false;
@@ -38,7 +39,7 @@ impl RecipientDomains {
         &self.names
     }
 
-    /// Returns the number of the address's domain. Domains that are not in the table share one
+    /// Returns the number of the address's domain. All domains that are not in the table share one
     /// number.
     pub(super) fn number_of(&self, address: &[u8]) -> u16 {
         let domain = memrchr(b'@', address).map_or(&[][..], |at| &address[at + 1..]);
@@ -55,11 +56,11 @@ pub(super) enum UnitFate {
     InDoubt,
 }
 
-/// Domain number of each recipient of a message. Empty if domains are not counted.
+/// Number of the domain of each recipient of a message; empty if domains are not counted.
 #[derive(Debug, Default)]
 pub(super) struct MessageDomains(Vec<u16>);
 
-/// This bit in a recipient's domain number means that the server has rejected the recipient.
+/// Bit in the number of a recipient's domain that marks a recipient whom the server has rejected.
 const REJECTED: u16 = 1 << 15;
 
 impl MessageDomains {
@@ -78,8 +79,8 @@ impl MessageDomains {
         self.0.iter().for_each(|domain| tally.open(*domain).created += 1);
     }
 
-    /// Counts each unit by its fate. A unit whose recipient was rejected counts as rejected, any
-    /// other unit by `fate`.
+    /// Counts each unit of the message by its fate. If its recipient was rejected, it counts as
+    /// rejected, and otherwise by `fate`.
     pub(super) fn count_ended(&self, tally: &mut DomainTally, fate: impl Fn(usize) -> UnitFate) {
         for (place, domain) in self.0.iter().enumerate() {
             let fates = tally.open(domain & !REJECTED);

@@ -1,5 +1,4 @@
-//! Delivery notifications that the sender of generated mail asks for: the DSN parameters (RFC 3461)
-//! of MAIL and RCPT.
+//! Delivery notifications that the sender of generated mail requests by the DSN parameters of MAIL and RCPT (RFC 3461).
 use super::addresses::AddressPattern;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -9,8 +8,8 @@ use mailrun_smtp::client::Notifications;
 use mailrun_smtp::dsn::{self, Notify, Return};
 use mailrun_smtp::xtext;
 
-/// Set on each option, because the heading of a struct would also apply to the options that follow
-/// it.
+/// Heading of these options in the help. Each option sets it itself, because the heading of a struct would also apply
+/// to the options that follow the struct.
 const HEADING: &str = "Notifications (RFC 3461), requested only if the server offers DSN";
 
 /// The requested notifications; none by default. A server that does not offer DSN receives no such parameters.
@@ -25,7 +24,7 @@ pub struct DsnParameters {
     /// Identifier of the message in notifications: a text, or a pattern in which an n in braces is replaced by the
     /// number of the message. With the word trace in braces alone, a mailrun sink recognises notifications that do not
     /// return the message.
-    // clap would make a line break of `{n}`.
+    // The text does not contain `{n}`, because clap would turn that into a line break.
     #[arg(long = "dsn-envid", value_name = "TEXT", value_parser = parse_envelope_id, help_heading = HEADING)]
     pub envelope_id: Option<EnvelopeId>,
     /// Send ORCPT with each recipient.
@@ -33,10 +32,10 @@ pub struct DsnParameters {
     pub original_recipient: bool,
 }
 
-/// Pattern of the envelope IDs that are sent as ENVID.
+/// Pattern from which the ENVID of each message is made.
 #[derive(Clone, Debug)]
 pub enum EnvelopeId {
-    /// The run and number of the message, as in its trace.
+    /// The run and the number of the message, as in its trace.
     Trace,
     Pattern(AddressPattern),
 }
@@ -67,11 +66,11 @@ pub(super) fn parse_envelope_id(typed: &str) -> Result<EnvelopeId, String> {
     if typed == EnvelopeId::TRACE { Ok(EnvelopeId::Trace) } else { parse_pattern(typed).map(EnvelopeId::Pattern) }
 }
 
-/// Parses a pattern of ENVID. Its texts may have at most a hundred octets as xtext, and `{n}` in it
-/// is the message's number. An error explains the mistake.
+/// Parses a pattern of ENVID, in which `{n}` stands for the number of the message. As xtext, each of its texts may have
+/// at most a hundred octets. An error explains the mistake.
 fn parse_pattern(typed: &str) -> Result<AddressPattern, String> {
     AddressPattern::text(typed, |text| {
-        // RFC 3461 §4.4: the value must decode to printable ASCII.
+        // The value must decode to printable ASCII (RFC 3461 §4.4).
         let is_printable = text.iter().all(|octet| (b' '..=b'~').contains(octet));
         match dsn::envelope_id(xtext::encode(text).as_bytes()).filter(|_| is_printable) {
             Some(_) => Ok(()),
@@ -92,7 +91,7 @@ impl DsnParameters {
         self.envelope_id.as_ref().is_none_or(is_literal)
     }
 
-    /// Returns the parameters on one line, for the record. Returns `None` if there are none.
+    /// Returns the parameters in one line for the record, or `None` if no notifications are requested.
     pub(super) fn description(&self) -> Option<String> {
         let words = [
             self.notify.map(|notify| format!("NOTIFY={}", notify.render())),
@@ -104,8 +103,8 @@ impl DsnParameters {
         (!words.is_empty()).then(|| words.join(" "))
     }
 
-    /// Appends the parameters of MAIL to the text, after other parameters that start at `begin`.
-    /// `number` is the number of `message` without the mark of the warm-up.
+    /// Appends the parameters of MAIL to the text. `begin` is where the parameters of MAIL begin in it. `number` is the
+    /// number of `message` without the mark of the warm-up.
     pub(crate) fn write_mail(&self, seed: u64, number: u64, message: &MessageName, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_parameter("RET=", returns.keyword(), begin, text);
@@ -121,22 +120,21 @@ impl DsnParameters {
         push_parameter("ENVID=", &xtext::encode(&id), begin, text);
     }
 
-    /// Appends the parameters of RCPT for the recipient, which starts at `recipient` and ends the
-    /// text.
+    /// Appends the parameters of RCPT for the recipient, whose address begins at `recipient` and ends the text.
     pub(crate) fn write_recipient(&self, recipient: usize, text: &mut Vec<u8>) {
         let begin = text.len();
         if let Some(notify) = self.notify {
             push_parameter("NOTIFY=", &notify.render(), begin, text);
         }
         if self.original_recipient {
-            // If the address is too long for the parameter, the recipient is sent without ORCPT.
+            // If the address is too long for the parameter, send the recipient without ORCPT.
             let original = std::str::from_utf8(&text[recipient..begin]).ok().and_then(dsn::render_original_recipient);
             original.iter().for_each(|value| push_parameter("ORCPT=", value, begin, text));
         }
     }
 }
 
-/// Appends a parameter, after a blank if other parameters come before it.
+/// Appends a parameter, with a blank before it unless it is the first.
 fn push_parameter(name: &str, value: &str, begin: usize, text: &mut Vec<u8>) {
     let blank = if text.len() > begin { " " } else { "" };
     [blank, name, value].iter().for_each(|part| text.extend_from_slice(part.as_bytes()));

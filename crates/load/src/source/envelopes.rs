@@ -1,5 +1,5 @@
-//! Envelopes. They are rendered once if all messages have the same addresses and size. Otherwise
-//! each message's envelope is rendered into memory that the session reuses.
+//! Envelopes of messages. If all messages have the same addresses and size, envelopes are rendered
+//! once. Otherwise, the envelope of each message is rendered into memory that its session reuses.
 use super::addresses::{AddressPattern, RecipientTag};
 use super::domains::RecipientDomains;
 use super::dsn_parameters::DsnParameters;
@@ -15,22 +15,23 @@ use std::sync::Arc;
 
 #[derive(Debug)]
 pub(super) enum Envelopes {
-    /// All messages have the same envelope.
+    /// All messages have the same envelope, in a variant for each combination of the server's
+    /// extensions.
     Fixed(FixedEnvelopes),
     Generated(GeneratedEnvelopes),
 }
 
 #[derive(Debug)]
 pub(super) struct FixedEnvelopes {
-    /// Envelopes by their parameters. Bit 0 means SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8, and
-    /// bit 3 BODY=BINARYMIME.
+    /// The envelope in all variants of its parameters. In the index, bit 0 means SIZE, bit 1
+    /// BODY=8BITMIME, bit 2 SMTPUTF8, and bit 3 BODY=BINARYMIME.
     variants: [Arc<Envelope>; 16],
     needs_eight_bit: bool,
     needs_utf8: bool,
     body_parameter: BodyParameter,
-    /// The ledger's number of each recipient, by its place in the envelope.
+    /// Number of each recipient in the ledger, by its place in the envelope.
     numbers: Vec<u32>,
-    /// The addresses from which the variants were rendered.
+    /// Generator that rendered the variants.
     generator: GeneratedEnvelopes,
 }
 
@@ -47,33 +48,36 @@ pub(super) struct GeneratedEnvelopes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EnvelopeInput<'a> {
     pub(super) number: u64,
-    /// The number with the mark of the warm-up.
+    /// The number of the message with the stage of the load and the mark of the warm-up.
     pub(super) sequence: u64,
     pub(super) recipients: u32,
     pub(super) content: MessageChoice,
     pub(super) extensions: &'a Extensions,
 }
 
-/// A session's memory for two envelopes. The protocol uses one while the other is written.
+/// Memory of a session for two envelopes. The protocol may still use one while the other is
+/// written.
 #[derive(Debug, Default)]
 pub(super) struct EnvelopeBuffer {
     envelopes: [Option<Arc<Envelope>>; 2],
-    /// The ledger's numbers of the recipients of each envelope.
+    /// Numbers of the recipients in the ledger, for each of the two envelopes.
     numbers: [Vec<u32>; 2],
     current_slot: usize,
-    /// The sender, each recipient with its parameters of RCPT, and the parameters of MAIL.
+    /// Text of an envelope: the sender, each recipient with its parameters of RCPT, and the
+    /// parameters of MAIL.
     text: Vec<u8>,
     ends: Vec<usize>,
 }
 
-/// Parameters of MAIL that the server understands and the message needs.
+/// Parameters of MAIL that the message needs and the server understands.
 #[derive(Clone, Copy, Debug)]
 struct MailParameters {
     size: Option<u64>,
     eight_bit: bool,
-    /// Takes precedence over `eight_bit`, because a message has only one BODY parameter.
+    /// True for BODY=BINARYMIME. It takes precedence over `eight_bit`, because a message has only
+    /// one BODY parameter.
     binary: bool,
-    /// Set if an address needs SMTPUTF8.
+    /// True if an address contains letters that need SMTPUTF8.
     utf8: bool,
 }
 
@@ -103,14 +107,15 @@ impl Envelopes {
         }
     }
 
-    /// Returns the recipients of the message with this number, in order.
+    /// Returns the recipients of the message with this number, in the order of its envelope. They
+    /// are derived again, so that no message needs to keep them.
     pub(super) fn recipients_of(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope([number; 2], recipients, MailParameters::NONE, &mut buffer);
         buffer.recipients().map(|address| String::from_utf8_lossy(address).into_owned()).collect()
     }
 
-    /// Returns the domain number of each recipient of the message with this number.
+    /// Returns the number of the domain of each recipient of the message with this number.
     pub(super) fn domains_of(&self, number: u64, recipients: u32, domains: &RecipientDomains) -> Vec<u16> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope([number; 2], recipients, MailParameters::NONE, &mut buffer);
@@ -134,7 +139,7 @@ impl Envelopes {
 }
 
 impl FixedEnvelopes {
-    /// Returns the envelope for a server that offers `extensions`.
+    /// Returns the variant of the envelope for a server that offers `extensions`.
     fn envelope_for(&self, extensions: &Extensions) -> &Arc<Envelope> {
         let eight_bit = extensions.eight_bit_mime && self.needs_eight_bit;
         let utf8 = extensions.smtp_utf8 && self.needs_utf8;
@@ -148,7 +153,8 @@ impl GeneratedEnvelopes {
         self.sender.literal().is_some() && self.recipients.is_literal() && self.dsn_parameters.is_constant()
     }
 
-    /// Renders all variants of the envelope, because all messages have the same addresses and size.
+    /// Renders all variants of the envelope. This is possible only if all messages have the same
+    /// addresses and size.
     fn render_fixed(&self, recipients: u32, bytes: u64, is_eight_bit: bool) -> FixedEnvelopes {
         let mut buffer = EnvelopeBuffer::default();
         let variants = std::array::from_fn(|bits| {
@@ -181,8 +187,8 @@ impl GeneratedEnvelopes {
         buffer.reuse_envelope()
     }
 
-    /// Writes the message's addresses and parameters, and the numbers of its recipients, into the
-    /// buffer. `sequence` is the message's number with the mark of the warm-up.
+    /// Writes the addresses and parameters of a message, and the numbers of its recipients, into
+    /// the buffer. `sequence` is the message's number with the mark of the warm-up.
     fn write_envelope(
         &self,
         [number, sequence]: [u64; 2],
@@ -246,7 +252,7 @@ impl EnvelopeBuffer {
         self.recipients_and_parameters().map(|(recipient, _)| recipient)
     }
 
-    /// Returns each recipient with the parameters of its RCPT.
+    /// Returns the address of each recipient, and the parameters of its RCPT.
     fn recipients_and_parameters(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let last = self.ends.len() - 1;
         let piece = |from, to| &self.text[self.ends[from]..self.ends[to]];
@@ -257,8 +263,8 @@ impl EnvelopeBuffer {
         &self.text[self.ends[self.ends.len() - 2]..]
     }
 
-    /// Moves the written envelope into memory that the session has used before. The protocol still
-    /// holds the other envelope.
+    /// Moves the written envelope into memory that the session has used before. The protocol may
+    /// still hold the envelope in the other slot.
     fn reuse_envelope(&mut self) -> Arc<Envelope> {
         let mut kept = self.envelopes[self.current_slot].take();
         match kept.as_mut().and_then(Arc::get_mut) {
@@ -272,6 +278,7 @@ impl EnvelopeBuffer {
 
     /// Returns a newly allocated envelope with the content of this buffer.
     fn new_envelope(&self) -> Envelope {
+        // These addresses are placeholders, which the next line replaces.
         let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");
         self.write(&mut envelope);
         envelope

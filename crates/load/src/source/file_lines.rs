@@ -1,29 +1,32 @@
-//! Lines of a file with line ends of any kind, in bounded memory. Of a line above the limit, only
-//! the beginning is kept.
+//! Reads the lines of a file with line ends of any kind, in bounded memory. Only the beginning of a
+//! line above the limit is kept.
 use std::io::{self, BufRead};
 
-/// Maximum length of a line without its end (RFC 5322 §2.1.1).
+/// Maximum length of a line in bytes, without its end (RFC 5322 §2.1.1).
 pub(super) const MAX_LINE_BYTES: usize = 998;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileLine<'a> {
-    /// Text of the line, cut at one byte more than [`MAX_LINE_BYTES`].
+    /// Text of the line without its end. A line that is too long is cut at one byte more than
+    /// [`MAX_LINE_BYTES`], which shows that it is.
     pub(super) text: &'a [u8],
     pub(super) bytes: u64,
     pub(super) number: u64,
-    /// LF, or CR if no LF follows, or `None` at the end of the file.
+    /// The character that ended the line: LF, or CR if no LF follows. `None` for the last line if
+    /// the file ends without a line end.
     pub(super) end: Option<u8>,
 }
 
-/// Reads lines. CR, LF or CR LF ends a line, and the last line needs no end. Several CRs before an
-/// LF belong to one line end, because a file that was converted to CR LF twice ends its lines in CR
-/// CR LF.
+/// Reads a file line by line. CR, LF or CR LF ends a line, and the last line needs no end. Several
+/// CRs before an LF belong to one line end, because a file that was converted to CR LF twice has
+/// lines that end in CR CR LF.
 #[derive(Debug)]
 pub(super) struct FileLines<R> {
     reader: R,
     text: Vec<u8>,
     number: u64,
-    /// Number of CRs after the last line's end that no LF follows. Each of them ends an empty line.
+    /// Number of CRs after the last line's end that are not followed by LF. Each of them ends an
+    /// empty line, which is still to be returned.
     bare_crs: u64,
 }
 
@@ -66,6 +69,7 @@ impl<R: BufRead> FileLines<R> {
                 break;
             }
         }
+        // The first CR ended this line. Each further one ends an empty line, which later calls return.
         self.bare_crs = crs.saturating_sub(1);
         self.number += u64::from(has_begun);
         let line = FileLine { text: &self.text, bytes, number: self.number, end };

@@ -1,4 +1,5 @@
-//! The source's side of a session: its messages, what each reply means for them, and the times.
+//! The source's side of a session: its messages, the meaning of each reply for them, and their
+//! times.
 use super::context::SourceContext;
 use super::domains::{MessageDomains, RecipientDomains, UnitFate};
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
@@ -33,29 +34,31 @@ pub(super) struct OutgoingMessage {
     content: MessageChoice,
     /// Slot of the message's envelope in the session's buffer.
     envelope_slot: usize,
-    /// Time from which latency counts: when the message was created or, in an open loop, when it
-    /// was due.
+    /// Time from which latency counts: when the message was created (closed loop) or due (open
+    /// loop).
     since: Duration,
     /// Time at which the last byte of the message was handed to the kernel.
     sent: Option<Duration>,
-    /// Set once the peer has answered one of the message's commands.
+    /// True once the peer has answered a command of the message. It is then not moved to another
+    /// connection.
     answered: bool,
-    /// Bits of the first 64 recipients. A bit is set if its recipient was accepted.
+    /// Bits of the first 64 recipients. A set bit means that the recipient was accepted.
     accepted: u64,
-    /// Bits of the recipients after the first 64.
+    /// Bits of the recipients beyond the first 64, 64 in each word. Most messages have none.
     accepted_beyond: Vec<u64>,
     /// Number of recipients that the peer refused.
     rejected: u32,
-    /// For LMTP: number of recipients, from the first on, whose replies to the message have come.
-    /// The peer took responsibility for the recipients that are still accepted (RFC 2033 §4.2).
+    /// Only in LMTP: number of recipients whose replies to the message have come, from the first
+    /// recipient on. The peer took responsibility for those that are still accepted (RFC 2033
+    /// §4.2).
     answered_recipients: usize,
-    /// Phases of the message's dialogue so far.
+    /// Durations of the phases of the message's dialogue so far.
     phases: MessagePhases,
     phase_ended_at: Duration,
     domains: MessageDomains,
 }
 
-/// Reason for giving up a message.
+/// Reason for which a message is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageFailure {
     /// The server refused the session or a command of the message with 4xx or 5xx.
@@ -87,10 +90,11 @@ impl OutgoingMessage {
         }
     }
 
-    /// Adds a phase of the message's dialogue. The phase began at `since` or at the end of the
-    /// phase before, whichever is later.
+    /// Adds a phase of the message's dialogue. The phase began at `since`, or at the end of the
+    /// previous phase if that is later.
     fn add_phase(&mut self, phase: Phase, since: Duration, now: Duration) {
-        // Replies from the same read have the same time, so only the first of them gets a phase.
+        // Replies that were read together have the same time, so only the first of them ends a
+        // phase.
         if now == self.phase_ended_at {
             return;
         }
@@ -98,7 +102,7 @@ impl OutgoingMessage {
         self.phase_ended_at = now;
     }
 
-    /// Returns the facts for the list of the slowest messages.
+    /// Returns the facts about the message for the list of the slowest messages.
     fn summary(&self, reply: Option<ReplyText>) -> SlowTransaction {
         SlowTransaction {
             reply,
@@ -127,7 +131,7 @@ impl OutgoingMessage {
         self.accepted_beyond[beyond] |= bit;
     }
 
-    /// For LMTP: the peer had accepted this recipient, but refused the message for it.
+    /// Only in LMTP: the peer had accepted this recipient, but refuses the message for it.
     fn reject_recipient(&mut self, place: usize) {
         let bit = 1 << (place % 64);
         match (place / 64).checked_sub(1) {
@@ -136,7 +140,7 @@ impl OutgoingMessage {
         }
     }
 
-    /// For LMTP: the peer refused the message for the recipients at these places.
+    /// Only in LMTP: the peer refuses the message for the recipients at these places.
     fn refuse_delivery(&mut self, places: Range<usize>) {
         for place in places {
             self.rejected += u32::from(self.has_accepted(place));
@@ -154,29 +158,29 @@ impl OutgoingMessage {
     }
 }
 
-/// State of a session. Much of it is carried from one connection to the next.
+/// State of a session, which it keeps over several connections.
 pub(super) struct LoadSession {
     context: Arc<SourceContext>,
     worker: Rc<SourceWorkerState>,
     park_entry: ParkEntry,
-    /// Messages in transit, oldest first. The next replies belong to the oldest. There are two only
-    /// if the commands of the next message are sent together with a message.
+    /// Messages in transit, the oldest first, to which the next replies belong. There are two
+    /// messages only if the commands of the next message are sent together with a message.
     messages: VecDeque<OutgoingMessage>,
-    /// Messages that have their last reply, with the time of that reply. Their results are not
+    /// Messages whose last reply has come, with the time of that reply. Their results are not
     /// [certain](Event::settled) yet.
     answered: VecDeque<(OutgoingMessage, Outcome, Duration)>,
     transactions: u64,
     commands_sent_at: Duration,
     data_accepted_at: Duration,
-    /// Set if the data that is being written contains a message.
+    /// True if the data that is being written contains a message, and not only commands.
     writing_message: bool,
     connected_at: Duration,
-    /// Time at which AUTH was sent, until the login is over.
+    /// Time at which AUTH was sent, or `None` once the login is over.
     auth_sent_at: Option<Duration>,
-    /// Set if the peer has refused the session, by 421 or by refusing the connection or EHLO. The
-    /// refusal has been counted already.
+    /// True if the peer has refused the session, by a 421 or by refusing the connection or EHLO.
+    /// The refusal has already been counted as an error.
     is_rejected: bool,
-    /// Number of messages for this connection, or `None` for no limit.
+    /// Maximum number of messages for this connection, or `None` without a limit.
     message_limit: Option<u64>,
     envelope_buffer: EnvelopeBuffer,
     dialogue: Option<DialoguePrinter>,
@@ -213,13 +217,13 @@ impl LoadSession {
         }
     }
 
-    /// True if a message waits for a connection.
+    /// True if the session has a message that waits for a connection.
     pub(super) fn has_message(&self) -> bool {
         !self.messages.is_empty()
     }
 
-    /// Claims a message before there is a connection for it. Returns false if there are no more
-    /// messages.
+    /// Claims a message before connecting, so that no connection is made in vain. Returns false if
+    /// there are no more messages.
     pub(super) fn poll_claim(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let now = clock::now();
         ready!(self.poll_pause(cx, now));
@@ -236,8 +240,8 @@ impl LoadSession {
         self.messages.push_back(message);
     }
 
-    /// Counts an error. Its example is the recipient at `place` of the oldest message, if the
-    /// session has already named that recipient.
+    /// Counts an error of the session. The example for the error is the recipient at `place` of the
+    /// oldest message, if the session has already named that recipient to the server.
     fn count_error(&self, tally: &mut SourceTally, error: ErrorEvent<'_>, place: u32) {
         tally.count_error(error, self.context.zero, || {
             let message = self.messages.front().filter(|_| error.phase >= Phase::Rcpt)?;
@@ -246,7 +250,7 @@ impl LoadSession {
         });
     }
 
-    /// Completes when the pause after the last message is over, or when the run is.
+    /// Completes when the pause after the last message is over, or early when the run ends.
     fn poll_pause(&mut self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
         let Some(until) = self.pause.until else { return Poll::Ready(()) };
         if !self.context.plan.is_over(now) {
@@ -259,7 +263,7 @@ impl LoadSession {
         Poll::Ready(())
     }
 
-    /// Begins the pause after a finished message, if the options ask for a pause.
+    /// Begins the pause after a finished message, if the options ask for one.
     fn begin_pause(&mut self, number: u64, now: Duration) {
         let options = &self.context.options;
         if let Some(think) = &options.think {
@@ -288,7 +292,7 @@ impl LoadSession {
         });
     }
 
-    /// Gives up the message that waits for this connection.
+    /// Gives up the message that was waiting for this connection.
     pub(super) fn connection_failed(&mut self, reason: &str) {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.event(&format!("No connection to {}: {reason}", self.context.options.to));
@@ -298,8 +302,9 @@ impl LoadSession {
         self.fail_messages(MessageFailure::Failed);
     }
 
-    /// Handles the end of the connection. Messages in transit are given up. A message of which the
-    /// peer can have received only commands goes to the next connection.
+    /// Handles the end of the connection, and gives up the messages in transit. An exception is a
+    /// message of which the peer can have received only commands: it is sent over the next
+    /// connection.
     pub(super) fn connection_ended(&mut self, ended: &SessionEnd) {
         let (verb, what) = match ended {
             SessionEnd::Closed => (None, "the peer closed the session".to_owned()),
@@ -307,8 +312,8 @@ impl LoadSession {
             SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
-            // In TLS 1.3, the client finishes before the server has checked the client's
-            // certificate, so a refusal arrives later.
+            // In TLS 1.3, the client completes the handshake before the server has checked the
+            // client's certificate. The server's refusal therefore arrives later.
             SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => {
                 (Some(Verb::StartTls), reason(error))
             }
@@ -337,7 +342,7 @@ impl LoadSession {
         self.messages.extend(kept);
     }
 
-    /// Counts all results that became certain with this reply.
+    /// Counts all results that have become certain with this reply.
     fn settle(&mut self, event: &Event<'_>, now: Duration) {
         while let Some((message, outcome, at)) = self.answered.pop_front() {
             self.finish_transaction(message, outcome, at);
@@ -349,9 +354,9 @@ impl LoadSession {
         }
     }
 
-    /// Takes back the messages whose results are not certain, because a reply may be missing. If
-    /// the commands of a later message were sent, their replies may have been taken for the replies
-    /// to recipients, so none of these are certain.
+    /// Takes back the messages whose results are not certain because a reply may be missing. If
+    /// commands of a later message had been sent, replies to them may have been taken for replies
+    /// about recipients. The results of recipients are then not certain, either.
     fn take_back_answered(&mut self) {
         let is_certain = self.answered.is_empty() && self.messages.len() == 1;
         for (message, ..) in self.answered.drain(..).rev() {
@@ -362,7 +367,7 @@ impl LoadSession {
         }
     }
 
-    /// Gives up every message in transit. The reason has been counted already.
+    /// Gives up all messages in transit, after the caller has counted the reason as an error.
     fn fail_messages(&mut self, failure: MessageFailure) {
         self.take_back_answered();
         let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
@@ -376,11 +381,13 @@ impl LoadSession {
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
                 let accepted_count = self.count_accepted(tally, &job, job.answered_recipients);
                 let rest = all - accepted_count;
-                // Recipients that the server refused stay refused, even if the connection fails.
+                // Recipients that the server has refused stay refused, even if the connection fails
+                // later.
                 let refused =
                     if failure == MessageFailure::Rejected { rest } else { u64::from(job.rejected).min(rest) };
                 tally.recipients_rejected += refused;
-                // The server may have got the whole message, and answered it.
+                // The whole message was sent, so the server may have accepted it without our
+                // knowledge.
                 let is_in_doubt = job.sent.is_some();
                 if is_in_doubt {
                     tally.recipients_in_doubt += rest - refused;
@@ -422,7 +429,7 @@ impl LoadSession {
         }
     }
 
-    /// Records what is known about a message that the server did not accept.
+    /// Lists a message that the server did not accept, with the server's last reply to it.
     fn note_missing(&self, tally: &mut SourceTally, job: &OutgoingMessage, fate: MissingFate) {
         if tally.missing.has_room() {
             tally.missing.push(MissingTransaction {
@@ -435,7 +442,7 @@ impl LoadSession {
         }
     }
 
-    /// Counts the units that the server accepted among the first `recipients` of a message. Returns
+    /// Counts the accepted units among the first `recipients` recipients of a message. Returns
     /// their number.
     fn count_accepted(&self, tally: &mut SourceTally, job: &OutgoingMessage, recipients: usize) -> u64 {
         let numbers = self.context.envelopes.recipient_numbers(&self.envelope_buffer, job.envelope_slot);
@@ -451,7 +458,7 @@ impl LoadSession {
         accepted_count
     }
 
-    /// Counts the result of a message. The result came at `now`.
+    /// Counts the result of a message, which came at `now`.
     fn finish_transaction(&mut self, job: OutgoingMessage, outcome: Outcome, now: Duration) {
         self.begin_pause(job.claim.number, now);
         let all = job.claim.recipients as usize;
@@ -517,8 +524,8 @@ impl LoadSession {
             Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
             _ => self.commands_sent_at,
         };
-        // A login is one exchange of several replies, and the time of STARTTLS counts as part of
-        // the handshake.
+        // A login with several replies counts as one exchange. The time of STARTTLS counts as part
+        // of the handshake.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.auth_sent_at = None;
@@ -543,7 +550,8 @@ impl LoadSession {
         match event.to {
             _ if event.reply.code() == 421 => self.is_rejected = true,
             Verb::Greeting if !event.reply.is_positive() => self.is_rejected = true,
-            // The server may still accept HELO after it has refused EHLO.
+            // The server may still accept HELO after it has refused EHLO, so the last reply
+            // decides.
             Verb::Hello => self.is_rejected = !event.reply.is_positive(),
             _ => {}
         }
@@ -551,7 +559,8 @@ impl LoadSession {
 }
 
 impl Drop for LoadSession {
-    /// Counts a panic of the session as an error, and gives up its messages in transit.
+    /// Records that the session has ended. During a panic, counts an error and gives up the
+    /// messages in transit.
     fn drop(&mut self) {
         self.worker.session_ended(&self.park_entry);
         if !std::thread::panicking() {
@@ -582,7 +591,7 @@ impl MessageSource for LoadSession {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.tls_established(handshake);
         }
-        // The wait for the greeting, or for the reply to the next EHLO, starts now.
+        // The wait for the next reply begins only now. This is the greeting, or the reply to EHLO.
         let now = clock::now();
         self.commands_sent_at = now;
         self.connected_at = now;
@@ -697,7 +706,7 @@ impl MessageSource for LoadSession {
                     job.rejected += 1;
                     job.domains.reject(place as usize);
                 }
-                // The peer sends no replies for the recipients after a 421.
+                // After a 421, the peer sends no replies for the remaining recipients.
                 Verb::Delivery(place) if event.reply.code() == 421 => {
                     job.refuse_delivery(place as usize..job.claim.recipients as usize);
                 }
@@ -724,7 +733,7 @@ fn recipient_domains(claim: &ClaimedMessage, context: &SourceContext, domains: &
     MessageDomains::new(context.envelopes.domains_of(claim.number, claim.recipients, domains))
 }
 
-/// Returns the phase that a reply to this command ends.
+/// Returns the phase that ends with a reply to this command.
 fn phase_of(verb: Verb) -> Phase {
     match verb {
         Verb::Greeting => Phase::Banner,
@@ -749,19 +758,19 @@ fn failed_verb(cause: GaveUp) -> Verb {
     }
 }
 
-/// True if the peer's own reply was the reason. Such a reply has been counted already.
+/// True if the reason was a reply of the peer, which has already been counted as an error.
 fn was_rejected(cause: GaveUp) -> bool {
     matches!(cause, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }
 
-/// Maximum number of lines of a message that are shown. Of a longer message, only the number of
-/// lines is shown.
+/// Maximum number of lines of a message that are shown. For a longer message, only the number of
+/// its lines is shown.
 const MAX_LINES: u64 = 200;
 
 #[derive(Debug)]
 pub(crate) struct DialoguePrinter {
     dialogue: Dialogue,
-    /// Lines of the current step, which are printed together.
+    /// Lines of the current step, which are printed in one write.
     shown: String,
 }
 
@@ -791,7 +800,7 @@ impl DialoguePrinter {
     }
 
     fn print(&mut self) {
-        // Ignore the error, because if standard output is closed, the run continues.
+        // Ignore the error, because the run goes on if standard output is closed.
         let _ = io::stdout().lock().write_all(self.shown.as_bytes());
         self.shown.clear();
     }

@@ -1,5 +1,5 @@
-//! The message. It is rendered, dot-stuffed and checksummed once. Its sequence number, time and
-//! Message-ID are patched in place.
+//! The message that a source sends many times. It is rendered, dot-stuffed and checksummed once.
+//! For each sending, only its sequence number, its time and its Message-ID are patched in place.
 use super::corpus::CorpusMessage;
 use super::options::TraceHeaders as Tracing;
 use anyhow::{Context, Result, bail};
@@ -11,24 +11,25 @@ use mailrun_smtp::data;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Length of a line of filler text, including `<CRLF>`.
+/// Length of a line of filler text in bytes, including `<CRLF>`.
 const LINE_BYTES: usize = 80;
-/// A body up to this size is copied behind its header. A longer body is written without a copy.
+/// Maximum size in bytes of a body that is copied behind its header. A longer body is written from
+/// its own memory, without a copy.
 const COPY_LIMIT: usize = 16 * 1024;
 const ID_DIGITS: usize = 16;
 const AUTO_SUBMITTED: &[u8] = b"Auto-Submitted: auto-generated\r\n";
 const MESSAGE_ID_PREFIX: &[u8] = b"Message-ID: <";
 
-/// Clock of the times in traces.
+/// Clock from which the times in traces are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceClock {
-    /// CLOCK_MONOTONIC. Exact, but only within one host.
+    /// CLOCK_MONOTONIC, whose times are exact but can only be compared within one host.
     Monotonic,
-    /// Unix time. Comparable between hosts as far as their clocks agree.
+    /// Unix time, which can be compared between hosts as far as the clocks of the hosts agree.
     Wall,
 }
 
-/// The parts of a trace that all messages of a run share.
+/// The parts of a trace that are the same for all messages of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TraceStamp {
     run: RunId,
@@ -50,35 +51,37 @@ impl TraceStamp {
         Self { run, trace_headers: traced, clock, numbering, clock_offset, zero, auto_submitted: false }
     }
 
-    /// Returns the first time from `now` on at which a run may begin. Traces can name only such
-    /// times as zero.
+    /// Returns the first time from `now` on at which a run may begin. A trace can only name steps
+    /// of 1/128 s as the begin of seconds.
     pub(super) fn next_zero(&self, now: Duration) -> Duration {
         ZeroPhase::next_step(now + self.clock_offset).saturating_sub(self.clock_offset)
     }
 
-    /// Returns the last time up to `then` at which a run may begin.
+    /// Returns the last time until `then` at which a run may begin.
     pub(super) fn last_zero(&self, then: Duration) -> Duration {
         self.next_zero((then + Duration::from_nanos(1)).saturating_sub(ZeroPhase::STEP))
     }
 
-    /// Returns the number of bytes that trace and Auto-Submitted add to a message.
+    /// Returns the number of bytes that the trace and Auto-Submitted add to a message.
     pub(super) fn bytes(&self) -> usize {
         let trace = if self.trace_headers == Tracing::On { Trace::HEADER_BYTES } else { 0 };
         trace + self.automatic().len()
     }
 
-    /// Returns the field by which programs that answer mail recognise mail that nobody wrote.
+    /// Returns the header field that tells programs which answer mail that nobody wrote this
+    /// message, or nothing if the field is not wanted.
     fn automatic(&self) -> &'static [u8] {
         if self.auto_submitted { AUTO_SUBMITTED } else { b"" }
     }
 
-    /// Adds `Auto-Submitted: auto-generated` (RFC 3834 §5) to messages.
+    /// Sets whether messages carry `Auto-Submitted: auto-generated` (RFC 3834 §5).
     pub(super) fn auto_submitted(self, auto_submitted: bool) -> Self {
         Self { auto_submitted, ..self }
     }
 }
 
-/// Start of a message: trace and header fields. Its variable parts are patched in place.
+/// Beginning of a message: trace and header fields. The parts that differ between messages are
+/// patched in place.
 #[derive(Debug)]
 struct MessageHead {
     octets: Vec<u8>,
@@ -87,8 +90,8 @@ struct MessageHead {
 }
 
 impl MessageHead {
-    /// Builds the head. `headers` must be dot-stuffed already, and `checksum` must be the checksum
-    /// of the body.
+    /// Builds the head from `headers`, which must already be dot-stuffed. `checksum` must be the
+    /// checksum of the body.
     fn new(stamp: TraceStamp, checksum: u32, headers: &[u8], identity: MessageIdMode) -> Self {
         let mut octets = Vec::new();
         if stamp.trace_headers == Tracing::On {
@@ -104,12 +107,12 @@ impl MessageHead {
         Self { octets, stamp, id_at }
     }
 
-    /// Sets the zero time of the run, which traces name.
+    /// Sets the time at which the seconds of the run begin, for the traces.
     fn set_zero(&mut self, zero: Duration) {
         self.stamp.zero = ZeroPhase::of(zero + self.stamp.clock_offset);
     }
 
-    /// Appends the head with this number and time. Returns the appended bytes.
+    /// Appends the head for the message with this number and time, and returns the appended bytes.
     fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
         let start = bytes.len();
         bytes.extend_from_slice(&self.octets);
@@ -127,7 +130,8 @@ impl MessageHead {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageIdMode {
-    /// The digits of the first Message-ID are replaced by the sequence number.
+    /// The digits of the first Message-ID are replaced by the sequence number, so that each message
+    /// has its own.
     Patched,
     Unchanged,
 }
@@ -135,16 +139,16 @@ pub(super) enum MessageIdMode {
 #[derive(Debug)]
 pub(super) struct MessageTemplate {
     head: MessageHead,
-    /// The dot-stuffed body, and the end of data.
+    /// The dot-stuffed body, followed by the end of data.
     body: Arc<[u8]>,
-    /// Bytes of the message as the receiver sees it: without dot-stuffing and end of data.
+    /// Size of the message as the receiver sees it, in bytes, without dot-stuffing and end of data.
     pub(super) bytes: u64,
-    /// Set if the message contains bytes above 127.
+    /// True if the message contains bytes above 127.
     pub(super) is_eight_bit: bool,
 }
 
 impl MessageTemplate {
-    /// Builds the template from a header block, which includes its empty line, and a body.
+    /// Builds the template from a body and a header block, which must include its empty line.
     pub(super) fn new(stamp: TraceStamp, headers: &[u8], body: &[u8], identity: MessageIdMode) -> Self {
         let mut stuffed = Vec::with_capacity(headers.len());
         let mut rest = Vec::with_capacity(body.len() + 3);
@@ -159,7 +163,7 @@ impl MessageTemplate {
         }
     }
 
-    /// Builds the template from a message that is dot-stuffed already.
+    /// Builds the template from a message that is already dot-stuffed.
     pub(super) fn from_corpus(stamp: TraceStamp, message: CorpusMessage) -> Self {
         Self {
             head: MessageHead::new(stamp, message.checksum, &message.headers, MessageIdMode::Unchanged),
@@ -169,12 +173,12 @@ impl MessageTemplate {
         }
     }
 
-    /// Sets the zero time of the run, which traces name.
+    /// Sets the time at which the seconds of the run begin, for the traces.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         self.head.set_zero(zero);
     }
 
-    /// Renders the message with this number and time, followed by the end of data.
+    /// Renders the message with this number and time, and the end of data.
     pub(super) fn render(&self, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let bytes = outbox.bytes();
         self.head.render(sequence, since, bytes);
@@ -186,26 +190,26 @@ impl MessageTemplate {
     }
 }
 
-/// Messages of many sizes, which are all prefixes of one long body. A message is cut at a line end,
-/// where the checksum is known, and a header line fills the remaining bytes. A message therefore
-/// needs no rendering and no checksum of its own.
+/// Messages of many sizes, whose bodies are prefixes of one long body. A body is cut at a line end,
+/// where the checksum is known, and a header line fills the remaining bytes. So no message needs
+/// its own rendering or checksum.
 #[derive(Debug)]
 pub(super) struct SizedTemplate {
     head: MessageHead,
     body: Arc<[u8]>,
-    /// For each n, the checksum of the first n lines.
+    /// Checksum of the first n lines of the body, for each n.
     checksums: Vec<u32>,
 }
 
-/// Filler for the bytes that whole lines leave over. It has at least 11 bytes, because a shorter
-/// header line would be empty.
+/// Header line that fills the bytes which whole lines of the body leave. Its minimum is 11 bytes,
+/// because the field would be empty in a shorter line.
 const FILLER: &[u8; 91] =
     b"X-Fill: XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX";
 const MIN_FILLER_BYTES: usize = 11;
 
 impl SizedTemplate {
-    /// Builds the body. `fields` is the header block without its empty line, and `max_bytes` is the
-    /// length of the longest message that will be requested.
+    /// Builds the body for messages of up to `max_bytes` bytes. `fields` is the header block
+    /// without its empty line.
     pub(super) fn new(stamp: TraceStamp, fields: &[u8], max_bytes: usize) -> Self {
         let lines = max_bytes.saturating_sub(stamp.bytes() + fields.len() + 2) / LINE_BYTES;
         let body = filler_text(lines * LINE_BYTES);
@@ -218,17 +222,17 @@ impl SizedTemplate {
         Self { head: MessageHead::new(stamp, 0, fields, MessageIdMode::Patched), body: body.into(), checksums }
     }
 
-    /// Sets the zero time of the run, which traces name.
+    /// Sets the time at which the seconds of the run begin, for the traces.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         self.head.set_zero(zero);
     }
 
-    /// Returns the length of the shortest possible message.
+    /// Returns the size of the smallest message that can be rendered.
     pub(super) fn min_bytes(stamp: TraceStamp, fields: &[u8]) -> usize {
         stamp.bytes() + fields.len() + 2 + LINE_BYTES
     }
 
-    /// Renders a message of this size with this number and time, followed by the end of data.
+    /// Renders a message of this size with this number and time, and the end of data.
     pub(super) fn render(&self, size: u64, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let (lines, filler) = self.split(size);
         let bytes = outbox.bytes();
@@ -250,7 +254,7 @@ impl SizedTemplate {
         outbox.bytes().extend_from_slice(data::END_OF_DATA);
     }
 
-    /// Returns the number of body lines, and the number of filler bytes, of a message of this size.
+    /// Returns the number of body lines and the number of filler bytes of a message of this size.
     fn split(&self, size: u64) -> (usize, usize) {
         let room = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(self.head.octets.len() + 2);
         match (room / LINE_BYTES, room % LINE_BYTES) {
@@ -267,35 +271,35 @@ fn write_hex(digits: &mut [u8], mut number: u64) {
     }
 }
 
-/// Makes a Message-ID whose digits are patched later.
+/// Makes a Message-ID whose digits are zeros, into which each message's number is patched later.
 pub(super) fn message_id_placeholder(run: RunId) -> String {
     format!("<{}.{}@mailrun>", "0".repeat(ID_DIGITS), &run.to_string()[..8])
 }
 
-/// Formats the date for a header field.
+/// Formats a time as the value of the header field Date.
 pub(crate) fn date(now: jiff::Timestamp) -> Result<String> {
     let date = now.to_zoned(jiff::tz::TimeZone::system());
     jiff::fmt::rfc2822::to_string(&date).context("the year is not of four digits")
 }
 
-/// Returns the value of From. Mail from <> comes from the mail system of this host, because a header
-/// field with <> would be malformed (RFC 5322 §3.6.2).
+/// Returns the value of the header field From. For the null sender, this is the mail system of this
+/// host, because a header field with <> would be malformed (RFC 5322 §3.6.2).
 pub(crate) fn from_field(from: &str, host: &str) -> String {
     if from.is_empty() { format!("Mail Delivery System <MAILER-DAEMON@{host}>") } else { format!("<{from}>") }
 }
 
-/// Returns the header fields of a generated message, without the empty line. `from` is the value of
-/// From.
+/// Returns the header fields of a generated message, without the empty line. `from` must be a value
+/// for From, as [`from_field`] returns it.
 pub(super) fn header_fields(from: &str, to: &str, subject: Option<&str>, date: &str, id: &str) -> String {
     let subject = subject.map_or_else(String::new, |subject| format!("Subject: {subject}\r\n"));
     format!("From: {from}\r\nTo: <{to}>\r\nDate: {date}\r\nMessage-ID: {id}\r\n{subject}")
 }
 
-/// Generates a message of this size. `fields` must come from `header_fields`.
+/// Generates a message of this size, with `fields` that [`header_fields`] has made.
 ///
 /// # Errors
 ///
-/// If the message would have no room for its header.
+/// Fails if the size leaves no room for the header.
 pub(super) fn generate(stamp: TraceStamp, fields: &str, size: u64) -> Result<MessageTemplate> {
     let headers = format!("{fields}\r\n");
     let overhead = stamp.bytes() + headers.len();
@@ -308,13 +312,14 @@ pub(super) fn generate(stamp: TraceStamp, fields: &str, size: u64) -> Result<Mes
     }
 }
 
-/// Makes lines of text that have `bytes` bytes together, including their ends. Any number is
-/// possible except 1.
+/// Makes lines of text with `bytes` bytes in total, including their ends. This is possible for any
+/// number but 1.
 fn filler_text(bytes: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(bytes);
     while body.len() < bytes {
         let left = bytes - body.len();
-        // A last line of one byte would be too short for its own line end.
+        // Make this line one byte longer, because a last line of one byte could not hold its own
+        // line end.
         let line = if left == LINE_BYTES + 1 { left } else { left.min(LINE_BYTES) };
         let content = line - 2;
         if content > 0 {

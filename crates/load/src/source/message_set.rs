@@ -1,5 +1,5 @@
-//! The mail of a run: one message that is sent many times, messages of a set, or messages cut to a
-//! random size.
+//! The mail of a run: one message that is sent many times, messages of a set, or messages cut to
+//! random sizes.
 use super::addresses::{AddressPattern, RecipientTag};
 use super::corpus;
 use super::message::{self, MessageIdMode, MessageTemplate, SizedTemplate, TraceStamp};
@@ -20,20 +20,20 @@ const DEFAULT_MIME_SIZES: &str = "lognormal:24576,1.5";
 
 #[derive(Debug)]
 pub(super) enum MessageSet {
-    /// All messages are the same except for number and time.
+    /// All messages are the same except for their number and time.
     Fixed(MessageTemplate),
-    /// The seed chooses one of these messages.
+    /// Each message is one of these, which the seed and the message's number choose.
     OneOf { templates: Vec<MessageTemplate>, seed: u64 },
-    /// Messages have a random length.
+    /// Each message has a random size, from `least` on.
     BySize { template: SizedTemplate, sizes: Distribution, least: u64, seed: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageChoice {
     index: usize,
-    /// Bytes of the message as the receiver sees it: without dot-stuffing and end of data.
+    /// Size of the message as the receiver sees it, in bytes, without dot-stuffing and end of data.
     pub(super) bytes: u64,
-    /// Set if the message contains bytes above 127.
+    /// True if the message contains bytes above 127.
     pub(super) is_eight_bit: bool,
 }
 
@@ -45,21 +45,21 @@ pub(super) struct PreparedMessages {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct MessageSetSummary {
-    /// Mean size of a message in bytes.
+    /// Mean size of the messages in bytes.
     pub(super) mean_bytes: f64,
-    /// Distribution of sizes, if they vary. A corpus has none, because its messages have sizes of
-    /// their own.
+    /// Distribution of sizes, if they vary. `None` for a corpus, because its messages have their
+    /// own sizes.
     pub(super) sizes: Option<Varied>,
     pub(super) corpus: Option<CorpusRow>,
     pub(super) mime_messages: Option<u64>,
 }
 
 impl PreparedMessages {
-    /// Prepares the mail that the options ask for.
+    /// Prepares the messages that the options ask for.
     ///
     /// # Errors
     ///
-    /// If a file cannot be read, or if a message cannot be generated.
+    /// Fails if a file cannot be read, or if a message cannot be generated.
     pub(super) fn new(options: &SourceOptions, stamp: TraceStamp, run: RunId, now: jiff::Timestamp) -> Result<Self> {
         if let Some(path) = &options.file {
             return Ok(Self::fixed(MessageTemplate::from_corpus(stamp, corpus::read_file(path)?)));
@@ -151,8 +151,8 @@ impl PreparedMessages {
 }
 
 impl MessageSet {
-    /// Chooses the content of the message with this number. The choice is the same with and without
-    /// a warm-up.
+    /// Chooses the content of the message with this number. The number has no mark of the warm-up,
+    /// so a warm-up does not change the choice.
     pub(super) fn choose(&self, number: u64) -> MessageChoice {
         let of = |index: usize, template: &MessageTemplate| MessageChoice {
             index,
@@ -173,7 +173,7 @@ impl MessageSet {
         }
     }
 
-    /// Returns the template if every message has the same length and needs the same extensions.
+    /// Returns the template if all messages have the same size and need the same extensions.
     pub(super) fn fixed_template(&self) -> Option<&MessageTemplate> {
         match self {
             Self::Fixed(template) => Some(template),
@@ -181,7 +181,7 @@ impl MessageSet {
         }
     }
 
-    /// Sets the zero time of the run, which traces name.
+    /// Sets the time at which the seconds of the run begin, for the traces.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         match self {
             Self::Fixed(template) => template.set_zero(zero),
@@ -198,8 +198,8 @@ impl MessageSet {
         }
     }
 
-    /// Renders the chosen message as a chunk (RFC 3030), which has neither dot-stuffing nor an end
-    /// of data.
+    /// Renders the chosen message as a chunk (RFC 3030). A chunk has neither dot-stuffing nor an
+    /// end of data.
     pub(super) fn render_chunk(&self, pick: MessageChoice, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let mut message = Outbox::default();
         self.render(pick, sequence, since, &mut message);
@@ -207,13 +207,14 @@ impl MessageSet {
         if message.length() as u64 == pick.bytes {
             outbox.append(message);
         } else {
-            // Only few messages have lines that start with a dot, so this copy is rare.
+            // Few messages have lines that begin with a dot, so this copy is rare.
             outbox.bytes().extend_from_slice(&mailrun_smtp::data::unstuffed(&message.to_vec()));
         }
     }
 }
 
-/// Returns the address for the header. For a pattern, this is the first address that it produces.
+/// Returns the address for the header field To. For a pattern, this is the first address that the
+/// pattern can produce.
 fn first_address(pattern: &AddressPattern) -> String {
     let mut address = Vec::new();
     pattern.write(&mut SeededRng::new(0, RandomStream::Words, 0), RecipientTag::Bare, 0, &mut address);

@@ -1,10 +1,11 @@
-//! Generated MIME messages that resemble messages of people: a text, the same text as HTML, and an
-//! attachment that fills the size.
+//! Generated MIME messages that resemble messages of people. Each has a text, the same text as
+//! HTML, and an attachment that fills the size.
 //!
-//! The seed generates a set once, and messages are chosen from the set. The sizes of the set are
-//! evenly spaced in the requested distribution, so that they represent it. An attachment cannot
-//! fill the size to the byte, because Base64 comes in lines. A message therefore has the requested
-//! size or up to 80 bytes less. A message that is shorter than its text has no attachment.
+//! The seed determines a set of messages, from which each message is chosen. The sizes of the set
+//! are evenly spaced in the requested distribution, so that the set represents it. An attachment
+//! cannot fill the size to the byte, because Base64 comes in lines, so a message has the requested
+//! size or up to 80 bytes less. If the requested size leaves no room beside the text, the message
+//! has no attachment.
 use anyhow::{Context, Result, bail};
 use mail_builder::MessageBuilder;
 use mail_builder::headers::content_type::ContentType;
@@ -14,7 +15,7 @@ use mailrun_schedule::distribution::{Distribution, RandomStream, SeededRng};
 use std::fmt::Write;
 
 const MAX_SET_MESSAGES: u64 = 64;
-/// Maximum number of bytes in a set, unless a single message is longer.
+/// Maximum number of bytes of all messages in a set. A single message may be longer.
 const MAX_SET_BYTES: u64 = 256 << 20;
 const LINE_CONTENT_BYTES: u64 = 57;
 const LINE_BYTES: u64 = 78;
@@ -84,16 +85,16 @@ pub(super) struct MimeFields<'a> {
     pub(super) to: &'a str,
     pub(super) date: &'a str,
     pub(super) message_id: &'a str,
-    /// Subject to use instead of a generated one.
+    /// Subject of the messages, or `None` for generated subjects.
     pub(super) subject: Option<&'a str>,
 }
 
 /// Generates a set of messages whose sizes represent `sizes`. `overhead` is the number of bytes
-/// that are added to each message later.
+/// that will be added to each message, for example for its trace.
 ///
 /// # Errors
 ///
-/// If a size is too large to be held in memory.
+/// Fails if a message is too large for the memory of this machine.
 pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u64, seed: u64) -> Result<Vec<Vec<u8>>> {
     sizes
         .quantiles(set_size(sizes.mean()))
@@ -105,18 +106,19 @@ pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u
         .collect()
 }
 
-/// Returns the number of messages in a set with this mean size.
+/// Returns the number of messages in a set whose messages have this mean size.
 fn set_size(mean_bytes: f64) -> u64 {
     ((MAX_SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MAX_SET_MESSAGES)
 }
 
-/// Generates a message of `bytes` bytes, or up to a line less.
+/// Generates a message of `bytes` bytes, or of up to a line less.
 fn message(fields: MimeFields<'_>, bytes: u64, rng: &mut SeededRng) -> Result<Vec<u8>> {
     let mime_text = MimeText::new(rng);
     let bare = mime_text.write(fields, None)?;
     let one = mime_text.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // `one` includes a line for a single byte, which has six bytes with its line end.
+    // `one` has a line for a single byte of content. With its line end, this line has six bytes,
+    // which become free.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;
@@ -133,7 +135,7 @@ struct MimeText {
     subject: String,
     paragraphs: Vec<String>,
     attachment_type: (&'static str, &'static str),
-    /// Boundary of both multiparts.
+    /// Random part of the boundaries of both multiparts.
     boundary: String,
 }
 
@@ -204,7 +206,7 @@ impl MimeText {
     }
 }
 
-/// Breaks a paragraph into lines.
+/// Breaks a paragraph into lines, and appends them to `text`.
 fn wrap(paragraph: &str, text: &mut String) {
     let mut column = 0;
     for word in paragraph.split(' ') {
@@ -227,7 +229,7 @@ fn sentence(words: u64, rng: &mut SeededRng) -> String {
     first.to_uppercase() + rest
 }
 
-/// Makes random bytes, which no relay can compress.
+/// Makes random bytes, because a relay could compress other content.
 fn random_bytes(count: usize, rng: &mut SeededRng) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bytes.truncate(count);

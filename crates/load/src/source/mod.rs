@@ -76,18 +76,16 @@ use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// If a server has several addresses, each has this long to accept a connection before the next
-/// address is tried.
+/// Time that each address of a server has to accept a connection before the next address is tried.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time between the choice of a run's zero and the start of its load. The workers start during this
-/// time.
+/// Time between choosing the run's zero and starting its load, in which the collector is set up.
 const SETUP_TIME: Duration = Duration::from_millis(2);
 
-/// Offers the load to its end, or until SIGINT or SIGTERM. In both cases, it returns a record.
+/// Offers the load to its end, or until SIGINT or SIGTERM. Returns a record in either case.
 ///
 /// # Errors
 ///
-/// If the load could not run, for example because nothing listens, a file cannot be read, or the
+/// Fails if the load could not run, for example because nothing listens, a file cannot be read, or
 /// options contradict each other.
 pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let numbers = match &options.control {
@@ -160,26 +158,27 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     collector.collect(workers, &interrupt)?;
     let ledger = setting.options.outputs.ledger.as_deref().filter(|ledger| output_file::is_file(ledger));
     if let Some(ledger) = ledger {
-        // Ignore an error, because reports will merely lack the replies.
+        // Ignore an error, because reports then merely lack the replies.
         let recipients = |number| setting.named_recipients(number, setting.options.recipients(number));
         let _ = reply_log::write(&lock(&setting.replies), recipients, &ledger.with_extension("replies"));
     }
     Ok(collector.finish())
 }
 
-/// Returns the clock for traces: CLOCK_MONOTONIC if the sink is probably on this host, otherwise
-/// Unix time.
+/// Returns the clock for traces. This is CLOCK_MONOTONIC if the server is on this host, because the
+/// sink then probably is, too, and otherwise Unix time.
 fn clock_for(server: &Endpoint) -> message::TraceClock {
     if is_loopback(server) { message::TraceClock::Monotonic } else { message::TraceClock::Wall }
 }
 
-/// Returns the part of an address before the port, without the brackets of IPv6.
+/// Returns the part of an address before the port. The brackets of an IPv6 address are removed.
 fn host_part(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Looks up the server of a source and picks the first of its addresses that accepts a connection.
-/// `localhost`, for example, has two addresses. Fails if `look_up` fails.
+/// Looks up the server of a source, and chooses the first of its addresses that accepts a
+/// connection. For example, `localhost` has two addresses, and a server may listen on one of them
+/// only.
 fn resolve(to: &str, reach: AllowedTargets, wait: StartWait) -> Result<Endpoint> {
     look_up(to, reach).map(|endpoints| first_reachable(endpoints, wait))
 }
@@ -188,7 +187,7 @@ fn resolve(to: &str, reach: AllowedTargets, wait: StartWait) -> Result<Endpoint>
 ///
 /// # Errors
 ///
-/// If the server has no address or only public addresses.
+/// Fails if the server has no address, or only public addresses that are not allowed.
 pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
     let endpoints = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
         true => anyhow!("{to}: {}", reason(&error)),
@@ -205,8 +204,8 @@ pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
     Ok(endpoints.into_iter().filter(is_allowed).collect())
 }
 
-/// Returns the first address that accepts a connection, or the first of all if none does in time. A
-/// single address is not tested.
+/// Returns the first address that accepts a connection, or the very first if none does in time. If
+/// there is only one, it is not tested.
 fn first_reachable(mut endpoints: Vec<Endpoint>, wait: StartWait) -> Endpoint {
     let answers = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),

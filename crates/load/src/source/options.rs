@@ -1,4 +1,4 @@
-//! Options of a source, and checks of them.
+//! Options of a source, and checks for combinations that make no sense.
 use super::addresses::AddressPattern;
 use super::control::LoadControl;
 use super::corpus::CorpusOptions;
@@ -24,37 +24,39 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct SourceOptions {
     pub name: String,
-    /// HOST:PORT, or unix:PATH.
+    /// Server to which the load is sent, as HOST:PORT or unix:PATH.
     pub to: String,
     pub messages: Option<u64>,
     pub duration: Option<Duration>,
     pub sessions: u32,
     pub workers: usize,
     pub busy_poll: BusyPoll,
-    /// Size of a message in bytes, or `None` for the default. Ignored with `file` and `corpus`.
+    /// Size of the messages in bytes, or `None` for the default. `file` and `corpus` have their own
+    /// sizes and take precedence.
     pub sizes: Option<Distribution>,
-    /// Number of recipients of a message: addresses of a single pattern, or as many as there are
-    /// patterns.
+    /// Number of recipients of each message. They are addresses of a single pattern, or one address
+    /// for each of several patterns.
     pub recipients: Distribution,
     pub reuse: Option<Distribution>,
     pub think: Option<Distribution>,
     pub pipelining: Pipelining,
     pub from: AddressPattern,
     pub recipient_patterns: Vec<AddressPattern>,
-    /// How the recipients of a message are told apart.
+    /// How the ledger tells the recipients of a message apart.
     pub recipient_tags: RecipientTags,
     pub body_parameter: BodyParameter,
     pub dsn_parameters: DsnParameters,
-    /// Subject of generated messages. With `None`, plain messages have no subject, and MIME
-    /// messages have a generated one.
+    /// Subject of generated messages. With `None`, plain messages have no subject, and each MIME
+    /// message has a generated one.
     pub subject: Option<String>,
     pub file: Option<PathBuf>,
     pub corpus: Option<CorpusOptions>,
-    /// Set if generated messages are MIME messages with attachments.
+    /// True if generated messages are MIME messages with attachments.
     pub mime: bool,
-    /// Open loop: the load that is offered, however slow the server is.
+    /// Rate of an open loop, which is offered however slow the server is, or `None` for a closed
+    /// loop.
     pub offered_rate: Option<OfferedRate>,
-    /// Messages of this time at the beginning are sent, but not timed.
+    /// Length of the warm-up. Messages of this time at the beginning are sent but not timed.
     pub warm_up: Option<Duration>,
     pub arrival: Arrival,
     pub connect_timeout: Duration,
@@ -62,30 +64,30 @@ pub struct SourceOptions {
     pub seed: u64,
     pub hello: String,
     pub trace_headers: TraceHeaders,
-    /// Set if messages tell programs that answer mail to be quiet (`Auto-Submitted`, RFC 3834).
+    /// True if messages ask programs that answer mail not to answer (`Auto-Submitted`, RFC 3834).
     pub auto_submitted: bool,
-    /// Id of the run, or `None` for a new id.
+    /// Identity of the run, or `None` for a new one.
     pub run: Option<RunId>,
-    /// Part of a load that several machines send, or `None` for the whole load. Until the run
-    /// begins, the numbers of messages and sessions and the rate are sums over all parts.
+    /// The part that this source sends, if several machines send the load. Until the run begins,
+    /// the numbers of messages and sessions and the rate are totals of all parts.
     pub shard: Option<SourceShard>,
     pub allowed_targets: AllowedTargets,
     pub transport: TransportOptions,
     pub thresholds: Vec<Threshold>,
     pub abort_on: Vec<Threshold>,
-    /// The run ends after this time without a server.
+    /// Time without a working server after which the run ends.
     pub give_up_timeout: Duration,
-    /// The trial message before the load.
+    /// Whether a trial connection is made before the load.
     pub preflight: Preflight,
     pub dialogue: DialogueOutput,
     pub outputs: Outputs,
-    /// Control of the load while it runs. Without a control, `sessions` and the plan decide.
+    /// Control of the load while it runs. Without it, `sessions` and the plan decide.
     pub control: Option<Arc<LoadControl>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preflight {
-    /// The source tries one connection before the load.
+    /// The source tries one connection before the load, so that a mistake is reported at once.
     On,
     Off,
 }
@@ -93,32 +95,32 @@ pub enum Preflight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialogueOutput {
     Nowhere,
-    /// On standard output. Only for a single message.
+    /// The dialogue is printed on standard output. This is only possible for a single message.
     Stdout,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceHeaders {
     On,
-    /// Without a trace, the sink cannot tell what became of a message.
+    /// Messages have no trace, so a sink cannot tell which of them arrived.
     Off,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedTargets {
     Local,
-    /// Any address may be loaded, because the user has declared that the target is theirs.
+    /// Any address is allowed, because the user has declared that the server is theirs.
     Public,
 }
 
-/// How the BODY parameter of MAIL is chosen.
+/// Rule by which the BODY parameter of MAIL is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyParameter {
-    /// By the content: BODY=8BITMIME if it is needed.
+    /// BODY=8BITMIME if the content of the message needs it, and no parameter otherwise.
     #[default]
     Automatic,
-    /// BODY=BINARYMIME if the server offers it and BDAT, without which it is not allowed (RFC 3030
-    /// §3).
+    /// BODY=BINARYMIME if the server offers it together with BDAT. Without BDAT it is not allowed
+    /// (RFC 3030 §3).
     Binary,
 }
 
@@ -133,13 +135,13 @@ impl SourceOptions {
         self.shard.as_ref().map_or(Shard::WHOLE, |shard| shard.part)
     }
 
-    /// Returns these options with the part's own number of messages and sessions. There are at most
-    /// as many workers as sessions, because a worker without a session would send nothing of its
-    /// schedule.
+    /// Returns these options with this part's own number of messages and sessions. The number of
+    /// workers is reduced to the number of sessions, because a worker without a session would send
+    /// nothing of its schedule.
     ///
     /// # Errors
     ///
-    /// If one of the parts would have no messages or no sessions.
+    /// Fails if one of the parts would have no messages or no sessions.
     pub(super) fn divided(mut self) -> Result<Self> {
         if let Some(shard) = &mut self.shard {
             shard.part.check_totals(self.messages, self.sessions).map_err(anyhow::Error::msg)?;
@@ -153,7 +155,7 @@ impl SourceOptions {
         Ok(self)
     }
 
-    /// Refuses options that contradict each other.
+    /// Checks for options that contradict each other.
     pub(super) fn check(&self, server: &Endpoint) -> Result<()> {
         if self.transport.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
             bail!("--bind has IPv4 addresses, but {} is not an IPv4 address", self.to);
@@ -167,7 +169,8 @@ impl SourceOptions {
         }
     }
 
-    /// Returns the number of recipients of the message with this number.
+    /// Returns the number of recipients of the message with this number. It depends only on the
+    /// seed and the number.
     pub(super) fn recipients(&self, number: u64) -> u32 {
         self.recipients.sample(self.seed, RandomStream::Recipients, number) as u32
     }
@@ -189,8 +192,8 @@ impl SourceOptions {
         ArrivalSchedule::new(self.arrival, offer, began, position, workers * part.count() as usize, self.seed)
     }
 
-    /// Returns the schedules of all workers. There are none in a closed loop, or if somebody else
-    /// controls the load.
+    /// Returns the schedules of all workers. The list is empty in a closed loop, and if somebody
+    /// else controls the load.
     pub(super) fn schedules(&self, began: Duration) -> Vec<ArrivalSchedule> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none());
         let schedule = |offer: &OfferedRate| {
@@ -199,8 +202,8 @@ impl SourceOptions {
         offer.map(schedule).unwrap_or_default()
     }
 
-    /// Returns how many messages are due within this time after the load began, or in total without
-    /// a time. Returns `None` in a closed loop, or if somebody else controls the load.
+    /// Returns how many messages are due until `end`, counted from the start of the load, or in
+    /// total. Returns `None` in a closed loop, and if somebody else controls the load.
     pub(super) fn due_within(&self, end: Option<Duration>) -> Option<u64> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none())?;
         let workers = self.workers;
@@ -211,15 +214,15 @@ impl SourceOptions {
         end.map(due).into_iter().chain(self.messages).min()
     }
 
-    /// Returns the requested rate, if the run can be held to a rate. It cannot if a number of
-    /// messages cuts the stages short.
+    /// Returns the requested rate, if the run can be judged by it. It cannot if a limit on messages
+    /// or time cuts the stages of the load short.
     pub(super) fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offered_rate.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.time_limit() == offer.length());
         is_whole.then(|| self.part().rate(offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64())))
     }
 
-    /// Returns the stages with the rates of this part of the load.
+    /// Returns the stages of the load with the rates of this part.
     pub(super) fn own_stages(&self) -> Vec<OfferedStage> {
         let part = self.part();
         let own = |stage: OfferedStage| OfferedStage {
@@ -230,8 +233,8 @@ impl SourceOptions {
         self.offered_rate.as_ref().map(OfferedRate::stages).unwrap_or_default().into_iter().map(own).collect()
     }
 
-    /// Returns when the next message after `messages` others would be due in an open loop, counted
-    /// from the start of the run.
+    /// Returns the time at which the message after `messages` others would be due in an open loop,
+    /// counted from the start of the run.
     pub(super) fn due_after(&self, messages: u64) -> Duration {
         let position = self.part().position(messages);
         let due_s = self.offered_rate.as_ref().map_or(0.0, |offer| offer.due_s(position as f64));

@@ -1,5 +1,5 @@
 //! Hands out the message numbers and decides when the run ends. This is the only state that all
-//! workers share, with the only atomic operation per message.
+//! workers change while they send, with a single atomic operation per message.
 use mailrun_lock::lock;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -8,23 +8,24 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct LoadPlan {
-    /// The number after the last message's number.
+    /// Number after the number of the last message.
     end: u64,
     until: Option<Duration>,
     next: AtomicU64,
     stopped: AtomicBool,
-    /// Set once a connection has been established. From then on, a failed connection counts as an
+    /// True once a connection has been established. From then on, a failed connection counts as an
     /// error and does not end the run.
     connected: AtomicBool,
-    /// Reason why the run could not begin. `None` if the run began or can still begin.
+    /// Reason why the run could not begin, or `None` if the run has begun or may still begin.
     failure: Mutex<Option<String>>,
-    /// A resource that this process lacked when it could not connect. If only some sessions lack
-    /// it, the run goes on. If all sessions lack it, the run cannot begin.
+    /// Resource that this process lacked when a session could not connect. If only some sessions
+    /// lack it, the run goes on. If all sessions lack it, the run cannot begin.
     resource_failure: Mutex<Option<String>>,
 }
 
 impl LoadPlan {
-    /// Creates a plan for messages with these numbers. `until` is on the monotonic clock.
+    /// Creates a plan for messages with these numbers. `until` is the time limit on the monotonic
+    /// clock, if there is one.
     pub(super) fn new(numbers: Range<u64>, until: Option<Duration>) -> Self {
         Self {
             end: numbers.end,
@@ -45,7 +46,8 @@ impl LoadPlan {
         (sequence < self.end).then_some(sequence)
     }
 
-    /// True if no more messages will be given out.
+    /// True if no more messages will be given out: all have been, time is over, or the load was
+    /// stopped.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.stopped.load(Ordering::Relaxed)
             || self.until.is_some_and(|until| now >= until)
@@ -75,7 +77,7 @@ impl LoadPlan {
         }
     }
 
-    /// Records that a connection could not be established. If there has never been a connection,
+    /// Records that a connection could not be established. If no connection was ever established,
     /// this ends the run.
     pub(super) fn record_unreachable(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
@@ -84,16 +86,16 @@ impl LoadPlan {
         }
     }
 
-    /// Records that a connection could not be established for lack of a resource that other
-    /// sessions may have. If no session ever connects, this is the reason why the run could not
-    /// begin.
+    /// Records that a connection could not be established because this process lacked a resource.
+    /// Other sessions may have got it, so the run goes on. If no session ever connects, this is the
+    /// reason why the run could not begin.
     pub(super) fn record_resource_failure(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
             lock(&self.resource_failure).get_or_insert_with(|| reason.to_owned());
         }
     }
 
-    /// Returns the reason why the run could not begin, if there is one.
+    /// Returns the reason why the run could not begin, or `None` if it began.
     pub(super) fn failure(&self) -> Option<String> {
         let failure = lock(&self.failure).clone();
         let is_reached = self.connected.load(Ordering::Relaxed);

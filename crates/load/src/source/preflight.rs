@@ -1,9 +1,8 @@
-//! Tries one connection before any load: greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A
-//! failure here would affect every message, so it is reported on one line, with advice, and no load
-//! is sent.
+//! Tries one connection before the load: greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A failure here would
+//! affect every message. It is therefore reported in one line, with advice, and no load is sent.
 //!
-//! The attempt is not counted anywhere. A 4xx reply to MAIL or RCPT does not stop the run, because
-//! greylisting and limits cause such replies.
+//! The trial is not counted anywhere. A 4xx reply to MAIL or RCPT does not stop the run, because greylisting and limits
+//! cause such replies.
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
 use super::message_set::MessageSet;
 use super::options::SourceOptions;
@@ -27,16 +26,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Limit of the wait for a reply. If a server takes longer to greet, the user should know.
+/// Time limit for a reply in the trial. If a server takes longer to greet, the user should know that before the load.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of a server's extensions that are kept.
+/// Maximum number of the server's extensions that are kept for the record.
 const MAX_EXTENSIONS: usize = 50;
-/// Maximum number of characters of a server's text that are kept.
+/// Maximum number of characters that are kept of each of the server's texts.
 const MAX_TEXT_CHARS: usize = 200;
-/// Interval at which the check looks whether the user has asked to stop.
+/// Interval at which the trial checks whether the user has asked to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Options that help if a certificate is not accepted.
+/// Options that the error message suggests if a certificate is not accepted.
 const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
 #[derive(Debug)]
@@ -63,11 +62,11 @@ struct PreflightResult {
 }
 
 impl PreflightCheck {
-    /// Runs the trial. Returns the server's description of itself, if there was a trial.
+    /// Runs the trial and returns the server's description of itself, or `None` if the trial could not be run here.
     ///
     /// # Errors
     ///
-    /// A failure that would affect every message, with advice.
+    /// Fails if something would go wrong with every message. The error contains advice.
     pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt, wait: StartWait) -> Result<Option<ServerRow>> {
         loop {
             let trial = Arc::clone(self);
@@ -81,13 +80,13 @@ impl PreflightCheck {
             match ran {
                 Ok(Some(Err(error))) if is_not_listening(&error) && wait.pause() => {}
                 Ok(outcome) => return self.evaluate(outcome),
-                // Without an event loop, the load cannot start either. The failure is reported there.
+                // Without an event loop, the load cannot start, either, and reports the failure itself.
                 Err(_) => return Ok(None),
             }
         }
     }
 
-    /// Judges the attempt. `None` means that the user stopped it.
+    /// Judges the result of the trial, where an `outcome` of `None` means that the user stopped it.
     fn evaluate(&self, outcome: Option<io::Result<PreflightResult>>) -> Result<Option<ServerRow>> {
         let to = &self.options.to;
         match outcome {
@@ -125,15 +124,15 @@ impl PreflightCheck {
         Ok(PreflightResult { ended, rejections: prober.rejections, recipients, server: prober.server })
     }
 
-    /// Explains why there is no connection. Returns `None` for a lack of resources or addresses on
-    /// this side, which the run itself reports.
+    /// Explains why there is no connection. Returns `None` if this side lacks resources or addresses, because the run
+    /// itself reports that.
     fn connect_failure(&self, error: &io::Error) -> Option<String> {
         let is_own = ResourceExhausted::from_error(error, self.transport.is_bound()).is_some();
         let is_own = is_own || error.kind() == io::ErrorKind::AddrNotAvailable;
         (!is_own).then(|| format!("{}. Check that a server listens there.", reason(error)))
     }
 
-    /// Returns the failure that would affect every message, if there is one.
+    /// Returns a description of the failure that would affect every message, if there is one.
     fn failure(&self, attempt: &PreflightResult) -> Option<String> {
         let refused = |is_meant: fn(Verb) -> bool| attempt.rejections.iter().find(|refusal| is_meant(refusal.verb));
         if let Some(refusal) = refused(|verb| verb == Verb::Greeting) {
@@ -158,7 +157,7 @@ impl PreflightCheck {
         if let Some(failure) = self.recipient_failure(attempt) {
             return Some(failure);
         }
-        // If the server refused EHLO but accepted HELO, the session has continued.
+        // If the server refused EHLO but accepted HELO, the session has gone on.
         let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
         if let Some(refusal) = attempt.rejections.iter().rev().find(greeted) {
             return Some(self.hello_failure(refusal));
@@ -211,7 +210,7 @@ impl PreflightCheck {
         }
     }
 
-    /// Explains a TLS failure: either the certificate or the port is wrong.
+    /// Explains a TLS failure: probably, the certificate or the port is wrong.
     fn tls_failure(&self, error: &io::Error) -> String {
         let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
         match fault {
@@ -232,12 +231,13 @@ impl PreflightCheck {
         }
     }
 
-    /// Explains a connection that ended before the server had answered all commands.
+    /// Explains a connection that ended before the server had answered all commands. Returns `None` if the answers are
+    /// complete.
     fn disconnect_failure(&self, attempt: &PreflightResult) -> Option<String> {
         let asked =
             |verb: &Option<Verb>| verb.map_or_else(|| "a reply".to_owned(), |verb| format!("the reply to {verb:?}"));
         match &attempt.ended {
-            // Up to QUIT or RSET, the server has answered all commands that matter.
+            // At QUIT or RSET, the server has already answered all commands that matter.
             SessionEnd::Lost(Some(Verb::Quit | Verb::Reset), _)
             | SessionEnd::Timeout(Some(Verb::Quit | Verb::Reset)) => None,
             SessionEnd::Lost(verb, _) if attempt.rejections.is_empty() => {
@@ -269,7 +269,7 @@ impl RejectedCommand {
         format!("{} {}", self.code, self.text)
     }
 
-    /// Returns the option that helps, if the reply is not about the address.
+    /// Returns the option that may help, unless the reply is about the address.
     fn remedy(&self) -> Option<&'static str> {
         let text = self.text.to_ascii_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
@@ -288,7 +288,7 @@ impl RejectedCommand {
     }
 }
 
-/// Makes a text of the server fit for the record. A text that is too long is cut.
+/// Makes a text of the server fit for the record: one printable line, cut if it is too long.
 fn one_line(text: &[u8]) -> String {
     let shown = |c: char| if c.is_control() { '?' } else { c };
     String::from_utf8_lossy(text).chars().map(shown).take(MAX_TEXT_CHARS).collect()
@@ -300,7 +300,7 @@ async fn wait_for_interrupt(interrupt: &Interrupt) {
     }
 }
 
-/// Tries the commands of one envelope, and records which of them the server refuses.
+/// Sends the commands of one envelope without a message, and records which of them the server refuses.
 struct Prober<'a> {
     check: &'a PreflightCheck,
     envelope_buffer: EnvelopeBuffer,
@@ -331,7 +331,7 @@ impl MessageSource for Prober<'_> {
     fn replied(&mut self, event: &Event<'_>, _: Duration) {
         match event.to {
             Verb::Greeting => self.server.banner = one_line(event.reply.text().as_bytes()),
-            // The first line only has the server's name.
+            // The first line contains only the server's name.
             Verb::Hello if event.reply.is_positive() => {
                 self.server.extensions = event.reply.lines().skip(1).take(MAX_EXTENSIONS).map(one_line).collect();
             }

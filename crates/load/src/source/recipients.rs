@@ -1,33 +1,36 @@
-//! The recipients of messages: their addresses, and the numbers by which the ledger tells the
-//! recipients of a message apart.
+//! The recipients of messages: their addresses, and the numbers by which the ledger distinguishes the recipients of a
+//! message.
 //!
-//! A message with one recipient needs no number if its address varies. For a single address, the number
-//! costs nothing, and shows whether mail arrived under another address. For several recipients, the source draws addresses
-//! until their numbers differ ([`RecipientNumbering::address_bits`]). More bits cost the ledger
-//! more memory, and fewer bits cost more draws. With `--tag-recipients`, the number is written into
-//! the address instead. A server that keeps the local part may then rewrite the domain. `to@b`
-//! becomes `to0@b`, `to1@b` and so on. A pattern, or an address that ends in a digit, gets `+0`.
+//! A message with one recipient needs no number if its address varies. For a single address, the number costs nothing,
+//! and shows whether mail arrived under another address. For several recipients, the source draws addresses until their
+//! numbers differ ([`RecipientNumbering::address_bits`]). More bits cost the ledger more memory, and fewer bits cost
+//! more draws.
+//!
+//! With `--tag-recipients`, the number is written into the address instead. A server may then rewrite the domain, as
+//! long as it keeps the local part. `to@b` becomes `to0@b`, `to1@b` and so on. A pattern, or an address that ends in a
+//! digit, gets `+0`.
 use super::addresses::{AddressPattern, RecipientTag};
 use anyhow::{Result, anyhow, bail};
 use mailrun_measurement::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering};
 use mailrun_schedule::distribution::SeededRng;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum number of bits if there are many addresses. It costs 64 bits of memory per message.
+/// Minimum number of bits if there are many addresses. The ledger then takes 64 bits of memory per message.
 const MIN_BITS: u32 = 6;
-/// Number of available numbers per recipient of a message. With several, two addresses rarely share
-/// a number.
+/// Available numbers for each recipient of a message. If there are several for each, two addresses rarely share a
+/// number.
 const NUMBERS_PER_RECIPIENT: u64 = 8;
-/// Minimum number of bits if there are few addresses. The ledger's memory depends on the number of
-/// addresses and not on that of the bits, and with these bits only one of 65,536 addresses that the
-/// source did not name has the number of one that it named.
+/// Minimum number of bits if there are few addresses. The ledger's memory depends on the number of addresses and not on
+/// the number of bits. With 16 bits, only one of 65,536 addresses that the source did not name has the number of a
+/// given one that it named.
 const MIN_BITS_OF_FEW: u32 = 16;
-/// Number of draws before the pattern is searched for a free address.
+/// Maximum number of random draws for a recipient. After that, the pattern is searched for an address with a free
+/// number.
 const MAX_DRAWS: u32 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecipientTags {
-    /// The ledger tells recipients apart by their addresses, which stay unchanged.
+    /// The ledger distinguishes recipients by their addresses, which stay as they are.
     Off,
     /// The source adds a number to the local part of each recipient.
     On,
@@ -35,13 +38,13 @@ pub enum RecipientTags {
 
 #[derive(Clone, Debug)]
 pub(super) struct Recipients {
-    /// One pattern for each recipient of a message, or a single pattern for all recipients.
+    /// One pattern for each recipient of a message, or a single pattern for all of them.
     patterns: Vec<RecipientPattern>,
     numbering: RecipientNumbering,
-    /// Numbers of the addresses that every message goes to. Other patterns must avoid these
+    /// Numbers of the addresses that every message has as recipients. Addresses from patterns must not have these
     /// numbers.
     reserved: Vec<u32>,
-    /// Number of the only recipient, if all messages have one.
+    /// Number of the only recipient, if all messages have exactly one.
     only: Option<u32>,
 }
 
@@ -49,17 +52,17 @@ pub(super) struct Recipients {
 struct RecipientPattern {
     pattern: AddressPattern,
     tag: RecipientTag,
-    /// Number in the tag, if there are several patterns.
+    /// Number in the tag of this recipient, if there are several patterns.
     number: u32,
 }
 
 impl Recipients {
-    /// Prepares recipients for messages with up to `limit` recipients: addresses of a single
-    /// pattern, or one address for each of several patterns.
+    /// Prepares recipients for messages with up to `limit` recipients. They are addresses of a single pattern, or one
+    /// address for each of several patterns.
     ///
     /// # Errors
     ///
-    /// If there are too few addresses, or if one is malformed.
+    /// Fails if there are too few addresses, or if one is malformed.
     pub(super) fn new(patterns: &[AddressPattern], limit: u64, tags: RecipientTags) -> Result<Self> {
         if !(1..=u64::from(MAX_RECIPIENTS)).contains(&limit) {
             bail!("a message must have at least one recipient, and the ledger supports at most {MAX_RECIPIENTS}");
@@ -88,13 +91,13 @@ impl Recipients {
         self.numbering
     }
 
-    /// True if every message has the same recipients, provided that all messages have equally many.
+    /// True if all messages with the same number of recipients have the same recipients.
     pub(super) fn is_literal(&self) -> bool {
         self.patterns.iter().all(|recipient| recipient.pattern.literal().is_some())
     }
 
-    /// Appends the address of the recipient at this place to `out`, and its number to `numbers`,
-    /// which must contain the numbers of the recipients before it.
+    /// Appends the address of the recipient at this place to `out`, and its number to `numbers`. `numbers` must contain
+    /// the numbers of the message's recipients before this one.
     pub(super) fn write(&self, rng: &mut SeededRng, place: u32, numbers: &mut Vec<u32>, out: &mut Vec<u8>) {
         let start = out.len();
         let (RecipientPattern { pattern, tag, .. }, tagged) = match self.patterns.as_slice() {
@@ -139,16 +142,16 @@ impl Recipients {
     }
 }
 
-/// Checks that messages can have up to `limit` recipients.
+/// Checks that messages can have up to `limit` recipients from these patterns.
 ///
 /// # Errors
 ///
-/// If there are too few addresses, or if one is malformed.
+/// Fails if there are too few addresses, or if one is malformed.
 pub fn check_recipients(patterns: &[AddressPattern], limit: u64, tags: RecipientTags) -> Result<()> {
     Recipients::new(patterns, limit, tags).map(drop)
 }
 
-/// Returns the numbering of messages with one recipient.
+/// Returns the numbering of messages that have one recipient.
 fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
     match patterns {
         [pattern] if pattern.literal().is_some() => RecipientNumbering::address_bits(MIN_BITS_OF_FEW),
@@ -156,8 +159,8 @@ fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
     }
 }
 
-/// Returns the tags of the patterns, each with a number if there are several patterns. An address
-/// stays as it is if it ends in a number that no other address has.
+/// Returns the tag of each pattern and, if there are several patterns, its number. An address that ends in a number
+/// which no other address has is not changed.
 fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];
@@ -176,16 +179,16 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     tagged.collect()
 }
 
-/// Returns the smallest number of address bits with which the recipients of every message can have
-/// different numbers.
+/// Returns the smallest number of address bits with which the recipients of every message can have different numbers.
 ///
 /// # Errors
 ///
-/// If a message cannot have so many different addresses.
+/// Fails if a message cannot have that many different addresses.
 fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumbering> {
     let wide_bits = (limit * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
     let is_wide = |pattern: &&AddressPattern| pattern.count() > 1 << wide_bits;
-    // A hash of 32 bits represents each address.
+    // Known addresses, each represented by a hash of 32 bits. The value tells whether a pattern consists of this
+    // address only.
     let mut known = BTreeMap::new();
     for pattern in patterns.iter().filter(|pattern| !is_wide(pattern)) {
         let mut address = Vec::new();
@@ -221,7 +224,7 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     let known: Vec<u32> = known.into_keys().collect();
     let are_different = |bits: u32| {
         let number = |hash: &u32| hash.checked_shr(32 - bits).unwrap_or_default();
-        // The list is sorted, so equal numbers are neighbours.
+        // The hashes are sorted, so equal numbers are neighbours.
         known.is_sorted_by(|left, right| number(left) < number(right))
     };
     let least_bits = if patterns.iter().any(|pattern| is_wide(&pattern)) { wide_bits } else { MIN_BITS_OF_FEW };
@@ -229,7 +232,7 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     Ok(RecipientNumbering::address_bits(bits))
 }
 
-/// Checks that patterns with few addresses have enough of them even if other patterns use some.
+/// Checks that each pattern with few addresses has one left, even if other recipients of the message have taken some.
 fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) -> bool) -> Result<()> {
     let literals: BTreeSet<String> =
         patterns.iter().filter_map(AddressPattern::literal).map(str::to_ascii_lowercase).collect();
@@ -252,7 +255,7 @@ fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) ->
     Ok(())
 }
 
-/// Suggests a pattern with enough addresses that resembles the one that was typed.
+/// Suggests a pattern with enough addresses that resembles the pattern that the user typed.
 fn pattern_for(typed: &AddressPattern, limit: u64) -> String {
     let mut address = Vec::new();
     typed.write_at(0, &mut address);

@@ -1,5 +1,5 @@
-//! The server's replies to the last messages of a worker, in memory of a fixed size. A reply helps
-//! to find a message in the server's log (`250 2.0.0 Ok: queued as 4jZXTq1Xyz`).
+//! The server's replies to the last messages of a worker, in memory of a fixed size. By a reply
+//! such as `250 2.0.0 Ok: queued as 4jZXTq1Xyz`, a message can be found in the server's log.
 use mailrun_measurement::reply_text::ReplyText;
 use mailrun_measurement::trace::message_number;
 use mailrun_process::output_file::OutputFile;
@@ -8,13 +8,14 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum number of replies that a worker keeps. They take 1 MB.
+/// Maximum number of replies that a worker keeps, which take 1 MB. When there are more, the oldest
+/// are overwritten.
 const MAX_REPLIES: usize = 8192;
 
 #[derive(Debug, Default)]
 pub(super) struct ReplyLog {
     entries: Vec<LoggedReply>,
-    /// Index of the next reply to overwrite, once all entries are in use.
+    /// Index of the entry that is overwritten next, once all entries are in use.
     next: usize,
 }
 
@@ -26,7 +27,7 @@ struct LoggedReply {
 }
 
 impl ReplyLog {
-    /// Keeps a reply to the message with this number.
+    /// Keeps a reply to the message with this sequence number.
     pub(super) fn record(&mut self, sequence: u64, at: Duration, reply: &ReceivedReply<'_>) {
         let entry = LoggedReply { sequence, at, text: ReplyText::new(reply.wire()) };
         if self.entries.len() < MAX_REPLIES {
@@ -39,13 +40,14 @@ impl ReplyLog {
 
     pub(super) fn find(&self, sequence: u64) -> Option<ReplyText> {
         let (newer, older) = self.entries.split_at(self.next);
+        // A message may have several replies, for example one for each rejected recipient. The last one counts.
         let mut newest_first = newer.iter().rev().chain(older.iter().rev());
         newest_first.find(|logged| logged.sequence == sequence).map(|logged| logged.text)
     }
 }
 
-/// Writes the replies of all workers, one per line: number, time, recipients, reply. The bench
-/// looks up messages in this file that did not arrive.
+/// Writes the replies of all workers, one in each line: number, time, recipients, reply. The bench
+/// looks up messages that did not arrive in this file.
 pub(super) fn write(logs: &[ReplyLog], recipients_of: impl Fn(u64) -> Vec<String>, path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(OutputFile::create(path)?);
     for LoggedReply { sequence, at, text } in logs.iter().flat_map(|log| &log.entries) {

@@ -19,21 +19,21 @@ use mailrun_process::usage_sampler::UsageSampler;
 use mailrun_schedule::run_events::RunCourse;
 use std::time::Duration;
 
-/// File descriptors for everything except sessions.
+/// Number of file descriptors that the source needs in addition to one for each session.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 64;
 
 pub(super) struct SourceResults<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) series: &'a Series,
-    /// Time at which all sessions had ended.
+    /// Time at which all sessions had ended or were abandoned.
     pub(super) now: Duration,
     pub(super) offered_time: Option<Duration>,
-    /// Number of messages that were due, in an open loop.
+    /// Number of messages that were due, or `None` in a closed loop.
     pub(super) due: Option<u64>,
-    /// Number of messages that were due in each stage of the load. Empty if all that were due were
+    /// Number of messages that were due in each stage of the load; empty if all due messages were
     /// created.
     pub(super) due_by_stage: Vec<u64>,
-    /// Set if sessions were abandoned before their end.
+    /// True if sessions were abandoned before their end.
     pub(super) is_abandoned: bool,
     pub(super) course: RunCourse<'a>,
     pub(super) usage: &'a UsageSampler,
@@ -108,7 +108,7 @@ pub(super) fn record(
 }
 
 /// Lists the slowest accepted messages. Their recipients are derived again from the message
-/// numbers.
+/// numbers, so that workers need not keep them.
 fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<SlowMessage> {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let row = |(latency, slow): (Duration, SlowTransaction)| SlowMessage {
@@ -140,8 +140,9 @@ fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.missing.iter().map(row).collect()
 }
 
-/// Counts the units that were unfinished when the source stopped. Sessions that ended by themselves
-/// leave no unfinished units. If units are missing all the same, they contradict the other counts.
+/// Returns the number of units that were unfinished when the source stopped. If all sessions ended
+/// by themselves, there are none. If units are missing all the same, the counts contradict each
+/// other, which the verdict reports.
 fn open_units(record: &Record, tally: &SourceTally, is_abandoned: bool) -> u64 {
     let in_vain = tally.recipients_rejected + tally.recipients_failed + tally.recipients_in_doubt;
     let ended = tally.recipients_accepted + in_vain;
@@ -167,7 +168,7 @@ fn load_stages(record: &Record, known: &SourceResults<'_>, since: Stage) -> Vec<
     rows
 }
 
-/// Describes the part for the record.
+/// Describes the part that this source sent, for the record.
 fn shard_row(
     options: &SourceOptions,
     start: Option<ShardStart>,

@@ -1,4 +1,5 @@
-//! A session: takes up messages, connects for them and sends them until there are no more.
+//! A session's loop: it claims a message, connects for it, and sends messages until there are no
+//! more.
 use super::context::SourceContext;
 use super::load_session::LoadSession;
 use super::worker_state::SourceWorkerState;
@@ -12,8 +13,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause after a failed connection. It doubles with each failure, from the first value up to the
-/// second.
+/// Pause of a session after a failed connection. It doubles with each failure, up to the next
+/// value.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -49,9 +50,9 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
     }
 }
 
-/// Counts a connection that could not be established. A lack of resources on this side is counted
-/// as such, because other sessions may have them. If there has never been a connection, the run
-/// ends. It ends at once for any other reason, and for a lack of resources only if the lack lasts.
+/// Counts a connection that could not be established. If there has never been a connection, this
+/// usually ends the run. A lack of resources on this side ends it only if the lack lasts, because
+/// other sessions may have got the resources.
 fn count_connect_failure(
     context: &SourceContext,
     recorder: &SourceWorkerState,

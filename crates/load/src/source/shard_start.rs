@@ -1,4 +1,4 @@
-//! A part of a load: what this source sends of it, and when all parts begin.
+//! A part of a load that several sources send: its share, and the time at which all parts begin.
 use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
 use mailrun_measurement::record::{OfferedStage, Workload};
@@ -7,10 +7,11 @@ use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_schedule::shard::{PlanHash, Shard};
 use std::time::Duration;
 
-/// While a source waits for its start, it looks at the clock and for signals in this interval.
-/// Somebody may set the clock during the wait.
+/// Interval at which a waiting source checks for signals and reads the clock again. Somebody may
+/// set the clock during the wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Longest wait. A later time is taken for a mistake.
+/// Maximum time that a source waits for its start. A start that is further ahead is probably a
+/// mistake.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Clone, Debug)]
@@ -18,17 +19,17 @@ pub struct SourceShard {
     pub part: Shard,
     pub start_at: Timestamp,
     pub plan: PlanHash,
-    /// Messages of all parts together.
+    /// Number of messages of all parts together, or `None` if time ends the run.
     pub(super) messages: Option<u64>,
-    /// Sessions of all parts together.
+    /// Number of sessions of all parts together.
     pub(super) sessions: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardStart {
-    /// Time at which the part began, on the monotonic clock.
+    /// Time on the monotonic clock at which the part began.
     pub(super) began: Duration,
-    /// Time between the planned start and the actual start.
+    /// Delay of the actual start after the planned one.
     pub(super) late: Duration,
 }
 
@@ -43,11 +44,11 @@ impl SourceShard {
         Self { part, start_at, plan, messages: None, sessions: 0 }
     }
 
-    /// Waits until all parts begin. A part that is late begins at once.
+    /// Waits until all parts are to begin, or returns at once if that time has passed.
     ///
     /// # Errors
     ///
-    /// If the user ends the wait, or if it would last more than a day.
+    /// Fails if the user ends the wait, or if the start is more than a day ahead.
     pub(super) fn wait(&self, interrupt: &Interrupt) -> Result<ShardStart> {
         loop {
             let now = clock::now();
@@ -66,7 +67,8 @@ impl SourceShard {
         }
     }
 
-    /// Returns the workload of all parts together. `own` is the workload of this part.
+    /// Returns the workload of all parts together, for the record. `own` is the workload of this
+    /// part.
     pub(super) fn whole_workload(&self, own: &Workload) -> Workload {
         let count = f64::from(self.part.count());
         let whole = |stage: &OfferedStage| OfferedStage {

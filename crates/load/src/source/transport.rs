@@ -1,4 +1,4 @@
-//! A session's connection: source address, PROXY header, TLS, login and protocol.
+//! How a session connects: source address, PROXY header, TLS, login and protocol.
 use anyhow::{Result, anyhow, bail};
 use mailrun_measurement::record::Pipelining;
 use mailrun_net::{
@@ -25,33 +25,34 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub struct TransportOptions {
-    /// When TLS starts, if at all.
+    /// Point of the session at which TLS starts, or none.
     pub tls: TlsMode,
-    /// Set if the server's certificate is not verified.
+    /// True if the server's certificate is not verified.
     pub tls_insecure: bool,
-    /// Trusted certificates. By default, the system's certificates are trusted.
+    /// File with trusted certificates. Without it, the certificates of the system are trusted.
     pub ca: Option<PathBuf>,
-    /// Name for the certificate and for SNI. By default, the host of the address.
+    /// Name that the server's certificate must have, also sent as SNI. By default, this is the host
+    /// of the address.
     pub server_name: Option<String>,
-    /// Client certificate and its key.
+    /// Client certificate and its key, if the server asks for one.
     pub certificate: Option<(PathBuf, PathBuf)>,
     pub resumption: SessionResumption,
     pub credentials: Option<Credentials>,
     pub protocol: Protocol,
     pub chunking: Chunking,
-    /// Maximum number of bytes in one write of a long message. By default, as many as the
-    /// connection accepts.
+    /// Maximum number of bytes in one write of a long message. By default, each write has as many
+    /// bytes as the connection accepts.
     pub write_size: Option<NonZeroUsize>,
-    /// Local addresses of connections.
+    /// Local addresses from which connections are made. By default, the kernel chooses an address.
     pub bind: Option<AddressRange>,
-    /// Version of the PROXY header that is sent first, if any.
+    /// Version of the PROXY header that each connection begins with, or `None` to send none.
     pub proxy: Option<ProxyVersion>,
-    /// Attributes to send with XCLIENT if the server offers it.
+    /// Attributes that are sent with XCLIENT, or `None` to send no XCLIENT.
     pub introduction: Option<XclientRequest>,
 }
 
 impl TransportOptions {
-    /// Refuses to send a password without encryption to another host.
+    /// Fails if a password would be sent to another host without encryption.
     pub(crate) fn check_password(&self, server: &Endpoint) -> Result<()> {
         if self.exposes_password() && !is_loopback(server) {
             bail!(
@@ -79,8 +80,8 @@ pub enum ProxyVersion {
     V2,
 }
 
-/// Source addresses that are used in turn. A single address would run out of ports if each message
-/// has its own connection.
+/// Range of source addresses that are used in turn. If each message has its own connection, a
+/// single address may run out of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     first: u32,
@@ -88,7 +89,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// Parses `A` or `A-B`. Fails if it is not a range of IPv4 addresses.
+    /// Parses an IPv4 address `A` or a range `A-B`. Fails for anything else.
     pub fn parse(text: &str) -> Result<Self, String> {
         let error = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
         let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| error());
@@ -111,7 +112,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// Connection options in the form in which sessions use them.
+/// Connection options in the form that sessions use.
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub(crate) security: Option<ClientSecurity>,
@@ -122,7 +123,8 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Prepares the options. `host` is the part of the server's address before the port.
+    /// Prepares the options for the sessions of a load. `host` is the part of the server's address
+    /// before the port.
     pub(crate) fn new(options: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
         let client_options = Options {
             protocol: options.protocol,
@@ -155,20 +157,20 @@ impl Transport {
         })
     }
 
-    /// Returns these options for envelopes that ask for notifications.
+    /// Returns these options for envelopes that request notifications.
     pub(crate) fn with_notifications(self, notifications: Notifications) -> Self {
         let options = Options { notifications, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
     }
 
-    /// Returns these options for a session that ends at this point.
+    /// Returns these options for a session that ends at this point instead of sending a message.
     pub(crate) fn stopping_after(self, point: Option<StopPoint>) -> Self {
         let options = Options { stop_after: point, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
     }
 
-    /// Remembers the certificates that the server shows, and whether they are trusted, even if
-    /// `--insecure` accepts any. Without TLS, there are none.
+    /// Records the certificates that the server presents, and whether they are trusted, even if
+    /// `--insecure` accepts any certificate. Without TLS, there are none.
     pub(crate) fn record_certificates(&mut self, options: &TransportOptions) -> Result<Arc<CertificateRecorder>> {
         let Some(ClientSecurity::Implicit(tls) | ClientSecurity::OnDemand(tls)) = &mut self.security else {
             bail!("--show-cert requires --tls starttls or --tls implicit");
@@ -178,7 +180,7 @@ impl Transport {
         recorder.map_err(|error| anyhow!("--show-cert: {error}"))
     }
 
-    /// Connects to the server, and sends the PROXY header if there is to be one.
+    /// Connects to the server, and sends the PROXY header if the options ask for one.
     pub(crate) async fn connect(&self, server: &Endpoint, timeout: Duration, timer: &mut Timer) -> io::Result<Socket> {
         let connecting = async {
             let socket = Socket::connect_to(self.next_source_address(), server).await?;
@@ -197,8 +199,7 @@ impl Transport {
         self.bind.is_some()
     }
 
-    /// Returns the source address of the next connection. With `None`, the kernel chooses the
-    /// address.
+    /// Returns the source address of the next connection, or `None` if the kernel should choose it.
     fn next_source_address(&self) -> Option<IpAddr> {
         let AddressRange { first, count } = self.bind?;
         let turn = self.next_source.fetch_add(1, Ordering::Relaxed);

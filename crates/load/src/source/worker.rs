@@ -1,4 +1,4 @@
-//! Worker threads of the source. Each has its share of the sessions, its own schedule and its own
+//! Worker threads of the source. Each has its share of the sessions, and its own schedule and
 //! tally.
 use super::context::SourceContext;
 use super::session_loop;
@@ -15,20 +15,22 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Interval at which a worker compares the number of sessions with the wanted number.
+/// Interval at which a worker compares the number of its sessions with the number that it should
+/// have.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The ends of the workers' channels that the collector holds.
+/// The collector's ends of the channels to the workers.
 pub(super) struct SourceWorkers {
-    /// Receives tallies. The channel closes when the last worker has ended.
+    /// Receives tallies, each with the number of its worker. The channel closes when the last
+    /// worker has ended.
     pub(super) tallies: Receiver<(usize, Box<SourceTally>)>,
-    /// Returns emptied tallies to their worker.
+    /// Returns emptied tallies to each worker, so that their memory is reused.
     pub(super) empty_tallies: Vec<Sender<Box<SourceTally>>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl SourceWorkers {
-    /// Waits for the threads. Call this after the last tally has arrived.
+    /// Waits for the threads to end, which they do after their last tally has arrived.
     pub(super) fn join(self) {
         for thread in self.threads {
             // Ignore the error, because a thread that panicked has already reported this on
@@ -38,16 +40,17 @@ impl SourceWorkers {
     }
 }
 
-/// Starts the workers.
+/// Starts the worker threads, and waits until each has its event loop.
 ///
 /// # Errors
 ///
-/// If a worker could not start because descriptors have run out. The other workers end with the
-/// process.
+/// Fails if a worker could not start because descriptors have run out. The other workers end with
+/// the process.
 pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     let worker_options = WorkerOptions { fd_table: FdTable::Private, busy_poll: setting.options.busy_poll };
     let workers = setting.options.workers;
     let (full, tallies) = channel();
+    // Wait for the begin of the load, because no message may be sent before it.
     std::thread::sleep(setting.began.saturating_sub(clock::now()));
     let started = (0..workers)
         .map(|number| {
@@ -61,7 +64,7 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
                 empty_rx: emptied,
             };
             let work = move |buffers| async move {
-                // Tells the starting thread that the worker has begun.
+                // Tell the starting thread that the worker has begun.
                 let _ = begun.send(());
                 run(post, buffers).await;
             };
@@ -78,7 +81,8 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     Ok(SourceWorkers { tallies, empty_tallies: emptied, threads })
 }
 
-/// Waits until a worker has its event loop.
+/// Waits until a worker has its event loop. If the worker could not make one, returns the error of
+/// its thread.
 fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>) -> Result<JoinHandle<io::Result<()>>> {
     if begins.recv().is_ok() {
         return Ok(thread);
@@ -94,7 +98,8 @@ fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>)
 /// Runs a worker until all of its sessions have ended.
 async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     let recorder = Rc::new(SourceWorkerState::new(arguments));
-    // Each session holds a sender. When the last sender is dropped, all sessions have ended.
+    // Each session holds a clone of the sender. When the last clone is dropped, all sessions have
+    // ended.
     let (presence, mut everybody) = mpsc::channel::<()>(1);
     tokio::select! {
         _ = everybody.recv() => {}
@@ -107,8 +112,8 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     recorder.send_tally();
 }
 
-/// Starts sessions until no more messages are given out: all at once, or as many as the control of
-/// the load asks for.
+/// Starts sessions until no more messages are given out. All are started at once, or as many as the
+/// control of the load asks for.
 async fn keep_sessions(recorder: &Rc<SourceWorkerState>, buffers: &WorkerBuffers, presence: mpsc::Sender<()>) {
     let context = recorder.context();
     loop {

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 pub(super) const TALLY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Interval at which a worker measures how late it wakes up. This is often enough for a percentile
-/// and too rare to cost anything.
+/// Interval at which a worker measures how late it wakes up. This is often enough for a percentile,
+/// and so rare that it costs nothing.
 const WAKE_UP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Interval at which a schedule checks whether the number of users has changed.
@@ -32,18 +32,19 @@ const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClaimedMessage {
-    /// Number of the message in the run, from 0. Random choices depend on it.
+    /// Number of the message in the run, from 0. Random choices for the message depend on it.
     pub(super) number: u64,
-    /// Time at which the message was due or, in a closed loop, was claimed.
+    /// Time at which the message was due (open loop) or claimed (closed loop).
     pub(super) since: Duration,
     /// Time at which a session began the message.
     pub(super) began: Duration,
     pub(super) recipients: u32,
-    /// Set if the message was created during the warm-up. It is then accounted for, but not timed.
+    /// True if the message was created during the warm-up, so that it is accounted for but not
+    /// timed.
     pub(super) is_warm_up: bool,
-    /// Stage of the load in which the message was due, or 0.
+    /// Stage of the load in which the message was due, counted from 1, or 0 without a stage.
     pub(super) load_stage: u8,
-    /// Number, stage and mark of the warm-up, as the trace has them.
+    /// Number, stage of the load and mark of the warm-up together, as in the trace.
     pub(super) sequence: u64,
 }
 
@@ -56,8 +57,8 @@ pub(super) struct SourceWorkerArgs {
 }
 
 impl SourceWorkerArgs {
-    /// Returns this worker's schedule. If somebody controls the load, the rate of the options is
-    /// that of a single user.
+    /// Returns the schedule of this worker. If the load is controlled, the rate in the options is
+    /// the rate of a single user.
     fn schedule(&self, offer: OfferedRate, users: Option<UserTarget>) -> ArrivalSchedule {
         let options = &self.context.options;
         let Some(target) = users else { return options.schedule(offer, self.context.began, self.number, self.workers) };
@@ -68,8 +69,8 @@ impl SourceWorkerArgs {
             OfferedRate::Constant(per_user) => OfferedRate::Constant(per_user * f64::from(target.users)),
             stages @ OfferedRate::Stages(_) => stages,
         };
-        // Other hosts have the same seed and begin at the same time, but their messages have other
-        // numbers.
+        // Other hosts have the same seed and begin at the same time. Only their first message
+        // numbers differ, so derive a different seed and phase from these.
         let first = options.control.as_ref().map_or(0, |control| control.first_message());
         let seed = options.seed.wrapping_add(first);
         let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
@@ -77,7 +78,7 @@ impl SourceWorkerArgs {
     }
 }
 
-/// A session's entry in the list of sessions that wait for a message. A session is listed once,
+/// A session's entry in the list of sessions that wait for a message. A session has one entry,
 /// however often it asks.
 #[derive(Debug, Default)]
 pub(super) struct ParkEntry(Rc<Cell<ParkState>>);
@@ -88,7 +89,7 @@ enum ParkState {
     Running,
     Parked,
     Woken,
-    /// The session was told to end, because there are more sessions than wanted.
+    /// The session was told to end, because there were more sessions than wanted.
     Surplus,
 }
 
@@ -109,14 +110,14 @@ pub(super) struct SourceWorkerState {
     name: Arc<str>,
     tally: RefCell<Box<SourceTally>>,
     replies: RefCell<ReplyLog>,
-    /// Only in an open loop.
+    /// Schedule of an open loop, or `None` in a closed loop.
     schedule: Option<RefCell<ArrivalSchedule>>,
-    /// Number of users that the schedule is for, if the load is controlled.
+    /// Number of users for which the schedule was made, if the load is controlled.
     scheduled_users: Cell<Option<UserTarget>>,
     parked: RefCell<VecDeque<ParkedSession>>,
-    /// Sessions that pause between messages. Each is listed once.
+    /// Wakers of the sessions that pause between messages, one for each session.
     pausing: RefCell<Vec<Waker>>,
-    /// Number of sessions that were started and have not been told to end.
+    /// Number of sessions that were started and not told to end.
     live_sessions: Cell<usize>,
 }
 
@@ -149,7 +150,7 @@ impl SourceWorkerState {
         self.replies.borrow_mut().record(sequence, now, reply);
     }
 
-    /// Returns the last reply to a message, if it is still kept.
+    /// Returns the last reply to a message, if the worker still has it.
     pub(super) fn find_reply(&self, sequence: u64) -> Option<ReplyText> {
         self.replies.borrow().find(sequence)
     }
@@ -162,7 +163,8 @@ impl SourceWorkerState {
         count(&mut self.tally.borrow_mut());
     }
 
-    /// Returns this worker's share of all sessions.
+    /// Returns the number of sessions that this worker should have, which is its share of all
+    /// sessions.
     fn session_share(&self) -> usize {
         let options = &self.args.context.options;
         let control = options.control.as_ref().filter(|_| self.schedule.is_none());
@@ -171,23 +173,23 @@ impl SourceWorkerState {
         all / workers + usize::from(self.args.number < all % workers)
     }
 
-    /// Returns the number of sessions to start now, and counts them as started.
+    /// Returns the number of sessions that must be started now, and counts them as started.
     pub(super) fn missing_sessions(&self) -> usize {
         let missing = self.session_share().saturating_sub(self.live_sessions.get());
         self.live_sessions.update(|live| live + missing);
         missing
     }
 
-    /// Wakes waiting sessions if there are more than wanted. Surplus sessions end when they look
-    /// for a message.
+    /// Wakes all waiting sessions if there are more sessions than wanted. Surplus sessions then end
+    /// when they ask for a message.
     pub(super) fn wake_surplus(&self) {
         if self.live_sessions.get() > self.session_share() {
             self.parked.borrow_mut().drain(..).for_each(ParkedSession::wake);
         }
     }
 
-    /// Returns true if the session must end because there are more sessions than wanted. Later
-    /// calls for the same session return true as well.
+    /// Returns true if the session must end because there are more sessions than wanted. For the
+    /// same session, all later calls return true as well.
     fn is_surplus(&self, entry: &ParkEntry) -> bool {
         let is_told = entry.0.get() == ParkState::Surplus;
         if !is_told && self.args.context.options.control.is_some() && self.live_sessions.get() > self.session_share() {
@@ -204,8 +206,8 @@ impl SourceWorkerState {
         }
     }
 
-    /// Returns the next message for a session: immediately in a closed loop, and when it is due in
-    /// an open loop. `None` means that there are no more messages.
+    /// Returns the next message for a session: at once in a closed loop, and when the message is
+    /// due in an open loop. `None` means that there are no more messages.
     pub(super) fn poll_claim(
         &self,
         cx: &mut Context<'_>,
@@ -268,8 +270,8 @@ impl SourceWorkerState {
                 tally.time(LatencyKind::Lag, now - since);
             }
         });
-        // The session is still listed, so something other than the schedule has woken it. It keeps
-        // its place in the list.
+        // If the session is still listed, something other than the schedule has woken it, and it
+        // keeps its place in the list.
         if entry.0.get() == ParkState::Woken {
             entry.0.set(ParkState::Running);
         }
@@ -278,13 +280,13 @@ impl SourceWorkerState {
         }
     }
 
-    /// Registers a session that will pause, so that the end of the run wakes it. Must be called
-    /// once per session.
+    /// Registers a session that will pause between messages, so that the end of the run wakes it.
+    /// Each session must call this only once.
     pub(super) fn register_pause(&self, cx: &mut Context<'_>) {
         self.pausing.borrow_mut().push(cx.waker().clone());
     }
 
-    /// Lists the session for waking, unless it is listed already.
+    /// Puts the session on the list of waiting sessions, unless it is there already.
     fn park(&self, cx: &mut Context<'_>, entry: &ParkEntry) {
         if entry.0.replace(ParkState::Parked) != ParkState::Parked {
             let place = Rc::clone(&entry.0);
@@ -292,7 +294,7 @@ impl SourceWorkerState {
         }
     }
 
-    /// In an open loop, wakes a session for each message that becomes due.
+    /// In an open loop, wakes a waiting session for each message that becomes due.
     pub(super) async fn wake_on_schedule(&self) {
         let Some(schedule) = &self.schedule else { return std::future::pending().await };
         loop {
@@ -306,15 +308,16 @@ impl SourceWorkerState {
             let session = self.parked.borrow_mut().pop_front();
             match session {
                 Some(session) => session.wake(),
-                // All sessions are busy. They look at the schedule themselves when they finish.
+                // All sessions are busy. Each looks at the schedule itself when it finishes its
+                // message.
                 None => mailrun_net::sleep(Duration::from_millis(1)).await,
             }
             poll_fn(yield_once()).await;
         }
     }
 
-    /// Returns when the next message is due, at the rate for the number of users that is wanted
-    /// now.
+    /// Returns the time at which the next message is due. If the wanted number of users has
+    /// changed, the rate of the schedule is changed first.
     fn due_as_controlled(&self, schedule: &RefCell<ArrivalSchedule>) -> Duration {
         let options = &self.args.context.options;
         let wanted = options.control.as_ref().map(|control| control.users());
@@ -326,7 +329,8 @@ impl SourceWorkerState {
         schedule.borrow().due()
     }
 
-    /// Sends the tally periodically. When the run is over, wakes waiting and pausing sessions.
+    /// Sends the tally to the collector periodically. Once the run is over, also wakes waiting and
+    /// pausing sessions, so that they end.
     pub(super) async fn tick(&self) {
         loop {
             mailrun_net::sleep(TALLY_INTERVAL).await;
@@ -338,9 +342,9 @@ impl SourceWorkerState {
         }
     }
 
-    /// Measures how late the worker runs after a timer, whose time is known exactly. The timer
-    /// waits in the same epoll as replies, so the worker wakes from the same sleep, or is delayed
-    /// by the same work.
+    /// Measures how late the worker wakes up after a timer, whose due time is known exactly. The
+    /// timer waits in the same epoll as replies. The worker is therefore as late for replies,
+    /// because it wakes from the same sleep or is held up by the same work.
     pub(super) async fn measure_wake_ups(&self) {
         loop {
             let deadline = clock::now() + WAKE_UP_INTERVAL;
@@ -354,7 +358,7 @@ impl SourceWorkerState {
         let empty = self.args.empty_rx.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.flush_times();
-        // Ignore the error, because without a collector, nobody needs the tally.
+        // Ignore the error: without a collector, nobody needs the tally.
         let _ = self.args.tally_tx.send((self.args.number, full));
     }
 }

@@ -1,4 +1,5 @@
-//! Any bytes from a Locust master: as frames after its greeting, in pieces of any length, and as one message.
+//! Feeds arbitrary bytes to the parsers of a Locust master's messages: as frames after a valid greeting, in pieces of
+//! different lengths, and as one message.
 use crate::{DealerConnection, MasterCommand};
 
 const READY: &[u8] = b"\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06ROUTER\x08Identity\0\0\0\0";

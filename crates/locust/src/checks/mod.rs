@@ -1,3 +1,3 @@
-//! The promises that each parser keeps for any input. The property tests and the fuzz targets call these functions,
-//! which panic if a promise is broken.
+//! The properties that each parser must have for any input. The property tests and the fuzz targets call these
+//! functions, which panic if a property is violated.
 pub mod locust_master;

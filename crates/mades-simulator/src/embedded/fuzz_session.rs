@@ -10,7 +10,7 @@ pub struct FuzzSession {
 }
 
 impl FuzzSession {
-    /// Makes a session for a peer that authenticates by `mechanisms`.
+    /// Creates a session with a peer that must log in as `mechanisms` demands.
     pub fn new(queues: MemoryQueues, mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
         let session = BrokerSession::new(queues, mechanisms, "rehearsal", max_message_bytes, Admission::Granted);
         Self { session, input: BytesMut::new() }

@@ -31,7 +31,8 @@ const MAX_REFUSALS: usize = 16;
 /// Time limit from an excess connection to its open frame.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 const MIN_READ_BYTES: usize = 64 << 10;
-/// Reading pauses while more bytes than this wait to be written.
+/// Reading pauses while more bytes than this wait to be written, so that a peer that does not read causes no more
+/// answers.
 const PENDING_OUTPUT_LIMIT: usize = 4 << 20;
 /// Pause after an accept has failed. The usual reason is that the process has no descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -43,7 +44,7 @@ const SILENCE_TIMEOUT: Duration = Duration::from_millis(2 * IDLE_TIMEOUT_MS as u
 /// files. Clients need no certificate.
 ///
 /// # Errors
-/// Names the file that cannot be read or is invalid.
+/// Fails if one of the files cannot be read or is invalid. The error names the file.
 pub fn tls_from_pem(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
     let failure = |path: &Path, reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
     let certificates: Vec<CertificateDer<'static>> =
@@ -64,7 +65,8 @@ pub struct ListenOptions {
     pub mechanisms: ListenerAuth,
     pub tls: Option<Arc<ServerConfig>>,
     pub max_message_bytes: u64,
-    /// Maximum number of connections. Excess connections are closed as soon as they are open.
+    /// Maximum number of connections. Excess connections are closed as soon as they are open, so that their clients get
+    /// an error.
     pub max_connections: usize,
     pub container: String,
 }
@@ -256,7 +258,8 @@ enum WriteProgress {
     All,
 }
 
-/// Writes once. When everything is written, flushes TLS.
+/// Writes once, and may leave bytes for the next call. When no bytes are left, flushes the writer, because TLS may
+/// still hold some back.
 async fn write_output(
     writer: &mut (impl AsyncWrite + Unpin),
     session: &mut BrokerSession,
@@ -315,7 +318,7 @@ fn end_of(fault: &ConnectionError) -> ConnectionEnd {
     }
 }
 
-/// Writes the rest of the output within a time limit.
+/// Writes the rest of the output and shuts the connection down, within a time limit.
 async fn flush_and_shut_down(writer: &mut (impl AsyncWrite + Unpin), session: &mut BrokerSession) -> io::Result<()> {
     let write = async {
         while session.output().has_remaining() {

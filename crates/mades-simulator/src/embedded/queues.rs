@@ -31,7 +31,7 @@ const TOTAL_BYTES_FACTOR: usize = 4;
 /// Limits of a queue. All queues together hold at most four times `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
-    /// Number of messages, including those that consumers hold unsettled.
+    /// Number of messages, including messages that consumers hold unsettled.
     pub messages: usize,
     pub bytes: usize,
 }
@@ -51,8 +51,8 @@ pub struct EnqueuedMessage {
     /// Number that is reported to the producer when a consumer has accepted the message.
     pub confirm_id: Option<u64>,
     queue: QueueIndex,
-    /// The consumer that holds the message. While the message waits in the queue, the consumer that
-    /// returned it.
+    /// The consumer that holds the message. While the message waits, it is the consumer that returned the message,
+    /// because another consumer should get it first.
     holder: Option<ConsumerId>,
 }
 
@@ -80,7 +80,8 @@ struct QueueConsumer {
     notify: Arc<Notify>,
     /// Set if the consumer wants a message and will ask for it when it is notified.
     wants_message: bool,
-    /// Number of messages that the consumer got since all consumers had their share.
+    /// Number of messages that the consumer got in this round. A round ends when all waiting consumers have had their
+    /// share.
     served: usize,
 }
 
@@ -118,7 +119,7 @@ struct State {
     by_name: HashMap<String, QueueIndex>,
     /// Number of consumers that have ever attached. It gives each consumer a number.
     consumers: u64,
-    /// The `confirm_id` of accepted messages. The task with `consumed_notify` reports them.
+    /// The `confirm_id` of each accepted message, until `next_consumed` returns it.
     consumed: VecDeque<u64>,
     consumed_notify: Option<Arc<Notify>>,
 }
@@ -172,7 +173,8 @@ impl MemoryQueues {
         self.state().consumed_notify = Some(notify);
     }
 
-    /// Returns the `confirm_id` of the next accepted message.
+    /// Returns the `confirm_id` of the next message that a consumer has accepted. `None` if all of them have been
+    /// returned.
     pub fn next_consumed(&self) -> Option<u64> {
         self.state().consumed.pop_front()
     }
@@ -282,6 +284,7 @@ impl MemoryQueues {
         state.bytes = state.bytes - before + queue.counts.bytes;
         let limits = state.limits;
         let bytes = state.bytes;
+        // Notify the producers of every queue, because all queues share the limit of bytes.
         state.queues.iter_mut().for_each(|queue| queue.notify_if_room(limits, bytes));
     }
 
@@ -321,7 +324,7 @@ impl MemoryQueue {
         let gave_it_back = first.holder;
         let share = (self.waiting.len() / (2 * self.consumers.len())).clamp(1, MAX_SHARE);
         let had_its_share = self.consumers[at].served >= share;
-        // The consumer that returned the message is not waited for.
+        // Do not wait for the consumer that returned the message, because it would return the message again.
         let others = self.consumers.iter().filter(|other| other.wants_message && other.id != id);
         let mut others = others.filter(|other| gave_it_back != Some(other.id)).peekable();
         let is_contested = others.peek().is_some();

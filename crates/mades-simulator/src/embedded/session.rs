@@ -112,7 +112,7 @@ impl BrokerSession {
     fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         self.read_events(input)?;
         self.send_queued();
-        // This reads the settlements that are already in the input.
+        // Handle the events of messages that were settled by sending them, because their room counts in the credit.
         self.read_events(input)?;
         self.grant_credit();
         self.connection.write_dispositions();
@@ -211,8 +211,8 @@ impl BrokerSession {
             for consumer in &mut self.consumers {
                 if !self.connection.may_send(consumer.link) {
                     consumer.set_idle(&self.queues);
-                    // The link cannot take a message now. But no message waits, so the peer can get
-                    // the credit back that it asked for.
+                    // The link cannot take a message now. If no message waits, the peer can get back the credit that it
+                    // asked for.
                     if self.connection.is_draining(consumer.link) && self.queues.counts(consumer.queue).waiting == 0 {
                         self.connection.complete_drain(consumer.link);
                     }

@@ -25,7 +25,7 @@ const DOCUMENT_HEAD_BYTES: usize = 4_096;
 /// The parts of an outbox message that the simulator needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct OutboxMessage {
-    /// The correlation-id, in the bytes in which it was encoded.
+    /// The correlation-id, in the bytes in which it was encoded. The reply must repeat it unchanged.
     correlation: Option<Bytes>,
     receiver_code: Option<Box<str>>,
     message_type: Option<Box<str>>,
@@ -183,7 +183,7 @@ impl OutboxMessage {
         (self.payload_bytes as u64 > plan.max_payload_size).then_some(RefusalReason::TooLong)
     }
 
-    /// Returns the sections with which every message begins.
+    /// Returns the sections with which every message of the simulator begins.
     fn begin_message(&self, id: Uuid, at_ms: i64, entries: &[(&str, Option<&str>)]) -> Vec<u8> {
         let mut octets = Vec::with_capacity(512);
         let mut text = Uuid::encode_buffer();
@@ -319,6 +319,7 @@ impl OutboxMessage {
     fn changed_body(&self, draw: u64) -> Bytes {
         let mut octets = self.body.whole().to_vec();
         let place = self.first_data.start + (draw % self.first_data.len() as u64) as usize;
+        // The byte is never combined with 0, so it always changes.
         octets[place] ^= 1 + (draw >> 32) as u8 % 255;
         octets.into()
     }
@@ -391,7 +392,7 @@ impl DocumentHead {
     /// Reads the name of the root element and the mRID directly below it. The text may be cut at
     /// any place.
     fn read(front: &[u8]) -> Option<Self> {
-        // The cut may have split a character.
+        // The cut may have split a character, so leave out its bytes.
         let text = match xml::is_utf16(front) {
             true => [0, 1, 2, 3].iter().find_map(|cut| xml::decode(&front[..front.len().checked_sub(*cut)?]).ok())?,
             false => Cow::Borrowed(front.utf8_chunks().next()?.valid().trim_start_matches('\u{feff}')),

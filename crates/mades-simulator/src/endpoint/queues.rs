@@ -61,7 +61,8 @@ impl EndpointQueues {
         }
     }
 
-    /// Returns the next sent message that was settled.
+    /// Returns the next sent message whose settlement has arrived. Always `None` for queues in this process, because
+    /// `send` itself settles there.
     pub(super) fn next_settled(&mut self) -> Option<(MessageKey, EndpointStep, SendResult)> {
         match self {
             Self::Embedded(_) => None,
@@ -69,7 +70,7 @@ impl EndpointQueues {
         }
     }
 
-    /// Returns the next message that B's application has accepted.
+    /// Returns the next message that B's application has accepted. Always `None` for a broker, which does not tell.
     pub(super) fn next_consumed(&mut self) -> Option<u64> {
         match self {
             Self::Embedded(local) => local.queues.next_consumed(),

@@ -210,7 +210,7 @@ impl BrokerLinks {
     }
 }
 
-/// State that stays when a connection is lost.
+/// State that outlives a connection, so that no message is lost when the connection is cut.
 struct SupervisorState {
     brokers: BrokerLinks,
     report_tx: UnboundedSender<LinkReport>,
@@ -327,7 +327,7 @@ async fn send_all(
                 match settled {
                     Disposition::Accepted => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Settled))),
                     Disposition::Rejected { .. } => drop(report_tx.send(LinkReport::Settled(pending.token, SendResult::Refused))),
-                    // The broker does not accept the message now.
+                    // The broker does not accept the message now, so it is sent again later.
                     Disposition::Released | Disposition::Modified { .. } => {
                         if queue.released.is_empty() {
                             resend_at = Instant::now() + RESEND_DELAY;

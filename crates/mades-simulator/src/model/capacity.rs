@@ -14,7 +14,7 @@ const MAX_WORKERS: u32 = 10_000;
 pub struct Capacity {
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::rate")]
     pub rate_per_s: Option<f64>,
-    /// Bytes of payload per second.
+    /// Maximum number of payload bytes per second.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::byte_rate")]
     pub bytes_per_s: Option<f64>,
     /// Number of messages that are processed at the same time.
@@ -49,7 +49,7 @@ pub(super) struct CapacityLimiter {
     s_per_byte: f64,
     work_time: Duration,
     workers_free_at: BinaryHeap<Reverse<Duration>>,
-    /// Time at which the last message will be done.
+    /// Time until which the rate limits are busy with earlier messages.
     free_at: Duration,
 }
 

@@ -46,8 +46,10 @@ impl DelayDistribution {
         Self { text: format!("{time:?}"), shape: DelayShape::Constant(time) }
     }
 
+    /// Reads a delay in the notation of this module, for example `exp:10ms`.
+    ///
     /// # Errors
-    /// Names the mistake, and gives a correct example.
+    /// Fails if the text is not a delay. The error gives a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shape = match text.split_once(':') {
             Some(("exp", mean)) => DelayShape::Exponential(quantity::time(mean)?),
@@ -78,7 +80,7 @@ impl DelayDistribution {
     /// lines and lines that begin with # are skipped.
     ///
     /// # Errors
-    /// Names the line and its mistake.
+    /// Fails if a line is not a time, or if there are no times or too many. The error names the line.
     pub fn read_times(&mut self, text: &str) -> Result<(), String> {
         let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));

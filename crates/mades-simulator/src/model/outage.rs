@@ -26,8 +26,10 @@ pub struct Outage {
 }
 
 impl Outage {
+    /// Reads an outage, for example `A.down 10s..15s`.
+    ///
     /// # Errors
-    /// Names the mistake, and gives a correct example.
+    /// Fails if the text is not an outage. The error gives a correct example.
     pub fn parse(text: &str) -> Result<Self, String> {
         let error = || format!("{text:?} is not a valid outage; use something like 'A.down 10s..15s' (A, B or net)");
         let (what, span) = text.trim().split_once(char::is_whitespace).ok_or_else(error)?;
@@ -58,7 +60,7 @@ impl From<Outage> for String {
 
 /// Returns `at` if the target is up at that time, otherwise the end of the outage.
 pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) -> Duration {
-    // An outage may end within another outage. There are only a few outages.
+    // An outage may end within another outage, so search again after each of them. There are only a few.
     while let Some(outage) =
         outages.iter().find(|outage| outage.target == target && outage.from <= at && at < outage.to)
     {
@@ -67,7 +69,7 @@ pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) 
     at
 }
 
-/// Returns the last time before or at `at` at which the target came up.
+/// Returns the latest time, not after `at`, at which an outage of the target ended. Zero if there was no outage yet.
 pub(super) fn up_since(outages: &[Outage], target: OutageTarget, at: Duration) -> Duration {
     let end_times = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
     end_times.max().unwrap_or(Duration::ZERO)

@@ -26,8 +26,7 @@ pub enum TracingValue {
     /// The value that the protocol prescribes.
     #[default]
     Tracing,
-    /// The value that go-mades-bench needs. If the event says TRACING, go-mades-bench waits for
-    /// ever.
+    /// The value that go-mades-bench needs. If the event says TRACING, go-mades-bench waits forever.
     Delivered,
 }
 
@@ -46,7 +45,7 @@ pub enum ReceivedOn {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Leg {
-    /// Delay that a message has after the capacity limit.
+    /// Delay of a message after it has passed the capacity limit.
     pub delay: DelayDistribution,
     pub capacity: Capacity,
 }
@@ -149,7 +148,7 @@ pub struct SimulatorPlan {
     /// Maximum number of messages in the pair. When it is reached, no more messages are taken.
     #[serde(deserialize_with = "quantity::count")]
     pub max_stored_messages: u32,
-    /// Maximum number of bytes of these messages.
+    /// Maximum number of bytes of the messages in the pair. When it is reached, no more messages are taken.
     #[serde(deserialize_with = "quantity::size")]
     pub max_stored_size: u64,
 }
@@ -217,7 +216,7 @@ impl SimulatorPlan {
     /// Checks that all settings are valid.
     ///
     /// # Errors
-    /// Names the setting that is invalid.
+    /// Fails if a setting is invalid. The error names the setting.
     pub fn check(&self) -> Result<(), String> {
         for (name, probability) in self.faults.probabilities() {
             if !(0.0..=1.0).contains(&probability) {

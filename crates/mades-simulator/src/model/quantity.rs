@@ -30,7 +30,7 @@ impl From<PlanTime> for String {
 /// seconds.
 ///
 /// # Errors
-/// Names the mistake, and gives a correct example.
+/// Fails if the text is not a time, or if the time is longer than a week. The error gives a correct example.
 pub fn time(text: &str) -> Result<Duration, String> {
     at_most_a_week(text, duration(text)?)
 }
@@ -82,7 +82,7 @@ pub(super) fn count<'de, D: Deserializer<'de>>(plan: D) -> Result<u32, D::Error>
     read(plan, small_count)
 }
 
-/// Reads a count that may be missing.
+/// Reads a count for a key that may be missing.
 pub(super) fn some_count<'de, D: Deserializer<'de>>(plan: D) -> Result<Option<u32>, D::Error> {
     read(plan, small_count).map(Some)
 }

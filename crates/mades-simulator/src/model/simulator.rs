@@ -95,7 +95,7 @@ pub enum SendEventKind {
     Delivered,
     Received,
     Failed,
-    /// The connectivity test was answered.
+    /// The connectivity test has reached its receiver.
     Traced,
 }
 
@@ -178,8 +178,8 @@ pub struct Simulator<M> {
 }
 
 impl<M> Simulator<M> {
-    /// Starts at the time `start`. With `keeps_records`, `next_record` returns the record of each
-    /// message.
+    /// Creates a simulator that starts at the time `start`. With `keeps_records`, `next_record` returns the record of
+    /// each message.
     pub fn new(plan: SimulatorPlan, start: Duration, keeps_records: bool) -> Self {
         Self {
             accept: CapacityLimiter::new(&plan.accept.capacity),
@@ -226,7 +226,7 @@ impl<M> Simulator<M> {
         due.into_iter().chain(up).min()
     }
 
-    /// Adds a message that the caller took from the outbox.
+    /// Adds a message that the caller took from the outbox, and decides which faults it will meet.
     pub fn consume(&mut self, consumed: ConsumedMessage, content: M, now: Duration) -> MessageKey {
         self.accepting += 1;
         let fault = self.draw_faults(&consumed);
@@ -286,8 +286,8 @@ impl<M> Simulator<M> {
         self.close_step(key);
     }
 
-    /// Reports that a step failed because its receiver rejects the message. This ends the message's
-    /// way.
+    /// Reports that a step failed because its receiver rejects the message. No later step follows, except that the
+    /// delivery from the outbox is still accepted.
     pub fn step_failed(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if let Some(message) = self.message_mut(key) {
             if !matches!(step, EndpointStep::Inbox { copy: 1.., .. } | EndpointStep::Document { copy: 1.. }) {
@@ -402,7 +402,8 @@ impl<M> Simulator<M> {
         let fail = !drop && happens(RandomDecision::Failure, faults.fail);
         let tracing =
             (consumed.tracing || self.plan.mode == EndpointMode::Tracing) && self.plan.mode != EndpointMode::Toolbox;
-        // A message that never reaches the inbox cannot be changed on the way.
+        // A message that never reaches the inbox cannot be duplicated, changed or overtaken, so its record must not say
+        // so.
         let arrives = !drop && !fail && !tracing;
         InjectedFaults {
             reject: false,
@@ -434,6 +435,8 @@ impl<M> Simulator<M> {
         when_up(&self.plan, self.started_at, place, at)
     }
 
+    /// Returns the factor by which a slow start stretches all times: 10 when A has just come up, and 1 after
+    /// `slow_start`.
     fn slowdown(&self, now: Duration) -> f64 {
         let lasts = self.plan.slow_start.0;
         if lasts.is_zero() {
@@ -469,7 +472,7 @@ impl<M> Simulator<M> {
         self.when_up(OutageTarget::Network, at)
     }
 
-    /// Returns the time at which A learns what B reports now.
+    /// Returns the time at which a report that B sends now arrives at A.
     fn arrival_at_a(&mut self, consumed: &ConsumedMessage, now: Duration) -> Duration {
         let slowdown = self.slowdown(now);
         let plan = &self.plan;
@@ -501,6 +504,8 @@ fn when_up(plan: &SimulatorPlan, began: Duration, place: OutageTarget, at: Durat
 impl<M> Simulator<M> {
     fn accept_now(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message_mut(key) else { return };
+        // Usually the reply lets the message go on. Without a reply, the acceptance does: in a toolbox, or if a fault
+        // suppresses the reply.
         let first = message.accepting && message.record.replied.is_none();
         let goes_on = first && message.record.fate == MessageFate::Unfinished;
         if std::mem::take(&mut message.accepting) {
@@ -525,6 +530,7 @@ impl<M> Simulator<M> {
         }
         let at = self.after_network(&consumed, now);
         if tracing {
+            // The answer to a connectivity test takes as long as the way there.
             let there_and_back = at + (at - now);
             let event = if fault.fail { SendEventKind::Failed } else { SendEventKind::Traced };
             return self.push(self.when_up(OutageTarget::A, there_and_back), key, EndpointStep::Event(event));
@@ -552,6 +558,7 @@ impl<M> Simulator<M> {
         let number = consumed.number;
         let lateness = self.chance(RandomDecision::Lateness, number).unit();
         let lateness = if fault.reorder { self.plan.faults.reorder_by.0.mul_f64(lateness) } else { Duration::ZERO };
+        // With `!number`, this draw does not depend on the draw that decided about the corruption.
         let changed = fault.corrupt.then(|| self.chance(RandomDecision::Corruption, !number).next_u64());
         let totals = self.totals.of_mut(consumed.kind);
         totals.corrupted += u64::from(fault.corrupt);
@@ -566,8 +573,8 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// B's application has the message. If the plan wants acknowledgements and the message was not
-    /// changed, the application acknowledges the message.
+    /// Schedules the acknowledgement of a message that B's application has got, if the plan wants acknowledgements. A
+    /// message that was changed on the way gets no acknowledgement.
     fn push_acknowledge(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message(key).filter(|_| self.plan.acknowledgement_documents) else { return };
         if message.consumed.kind == DocumentKind::Acknowledgement || message.record.fault.corrupt {

@@ -18,7 +18,7 @@ pub enum MessageFate {
     Lost,
     Failed,
     Traced,
-    /// The broker did not accept the report about the message.
+    /// The broker rejected the message, or the reply or event about it.
     Undeliverable,
 }
 
@@ -152,7 +152,7 @@ pub struct SimulationTotals {
     pub lost: u64,
     pub failed: u64,
     pub traced: u64,
-    /// Fate: the broker did not accept the report about the message.
+    /// Fate: the broker rejected the message, or the reply or event about it.
     pub undeliverable: u64,
     pub replies: u64,
     /// Number of messages that were settled in the inbox, including duplicates.
@@ -161,7 +161,7 @@ pub struct SimulationTotals {
     pub events_received: u64,
     pub events_failed: u64,
     pub events_tracing: u64,
-    /// Number of messages to which no reply was sent on purpose.
+    /// Number of messages whose reply was left out on purpose.
     pub unanswered: u64,
     pub duplicated: u64,
     pub corrupted: u64,

@@ -5,7 +5,7 @@ use super::{DecodedMessage, Oddity, RunMessageId, names};
 use std::borrow::Cow;
 use std::fmt;
 
-/// Maximum number of characters that are kept of an unknown state.
+/// Maximum number of characters that are kept of an unknown state, because a peer may send any text.
 const SHOWN_CHARACTERS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,13 +16,13 @@ pub enum EventState {
     Transported,
     /// The receiver's endpoint has the message.
     Delivered,
-    /// The receiver's business application, or its inbox, has the message.
+    /// The receiver's business application has taken the message, or the message is in the application's inbox.
     Received,
     /// The message will not arrive.
     Failed,
-    /// A tracing message came back.
+    /// The tracing message has reached the receiver's endpoint.
     Tracing,
-    /// A state that the reference does not define. The variant has its first 64 characters.
+    /// A state that the reference does not define. Only its first 64 characters are kept.
     Unknown(String),
 }
 
@@ -63,9 +63,9 @@ pub struct SendEvent<'m> {
     /// `None` if the body has no text.
     pub state: Option<EventState>,
     pub correlation: Option<Cow<'m, str>>,
-    /// The id that the endpoint gave the message.
+    /// Id that the sender's endpoint gave the message.
     pub message_id: Option<Cow<'m, str>>,
-    /// The id that the business application gave the message.
+    /// Id that the sender's business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
     pub error_code: Option<Cow<'m, str>>,
     pub error_message: Option<Cow<'m, str>>,

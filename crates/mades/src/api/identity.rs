@@ -32,7 +32,7 @@ impl RunMessageId {
         Some(Self { sequence: digits.parse().ok()?, run: Uuid::try_parse(uuid).ok()? })
     }
 
-    /// Replaces the content of `text` with the id.
+    /// Replaces the content of `text` with the id. The memory of `text` is used again.
     pub fn write_into(&self, text: &mut String) {
         text.clear();
         let mut digits = [0; 20];

@@ -6,11 +6,11 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboxMessage<'m> {
     pub correlation: Option<Cow<'m, str>>,
-    /// The id that the sender's endpoint gave the message.
+    /// Id that the sender's endpoint gave the message.
     pub message_id: Option<Cow<'m, str>>,
-    /// The id that the sender's business application gave the message.
+    /// Id that the sender's business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
-    /// The conversation that the message belongs to.
+    /// Id of the conversation to which the message belongs, for example the id of the message that it answers.
     pub ba_correlation_id: Option<Cow<'m, str>>,
     pub sender_code: Option<Cow<'m, str>>,
     pub receiver_code: Option<Cow<'m, str>>,
@@ -53,8 +53,8 @@ impl<'m> InboxMessage<'m> {
     }
 }
 
-/// Reads the identity alone, for callers that need only the place of the message and its payload.
-/// It is cheaper than reading the whole message.
+/// Reads only the identity of a message. This is cheaper than reading the whole message, and enough for a caller that
+/// needs only the number and the payload.
 pub fn identity(message: &DecodedMessage) -> Option<RunMessageId> {
     let mut reader = PropertyReader::new(message);
     let ba_message_id = reader.text(names::BA_MESSAGE_ID);

@@ -61,7 +61,7 @@ enum BodyKind {
     Empty,
 }
 
-/// A received message. Clones share the bytes.
+/// A received message whose sections have been checked. Clones share the bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedMessage {
     octets: Bytes,
@@ -73,7 +73,8 @@ pub struct DecodedMessage {
 }
 
 impl DecodedMessage {
-    /// Decodes a message.
+    /// Decodes a message. The sections are only checked and located here. They are read again when a caller asks for
+    /// their content.
     ///
     /// # Errors
     /// Fails if the bytes are not the sections of a message in the right order.
@@ -153,7 +154,7 @@ impl DecodedMessage {
         Reader::new(&self.octets[from..to]).value().ok()
     }
 
-    /// Returns the field of the properties with this number.
+    /// Returns a field of the properties by its position in the section, counted from 0.
     fn property(&self, number: u32) -> Option<Value<'_>> {
         let mut fields = self.section(self.properties)?.as_list()?;
         fields.skip(number).ok()?;
@@ -227,7 +228,7 @@ fn read_header(section: &Value<'_>) -> Result<MessageHeader, DecodeError> {
     })
 }
 
-/// Checks that every property has its type (§3.2.4).
+/// Checks that every property has the type that the specification demands (part 3 §3.2.4).
 fn check_properties(section: &Value<'_>) -> Result<(), DecodeError> {
     const FIELDS: [fn(&Scalar<'_>) -> bool; 13] = [
         is_id,
@@ -281,7 +282,8 @@ fn check_application_properties(section: &Value<'_>) -> Result<(), DecodeError> 
     Ok(())
 }
 
-/// A message to be sent. It consists of the encoded sections before the payload, and the payload.
+/// A message to be sent: the encoded sections before the payload, and the payload. They are separate so that the
+/// payload need not be copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AmqpMessage {
     pub(crate) sections: Vec<u8>,

@@ -49,20 +49,20 @@ pub mod names {
     /// Component code of the receiver. Every message needs it.
     pub const RECEIVER_CODE: &str = "receiverCode";
     pub const SENDER_CODE: &str = "senderCode";
-    /// Message type for ECP, which requires it.
+    /// Message type of an ECP message. ECP requires it.
     pub const MESSAGE_TYPE: &str = "messageType";
-    /// Message type for EDX, which requires it.
+    /// Message type of an EDX message. EDX requires it.
     pub const BUSINESS_TYPE: &str = "businessType";
-    /// The id that the business application gave the message.
+    /// Id that the business application gave the message.
     pub const BA_MESSAGE_ID: &str = "baMessageID";
-    /// The conversation that the business application names.
+    /// Id of the conversation to which the business application assigned the message.
     pub const BA_CORRELATION_ID: &str = "baCorrelationID";
-    /// The id that the endpoint gave the message.
+    /// Id that the endpoint gave the message.
     pub const MESSAGE_ID: &str = "messageID";
     pub const SENDER_APPLICATION: &str = "senderApplication";
-    /// File extension that the payload would have as a file.
+    /// File extension that the payload would have if it were stored as a file.
     pub const FILE_EXTENSION: &str = "fileExtension";
-    /// Marks a tracing message, which SOAP calls ConnectivityTest.
+    /// Marks a tracing message, which only tests the route. The SOAP interface calls it ConnectivityTest.
     pub const IS_TRACING_MESSAGE: &str = "isTracingMessage";
     /// Time at which the sender's endpoint accepted the message.
     pub const SEND_TIMESTAMP: &str = "sendTimestamp";
@@ -88,7 +88,7 @@ pub enum Oddity {
         expected: &'static str,
         found: &'static str,
     },
-    /// A text is not UTF-8.
+    /// The named text is not UTF-8.
     NotText(&'static str),
     UnknownState,
     BadStatusDocument,

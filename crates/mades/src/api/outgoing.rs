@@ -13,7 +13,7 @@ pub struct OutgoingProperties {
     pub message_type: String,
     pub business_type: String,
     pub sender_application: String,
-    /// Set if the broker must keep the messages over a restart.
+    /// Set if the broker must keep the messages when it restarts.
     pub is_durable: bool,
     /// Priority of the messages. `None` writes no priority, which means 4 (AMQP 1.0 part 3 §3.2.1).
     pub priority: Option<u8>,
@@ -24,7 +24,7 @@ pub struct OutgoingProperties {
 }
 
 impl OutgoingProperties {
-    /// Properties for durable messages of this type.
+    /// Creates the properties of durable messages of this type. The message type is also used as the business type.
     pub fn new(receiver_code: &str, message_type: &str) -> Self {
         Self {
             receiver_code: receiver_code.to_owned(),
@@ -56,8 +56,8 @@ pub struct OutgoingTemplate {
 }
 
 impl OutgoingTemplate {
-    /// Returns the message with this number and the last payload. `created_at_ms` is in
-    /// milliseconds since 1970.
+    /// Rewrites the message for this number, and returns it with the last payload. `created_at_ms` is in milliseconds
+    /// since 1970.
     pub fn fill(&mut self, sequence: u64, created_at_ms: i64) -> &AmqpMessage {
         RunMessageId { sequence, run: self.run }.write_into(&mut self.identity);
         let properties = &self.properties;
@@ -100,7 +100,7 @@ impl OutgoingTemplate {
         self.message.payload = payload;
     }
 
-    /// Returns the message with this number and a new payload.
+    /// Does the same as [`fill`](Self::fill), with a new payload.
     pub fn fill_with(&mut self, sequence: u64, created_at_ms: i64, payload: Payload) -> &AmqpMessage {
         self.set_payload(payload);
         self.fill(sequence, created_at_ms)
@@ -114,15 +114,15 @@ pub struct Submission<'m> {
     pub receiver_code: Option<Cow<'m, str>>,
     pub message_type: Option<Cow<'m, str>>,
     pub business_type: Option<Cow<'m, str>>,
-    /// The id that the business application gave the message.
+    /// Id that the business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
-    /// The conversation that the message belongs to.
+    /// Id of the conversation to which the message belongs.
     pub ba_correlation_id: Option<Cow<'m, str>>,
     pub sender_application: Option<Cow<'m, str>>,
-    /// File extension that the payload would have as a file.
+    /// File extension that the payload would have if it were stored as a file.
     pub file_extension: Option<Cow<'m, str>>,
     pub is_tracing: bool,
-    /// Set if the sender asks the broker to keep the message over a restart.
+    /// Set if the sender asks the broker to keep the message when the broker restarts.
     pub is_durable: bool,
     /// Creation time in milliseconds since 1970.
     pub created_at_ms: Option<i64>,
@@ -148,7 +148,7 @@ impl<'m> Submission<'m> {
         }
     }
 
-    /// Returns the identity of the message, if a run sent the message.
+    /// Returns the identity of the message. `None` if the message does not come from a run of the bench.
     pub fn identity(&self) -> Option<RunMessageId> {
         self.ba_message_id.as_deref().and_then(RunMessageId::read)
     }

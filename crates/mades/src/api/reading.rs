@@ -146,7 +146,7 @@ impl<'m> PropertyReader<'m> {
     }
 }
 
-/// Returns the first of these ids that a run has given.
+/// Returns the first of these ids that has the form of a run's identity.
 pub(super) fn first_identity(ids: &[&Option<Cow<'_, str>>]) -> Option<RunMessageId> {
     ids.iter().filter_map(|id| id.as_deref()).find_map(RunMessageId::read)
 }

@@ -18,16 +18,16 @@ pub enum ReplyOutcome<'m> {
     Accepted,
     Refused(ErrorReply<'m>),
     Status(Box<StatusDocument>),
-    /// The reply has neither an id nor an error nor a status.
+    /// The reply has neither an id nor an error nor a status, so it says nothing about the message.
     Unclear,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply<'m> {
     pub correlation: Option<Cow<'m, str>>,
-    /// The id that the endpoint gave the message.
+    /// Id that the endpoint gave the message.
     pub message_id: Option<Cow<'m, str>>,
-    /// The id that the business application gave the message.
+    /// Id that the business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
     pub outcome: ReplyOutcome<'m>,
     pub oddities: Vec<Oddity>,

@@ -27,7 +27,7 @@ const MAX_HISTORY: usize = 1000;
 pub struct MessageStatus {
     /// One of `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED` and `FAILED`.
     pub value: String,
-    /// Time of the change, as the document has it.
+    /// Time of the change, in the text of the document. It is not parsed.
     pub changed_at: Option<String>,
     pub text: Option<String>,
 }
@@ -41,9 +41,9 @@ impl MessageStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusDocument {
     pub last: MessageStatus,
-    /// The id of the message, or `None` if the message never got an id.
+    /// Id that the toolbox gave the message. `None` if the toolbox refused the message before giving it an id.
     pub original_message_id: Option<String>,
-    /// Time at which the receiver got the message, as the document has it.
+    /// Time at which the receiver got the message, in the text of the document. It is not parsed.
     pub received_at: Option<String>,
     /// All states in the order in which they were reached.
     pub history: Vec<MessageStatus>,
@@ -54,7 +54,6 @@ pub enum StatusDocumentError {
     /// The document is larger than any real status document.
     #[error("the status document has {0} bytes; at most {MAX_BYTES} are accepted")]
     TooLarge(usize),
-    /// The document is not well-formed XML.
     #[error("the status document is not well-formed XML: {0}")]
     Malformed(String),
     /// The document has a document type that defines something, such as entities.
@@ -63,15 +62,16 @@ pub enum StatusDocumentError {
     /// The document is nested more deeply, or has a longer history, than any real status document.
     #[error("the status document is nested too deeply or its history is too long")]
     Excessive,
-    /// The document is of another kind, or it has no final status.
+    /// The document is not a status document, or it has no final status.
     #[error("the document has no final status")]
     NoStatus,
 }
 
 impl StatusDocument {
+    /// Reads a status document. Unknown elements are skipped.
+    ///
     /// # Errors
-    /// Fails with a [`StatusDocumentError`] if the document is not a status document within the
-    /// limits.
+    /// Fails if the document has no final status, exceeds a limit, or is not well-formed XML.
     pub fn read(octets: &[u8]) -> Result<Self, StatusDocumentError> {
         if octets.len() > MAX_BYTES {
             return Err(StatusDocumentError::TooLarge(octets.len()));
@@ -242,7 +242,7 @@ fn set(status: &mut MessageStatus, field: Element, value: String) {
     }
 }
 
-/// Returns the value of the attribute `v`.
+/// Returns the value of the attribute `v`, in which these documents keep their texts.
 fn value(element: &BytesStart<'_>) -> Result<Option<String>, StatusDocumentError> {
     for attribute in element.attributes() {
         let attribute = attribute.map_err(malformed)?;

@@ -88,7 +88,7 @@ impl Section {
         }
     }
 
-    /// Returns the section that begins with this line, if one does.
+    /// Returns the section that begins with this line. `None` if the line is no heading.
     fn heading(self, line: &[u8]) -> Option<Self> {
         let text = line.trim_ascii();
         let has = |words: &str| memchr::memmem::find(text, words.as_bytes()).is_some();

@@ -13,7 +13,8 @@ pub enum NoticeAction {
     Failed,
     /// The server keeps the message and tries again.
     Delayed,
-    /// Delivered, relayed or expanded, or a word that RFC 3464 does not know.
+    /// The server delivered, relayed or expanded the message, or the notification uses a word that RFC 3464 does not
+    /// define.
     Other,
 }
 
@@ -24,11 +25,11 @@ pub struct NoticeRecipient {
     pub original: String,
     /// The recipient to whom the server tried to deliver. Servers may have rewritten it.
     pub address: String,
-    /// The server's action.
+    /// Tells whether the server gave up or tries again.
     pub action: NoticeAction,
-    /// Enhanced status code, such as `5.1.1`. Empty without one.
+    /// Enhanced status code, such as `5.1.1`. Empty if the notification has none.
     pub status: String,
-    /// Reply of the next hop, or another reason. Empty without one.
+    /// Reply of the next hop, or another reason. Empty if the notification gives no reason.
     pub diagnostic: String,
 }
 
@@ -65,7 +66,7 @@ impl NoticeRecipient {
     }
 }
 
-/// True if the text begins like a reply of SMTP that refuses something.
+/// Returns true if the text begins like an SMTP reply that refuses something, for example with `550 `.
 pub(super) fn is_reply(text: &[u8]) -> bool {
     matches!(text, [b'4' | b'5', b'0'..=b'5', b'0'..=b'9', b' ' | b'-', ..])
 }

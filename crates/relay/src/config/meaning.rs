@@ -21,7 +21,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Minimum size of a spool in bytes.
 const MIN_SPOOL_BYTES: u64 = 1 << 20;
 /// Minimum of `max_hops`. A relay must not suspect a loop below this number of `Received:` fields
 /// (RFC 5321 §6.3).
@@ -220,8 +219,8 @@ impl<'a> SectionReader<'a> {
 
     fn limits(self, root: &mut Section<'a>, spool: &SpoolConfig) -> RelayLimits {
         let mut limits = RelayLimits::default();
-        // A message that can never fit into the spool must be refused as too large, because after a
-        // temporary error the client would try again in vain.
+        // Refuse a message that can never fit into the spool as too large. After a temporary error,
+        // the client would try again in vain.
         limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4);
         let Some(mut section) = root.table("limits") else { return limits };
         let message = |text: &str| match bytes(text)? {

@@ -6,10 +6,11 @@
 //! | `meaning` | reads the keys of each section into `Config` |
 //! | `routes` | reads `[[route]]` and `[local]` |
 //! | `settings` | the settings with their defaults |
-//! | `section_reader` | the context in which a section is read: complaints, and files that keys name |
+//! | `section_reader` | reads the files that keys name, and collects the mistakes of all sections |
 //! | `values` | reads words, numbers, times, networks and addresses |
 //!
-//! `docs/relay.md` and `example.toml` have every key; tests read both.
+//! `docs/relay.md` and `example.toml` contain every key. Tests read both, so their examples are
+//! valid.
 mod meaning;
 mod routes;
 mod section_reader;
@@ -38,7 +39,8 @@ impl Config {
         Self::read_within(file, DeliveryScope::Local)
     }
 
-    /// Like `read`, but mail may go as far as `reach` even if the file does not allow it.
+    /// Reads a configuration file and the files that it names. Mail may go as far as `reach`, even
+    /// if the file does not allow it.
     ///
     /// # Errors
     /// Returns all mistakes in the files.
@@ -46,7 +48,8 @@ impl Config {
         Self::read_with(file, &ConfigEnvironment { delivery_scope: reach, ..ConfigEnvironment::of_process() })
     }
 
-    /// Like `read_within`, for a file that is only checked. This includes the spool's directory.
+    /// Like `read_within`, but also checks with `can_store_in` whether the spool's directory can be
+    /// used. A relay that starts finds that out by opening the spool.
     ///
     /// # Errors
     /// Returns all mistakes in the files.
@@ -67,7 +70,7 @@ impl Config {
         Self::parse(&text, file, outside)
     }
 
-    /// Like `read`, for a text as if it were the content of `file`.
+    /// Reads `text` as if it were the content of `file`.
     ///
     /// # Errors
     /// Returns all mistakes in the text and in the files that it names.
@@ -84,8 +87,8 @@ impl Config {
     /// (`HOST[:PORT]`, `lmtp:HOST:PORT`, `lmtp:unix:PATH` or `discard`). The spool is in the
     /// directory `spool`.
     ///
+    /// # Errors
     /// Returns the reason why one of the flags is invalid.
-    /// The reason why one of these is invalid.
     pub fn from_flags(listen: &str, to: &str, spool: &Path, reach: DeliveryScope) -> Result<Self, String> {
         let listen = Endpoint::listening(listen).map_err(|reason| format!("--listen: {reason}"))?;
         let own = OwnAddresses::new([&listen].into_iter());

@@ -108,7 +108,8 @@ impl<'a> RouteReader<'a, '_> {
         Some(Route { from, to: to?, target: way? })
     }
 
-    /// Reads the destination of a route, and the protocol for it.
+    /// Reads the target of a route: servers with their TLS and login, a Maildir, or nothing at all
+    /// (`discard`).
     fn target(self, section: &mut Section<'a>) -> Option<RouteTarget> {
         self.check_keys(section);
         let hosts_at = section.key("smtp");
@@ -165,7 +166,8 @@ impl<'a> RouteReader<'a, '_> {
         misplaced("port", &["mx"], "mx = true (for smtp write HOST:PORT)");
     }
 
-    /// Reads a key that can only be true.
+    /// Reads a key that can only be true. Reports `key = false` as a mistake, because it has no
+    /// effect.
     fn true_flag(self, section: &mut Section<'a>, key: &'static str) -> Option<()> {
         let span = section.key(key)?;
         match section.flag(key) {
@@ -246,7 +248,8 @@ impl<'a> RouteReader<'a, '_> {
         self.errors().ok_or_add(span, usable).map(|_| authority)
     }
 
-    /// Reads the login at a next hop. The password is in a file or in the environment.
+    /// Reads the user and the password for a next hop. The password comes from a file or from the
+    /// environment.
     fn credentials(self, section: &mut Section<'a>) -> Option<Credentials> {
         let misplaced = self.reject_password(section);
         let file = self.reader.path(section, "password_file");
@@ -280,8 +283,8 @@ impl<'a> RouteReader<'a, '_> {
         })
     }
 
-    /// Rejects a password in the configuration file, and a key that used to name an environment
-    /// variable.
+    /// Reports a password in the configuration file, or a key that used to name an environment
+    /// variable. Returns true if there was one of them.
     fn reject_password(self, section: &mut Section<'a>) -> bool {
         let in_file = format!("a password must not be in this file: use password_file, or set {PASSWORD_VARIABLE}");
         let variable = format!("\"password_env\" is no longer a key: use password_file, or set {PASSWORD_VARIABLE}");
@@ -296,7 +299,8 @@ impl<'a> RouteReader<'a, '_> {
         is_misplaced
     }
 
-    /// Reads `[local]`. Returns the position of each domain as well.
+    /// Reads `[local]`. Also returns each domain with its position in the file, for errors that are
+    /// found later.
     fn local(self, mut section: Section<'a>, has_routes: bool) -> (LocalDomains, Vec<(Range<usize>, String)>) {
         let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
         for (span, domain) in &domains {
@@ -368,7 +372,8 @@ impl<'a> RouteReader<'a, '_> {
     }
 }
 
-/// Parses a list of mailbox names, one per line. A password after a colon is ignored.
+/// Parses a list of mailbox names, one per line. A password after a colon is ignored, so that a
+/// file of users and passwords can be used as well.
 fn mailbox_names(text: &str) -> HashSet<Box<str>> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split(':').next().unwrap_or_default().trim().to_lowercase().into()).collect()

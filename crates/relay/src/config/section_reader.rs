@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy)]
 pub(super) struct SectionReader<'a> {
     pub(super) errors: &'a ErrorCollector,
-    /// Directory from which relative paths start.
+    /// Directory of the configuration file, from which relative paths start.
     pub(super) base_directory: &'a Path,
     pub(super) environment: &'a ConfigEnvironment<'a>,
 }
 
 impl<'a> SectionReader<'a> {
-    /// Reads a path. A relative path starts from `base_directory`.
+    /// Reads a path. A relative path starts from `base_directory`, and an empty path is a mistake.
     pub(super) fn path(self, section: &mut Section<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
         let (span, text) = section.text(key, "\"PATH\"")?;
         if text.is_empty() {

@@ -1,4 +1,5 @@
-//! The settings of a relay with their defaults, and what is read besides the file.
+//! The settings of a relay with their defaults, and access to everything that is read besides the
+//! file.
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::{Access, LocalDomains, Mx, RouteTarget, Router};
 use ipnet::IpNet;
@@ -24,19 +25,20 @@ pub struct Config {
     /// which other servers on this host may use as well.
     pub(crate) has_own_name: bool,
     pub listen: Vec<Endpoint>,
-    /// Addresses with TLS before the greeting.
+    /// Addresses at which TLS begins before the greeting.
     pub(crate) listen_tls: Vec<Endpoint>,
     pub(crate) listen_lmtp: Vec<Endpoint>,
     /// Set if each connection begins with a PROXY header, which names the client.
     pub(crate) proxy_protocol: bool,
-    /// Clients that may name other clients with XCLIENT.
+    /// Clients, such as proxies, that may name another client with XCLIENT.
     pub(crate) xclient: Networks,
     pub(crate) networks: Networks,
     pub spool: SpoolConfig,
     pub limits: RelayLimits,
     pub(crate) tls: Option<ListenerTls>,
     pub(crate) users: Option<Arc<Users>>,
-    /// Warnings about the files that the configuration names.
+    /// Warnings about the files that the configuration names, for example that other users may read
+    /// a password.
     pub(super) file_warnings: Vec<String>,
     pub(crate) login_limits: LoginLimits,
     /// Clients whose failed logins count only for the user, and not for the address.
@@ -66,12 +68,12 @@ pub(crate) struct ListenerTls {
     pub(crate) files: TlsFiles,
 }
 
-/// Networks whose mail is relayed without a login.
+/// A list of networks, such as the networks whose mail is relayed without a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Networks(pub(crate) Vec<IpNet>);
 
 impl Default for Networks {
-    /// Contains only this host.
+    /// Contains only the loopback addresses, so that the relay is not open to others by default.
     fn default() -> Self {
         let own = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().expect("both are networks"));
         Self(own.into())
@@ -79,8 +81,8 @@ impl Default for Networks {
 }
 
 impl Networks {
-    /// Returns true if an address is in these networks. An IPv4 address may be written as IPv6 (RFC
-    /// 4291 §2.5.5.2).
+    /// Returns true if an address is in these networks. An IPv4 address may be written as IPv6,
+    /// such as `::ffff:10.0.0.1` (RFC 4291 §2.5.5.2).
     pub(crate) fn contain(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
@@ -102,12 +104,12 @@ pub struct SpoolConfig {
 /// Time at which a message is answered 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum DurabilityLevel {
-    /// When it is on disk: it survives a power failure
+    /// When the message is on disk, so that it survives a power failure
     #[default]
     Sync,
-    /// When the kernel has it: it survives a crash of this process
+    /// When the kernel has the message, so that it survives a crash of this process
     Write,
-    /// Immediately: it survives nothing
+    /// Immediately: the message is only in memory, and any crash loses it
     Memory,
 }
 
@@ -129,12 +131,12 @@ pub struct RelayLimits {
     pub(crate) idle_timeout: Duration,
     /// Maximum number of NOOP, VRFY and similar commands between two messages.
     pub(crate) junk_commands: u32,
-    /// Maximum time of a session without a message.
+    /// Maximum time for which a client may stay connected without sending a message.
     pub(crate) no_message_timeout: Duration,
     pub(crate) message_timeout: Duration,
     /// Minimum data rate of a message in bytes per second, averaged over `idle_timeout`.
     pub(crate) min_data_rate: u64,
-    /// Limits per client address outside of `networks`.
+    /// Limits for each client address outside of `networks`.
     pub(crate) client: ClientLimits,
 }
 
@@ -176,11 +178,11 @@ impl RelayLimits {
 pub(crate) struct LoginLimits {
     pub(crate) failures: u32,
     pub(crate) user_failures: u32,
-    /// Time within which the failures are counted.
+    /// Period in which failures are counted. After that, the count begins again at 0.
     pub(crate) period: Duration,
-    /// Time for which logins are refused unchecked after too many failures.
+    /// Time for which logins are refused after too many failures, without checking the password.
     pub(crate) lock_duration: Duration,
-    /// Delay after the first failure. It doubles with each further failure.
+    /// Delay of the reply to the first failure. The delay doubles with each further failure.
     pub(crate) delay: Duration,
 }
 
@@ -205,8 +207,8 @@ pub(crate) struct DeliveryLimits {
     pub(crate) greeting_5xx: RefusedGreeting,
 }
 
-/// Meaning of a 5xx instead of a greeting. RFC 5321 §3.1 leaves it open: the server may refuse this
-/// client for good, or it may be one of several servers and out of order.
+/// Meaning of a 5xx instead of a greeting. RFC 5321 §3.1 leaves the meaning open. The server may
+/// refuse this client for good, or it may be out of order while other servers accept the mail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RefusedGreeting {
     /// Try the next server, and defer the message if there is none (Postfix:
@@ -248,12 +250,13 @@ pub(crate) enum DsnTarget {
     Maildir(Arc<Path>),
 }
 
-/// Senders whose NOTIFY=SUCCESS is honoured. A sender's address proves nothing: with a forged
-/// address, a client could have DSNs sent to a stranger.
+/// Senders whose NOTIFY=SUCCESS is honoured. The sender's address alone is not enough, because a
+/// client could forge it and have DSNs sent to a stranger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SuccessDsnPolicy {
     Everyone,
-    /// Clients in `networks`, clients on Unix-domain sockets, and clients that have logged in.
+    /// Clients in `networks`, clients on Unix-domain sockets, and clients that have logged in are
+    /// notified.
     #[default]
     Networks,
     Nobody,
@@ -302,14 +305,14 @@ pub enum DeliveryScope {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum LogLevel {
-    /// Faults of the relay.
+    /// Logs faults of the relay.
     Error,
-    /// And what an administrator must look after.
+    /// Also logs conditions that an administrator should look into.
     Warn,
-    /// And each delivery.
+    /// Also logs each delivery.
     #[default]
     Info,
-    /// And each session's steps.
+    /// Also logs the steps of each session.
     Debug,
 }
 
@@ -319,7 +322,7 @@ impl LogLevel {
 }
 
 /// Everything that the relay reads besides the configuration file: other files, variables, and the
-/// name of the host. Tests replace it.
+/// name of the host. Tests replace these with fixed values.
 pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
@@ -348,7 +351,7 @@ impl ConfigEnvironment<'_> {
     }
 }
 
-/// Reads a file, up to a limit that no valid configuration exceeds.
+/// Reads a file. Fails if the file is longer than [`MAX_FILE_BYTES`], which no valid file is.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;

@@ -23,7 +23,7 @@ pub(super) fn count(text: &str, max: u64) -> Result<u64, String> {
     count_up_to(text, max).map_err(|_| format!("{text:?} is not a number from 1 to {max}"))
 }
 
-/// Parses a positive number, or "unlimited".
+/// Parses a positive number, or "unlimited", which is returned as `None`.
 pub(super) fn optional_limit(text: &str) -> Result<Option<u32>, String> {
     if text == "unlimited" {
         return Ok(None);
@@ -84,14 +84,15 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
 
 /// Describes the clients that the networks admit, if there are more of them than any single owner
 /// has. This is the case for half of IPv4 or more, for half of the allocated IPv6 (2000::/3) or
-/// more, and for IPv4 as mapped by a translator (RFC 6052 §2.1).
+/// more, and for the prefix under which a NAT64 translator shows all IPv4 addresses (RFC 6052
+/// §2.1).
 pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
     let all = IpNet::aggregate(&networks.to_vec());
     let hosts_v4 = |network: &IpNet| match network {
         IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
         IpNet::V6(_) => 0,
     };
-    // Counted in units of /64, which is the smallest network that is assigned.
+    // Count in units of /64, which is the smallest network that a site is assigned.
     let subnets_v6 = |network: &IpNet| match network {
         IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
         _ => 0,

@@ -41,8 +41,8 @@ impl ControlClient {
     ///
     /// # Errors
     /// Fails unless the relay has answered to the end. Whether it has executed the request is then
-    /// unknown. An error of `each` has its own channel, `Break`: it must not look like an error of
-    /// the connection, because both may be a broken pipe.
+    /// unknown. `each` returns `Break` after an error of its own, which must not look like an error
+    /// of the connection: both may be a broken pipe.
     pub fn send(
         &mut self,
         request: &ControlRequest,

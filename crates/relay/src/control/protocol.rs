@@ -121,7 +121,8 @@ pub struct EntryRow {
     /// because the last connection failed.
     #[serde(default)]
     pub hop_is_shut: bool,
-    /// Addresses of the recipients. Only `show` fills them; a list leaves them empty.
+    /// Addresses of the recipients. Only the answer to `show` contains them. In a list, this is
+    /// empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
 }
@@ -132,7 +133,7 @@ pub struct RefusalRow {
     pub code: u16,
     pub enhanced: Option<String>,
     pub text: String,
-    /// Host that replied. Empty if the refusal is the relay's own.
+    /// Host that replied, or an empty text if the refusal is the relay's own.
     pub by: String,
 }
 
@@ -164,7 +165,7 @@ impl fmt::Display for RefusalRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageRow {
     pub id: QueueId,
-    /// Sender of the message. Empty for a DSN.
+    /// Sender of the message, which is empty for a DSN.
     pub sender: String,
     pub recipients: u64,
     pub bytes: u64,

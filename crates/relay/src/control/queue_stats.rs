@@ -20,7 +20,8 @@ pub(crate) struct QueueStats {
     pub(crate) hops: Vec<HopRow>,
 }
 
-/// Asks all workers and blocks until all have answered.
+/// Collects the statistics of all workers, and blocks until all have answered. Fails if one of them
+/// does not answer.
 pub(crate) fn collect_queue_stats(relay: &RunningRelay) -> Result<QueueStats, WorkerUnavailable> {
     let mut stats = QueueStats { totals: totals(relay), hops: Vec::new() };
     let mut hops = HashMap::new();

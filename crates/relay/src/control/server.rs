@@ -21,10 +21,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of queue entries that a worker lists in one turn. They take a fraction of a
+/// Maximum number of queue entries that a worker lists in one turn. This takes a fraction of a
 /// millisecond.
 const LIST_PAGE_ENTRIES: u32 = 500;
-/// Maximum number of messages that a worker changes in one turn. Each change may write a note.
+/// Maximum number of messages that a worker changes in one turn. It is less than a page of a list,
+/// because each change may write a note.
 const CHANGE_PAGE_ENTRIES: u32 = 100;
 const MAX_CONNECTIONS: usize = 16;
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
@@ -156,7 +157,7 @@ fn respond<W: Write>(
         ControlRequest::Change { command, which } => {
             let mark = relay.context.spool.notes_mark();
             let messages = execute(relay, command, &which)?;
-            // The note is synced before the reply, because an operator must not see a change that a
+            // Sync the notes before the reply, because an operator must not see a change that a
             // crash could undo.
             relay.context.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
             Ok(writer.send(&ControlReply::Changed { messages })?)

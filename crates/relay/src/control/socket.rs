@@ -16,8 +16,8 @@ use std::time::Duration;
 const MAX_PATH_BYTES: usize = 107;
 const LISTEN_BACKLOG: i32 = 16;
 
-/// A path that fits into the address of a Unix socket. A longer path is replaced by one through the
-/// open directory.
+/// A path that fits into the address of a Unix socket. A longer path is replaced by a path in
+/// `/proc/self/fd`, for which the directory must stay open.
 struct SocketPath {
     path: PathBuf,
     _directory: Option<File>,
@@ -33,7 +33,7 @@ fn short_path(path: &Path) -> io::Result<SocketPath> {
     Ok(SocketPath { path, _directory: Some(directory) })
 }
 
-/// Listens on the control socket at this path.
+/// Listens on the control socket at this path. The socket of a dead relay is removed first.
 ///
 /// # Errors
 /// Fails if another process listens there, if the path is not a socket, or if the socket cannot be

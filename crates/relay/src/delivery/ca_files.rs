@@ -34,7 +34,8 @@ impl CaFiles {
         *self.lock() = files.map(|file| (file.path.clone(), CaContent::of(file))).collect();
     }
 
-    /// Returns the content of a file. This is the same `Arc` until the content changes.
+    /// Returns the content of a file. This is the same `Arc` until the content changes, so callers
+    /// can compare pointers to notice a change.
     pub(crate) fn content(&self, file: &CaFile) -> Arc<[u8]> {
         let mut contents = self.lock();
         let content = contents.entry(file.path.clone()).or_insert_with(|| CaContent::of(file));

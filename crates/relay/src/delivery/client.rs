@@ -1,9 +1,9 @@
-//! A connection to a next hop, which is kept from message to message. It handles the client's side
-//! of the session, and the replies.
+//! A connection to a next hop, which stays open from message to message. It handles the client's
+//! side of the session, and the replies.
 //!
-//! It asks the queue for the next message when the session is free, and also while a message is
-//! being sent. MAIL, RCPT and DATA of the next message then travel together with the current one
-//! (RFC 2920 §3.1), so a message takes only one write and one read.
+//! The connection asks the queue for the next message when the session is free, and also while a
+//! message is being sent. MAIL, RCPT and DATA of the next message then travel together with the
+//! current one (RFC 2920 §3.1), so a message takes only one write and one read.
 use crate::config::RefusedGreeting;
 use crate::delivery::parameters::{mail_parameters, recipient_parameters};
 use crate::delivery::pipeline::{PipelinedMessage, SendProgress};
@@ -37,13 +37,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for each reply. RFC 5321 §4.5.3.2 recommends five minutes for most replies, and ten
 /// for the last one.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time limits for connecting and for the greeting as long as nothing is known of a destination,
-/// because the attempt occupies a connection that others need. Postfix's postscreen greets after 6
-/// s. Later attempts wait as long as RFC 5321 §4.5.3.2.1 recommends.
+/// Time limits for connecting and for the greeting while nothing is known of a destination. They
+/// are short, because the attempt occupies a connection that other destinations need. Postfix's
+/// postscreen greets after 6 s. Later attempts wait as long as RFC 5321 §4.5.3.2.1 recommends.
 const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 const FIRST_GREETING_TIMEOUT: Duration = Duration::from_secs(8);
-/// Time limit for the reply to QUIT. A slow peer occupies a connection that others need, and
-/// nothing depends on this reply.
+/// Time limit for the reply to QUIT. It is short, because a slow peer occupies a connection that
+/// other destinations need, and nothing depends on this reply.
 pub(crate) const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of messages in transit to a peer with BDAT. They share one write and one read.
 pub(crate) const MAX_BATCH: u32 = 8;
@@ -61,7 +61,7 @@ pub(crate) enum ConnectionResult {
     /// The server sent a 5xx instead of a greeting, and the configuration says that this bounces
     /// messages.
     Refused(DeliveryRefusal),
-    /// The server greets with this relay's own name.
+    /// The server greets with this relay's own name, so mail would go in circles.
     Loop(DeliveryRefusal),
     /// TLS was offered but failed. The next attempt may go without it, because TLS is optional.
     WithoutTls,
@@ -101,7 +101,7 @@ pub(crate) struct SmtpDelivery {
     idle_timer: Timer,
     idle_until: Option<Duration>,
     must_quit: bool,
-    /// Set if the peer accepts messages without waiting between them.
+    /// Set if several messages may be in transit to the peer at a time.
     may_batch: bool,
     /// Set if the peer answers fast enough to get several messages at a time.
     is_fast: bool,
@@ -110,7 +110,7 @@ pub(crate) struct SmtpDelivery {
     /// Set if a session was established. The next hop then counts as reachable, however the session
     /// ends.
     is_reached: bool,
-    /// The reply with which the peer announced that it closes the connection.
+    /// The reply that ends the session, such as a 421, or a refusal of EHLO.
     closing_reply: Option<DeliveryRefusal>,
     /// Set if the peer sent `closing_reply` instead of a greeting.
     is_greeting_refused: bool,
@@ -222,8 +222,8 @@ impl SmtpDelivery {
                 self.finish_transaction();
             }
         }
-        // Finish them one by one, so that the remaining messages go back even if one of them
-        // panics.
+        // Finish the messages one by one, so that the remaining messages go back to the queue even
+        // if a call panics.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
             let is_over = self.answered > 0;
             let is_ambiguous = may_miss_reply && (is_over || is_violated || !self.in_flight.is_empty());
@@ -274,7 +274,8 @@ impl SmtpDelivery {
         self.closing_reply.take().map_or_else(|| reason.to_string(), |refusal| format!("{reason}: {}", refusal.text))
     }
 
-    /// Sends QUIT. Until the peer has answered it, this connection does not count as available.
+    /// Sends QUIT. The queue may now open another connection instead of this one, because the peer
+    /// may take long to answer.
     fn begin_quit(&mut self) -> Poll<NextAction> {
         self.waiter.cancel();
         let slot = self.slot.as_mut().expect("the connection is open");
@@ -389,7 +390,7 @@ impl SmtpDelivery {
         Ok((envelope, form))
     }
 
-    /// Returns an envelope to reuse, or a new one.
+    /// Returns an envelope that no session uses any longer, or a new one.
     fn unused_envelope(&mut self) -> Arc<Envelope> {
         let free = self.spare_envelopes.iter().position(|envelope| Arc::strong_count(envelope) == 1);
         match free {
@@ -463,8 +464,8 @@ fn tls_failure(error: &io::Error) -> String {
     }
 }
 
-/// Returns true if a reply accepts its command. A 3xx accepts neither a sender nor a recipient nor
-/// a message.
+/// Returns true if a reply accepts its command. For example, a 3xx does not accept a sender, a
+/// recipient or a message.
 fn is_accepted(to: Verb, reply: &ReceivedReply<'_>) -> bool {
     match to {
         Verb::Mail | Verb::Recipient(_) | Verb::Chunk | Verb::Message | Verb::Delivery(_) => reply.code() / 100 == 2,
@@ -537,7 +538,8 @@ impl MessageSource for SmtpDelivery {
             pipelined.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
-            // Only a 250 accepts the message, whatever the text of another reply says.
+            // Only a 250 accepts the message, whatever the text or the enhanced code of another
+            // reply says.
             let refusal = self.refusal(&event.reply);
             self.current().into_iter().for_each(|pipelined| pipelined.refuse_all(&refusal));
         }

@@ -11,12 +11,12 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of destinations that are kept even if the queue has forgotten them, because their TLS
-/// sessions save handshakes.
+/// Number of destinations that are kept even if they are idle, because their TLS sessions save
+/// handshakes.
 const RETAINED_DESTINATIONS: usize = 1_000;
-/// Minimum number of destinations that are checked per pass. If one in `SCAN_DIVISOR` of all
-/// destinations is more, that many are checked. An idle destination is then forgotten within twenty
-/// passes, each of which takes a fraction of a millisecond.
+/// Number of destinations that each pass checks, in addition to one in `SCAN_DIVISOR` of all
+/// destinations. An idle destination is therefore forgotten within twenty passes, each of which
+/// takes a fraction of a millisecond.
 const MIN_SCANNED: usize = 64;
 const SCAN_DIVISOR: usize = 20;
 
@@ -49,7 +49,7 @@ struct DestinationEntry {
 }
 
 impl Destinations {
-    /// Returns the next hop's number, and whether it is new.
+    /// Returns the next hop's number, and true if the number has just been assigned.
     pub(crate) fn id(&mut self, next_hop: &NextHop) -> (DestinationId, bool) {
         if let Some(key) = self.ids.get(next_hop) {
             return (*key, false);
@@ -74,8 +74,8 @@ impl Destinations {
         (key, true)
     }
 
-    /// Checks some of the destinations in turn, and forgets the idle ones. Returns the forgotten
-    /// destinations.
+    /// Checks some of the destinations in turn, and forgets those that are idle. Returns their
+    /// numbers.
     pub(crate) fn forget_idle(&mut self, is_idle: impl Fn(DestinationId) -> bool) -> Vec<DestinationId> {
         let mut forgotten = Vec::new();
         if self.ids.len() <= RETAINED_DESTINATIONS {
@@ -112,7 +112,8 @@ impl Destinations {
         Arc::clone(&self.entry(key).name)
     }
 
-    /// Limits a destination to one message at a time until this time.
+    /// Limits a destination to one message at a time until this time, after a session with several
+    /// messages in transit has failed.
     pub(crate) fn disable_streaming(&mut self, key: DestinationId, until: Duration) {
         if let Some(entry) = &mut self.entries[key.0 as usize] {
             entry.unstreamed_until = until;
@@ -153,7 +154,7 @@ impl Destinations {
         secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
-            // Logged only once, because `pem` remembers the content that cannot be used.
+            // This is logged only once, because `pem` remembers the content that cannot be used.
             Err(why) => {
                 tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")

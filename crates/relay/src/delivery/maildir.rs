@@ -30,15 +30,15 @@ const MAX_NAME_ATTEMPTS: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaildirMessage<'a> {
-    /// The sender's address. Empty for a DSN.
+    /// The sender's address, which is empty for a DSN.
     pub(crate) sender: &'a [u8],
     pub(crate) recipient: &'a [u8],
     /// Header and text as received, with CRLF and without dot-stuffing.
     pub(crate) body: &'a [u8],
 }
 
-/// Maximum number of Maildirs that are remembered as durable. When it is reached, all are
-/// forgotten, which costs a few syncs for each of them.
+/// Maximum number of Maildirs that are remembered as durable. When this number is reached, all
+/// Maildirs are forgotten, which costs a few syncs for each of them.
 const MAX_DURABLE_ROOTS: usize = 50_000;
 
 /// Generates file names that no other delivery uses, in any process on any host
@@ -112,7 +112,7 @@ pub(crate) fn deliver(
     delivered.map_err(failed)
 }
 
-/// Tries other names while names are taken, and creates the Maildir if it is missing.
+/// Calls `act` with new names until a name is free. Creates the Maildir if it is missing.
 fn with_unique_name<T>(
     root: &Path,
     names: &MaildirNames,
@@ -153,8 +153,8 @@ fn write(file: File, message: &MaildirMessage<'_>) -> io::Result<()> {
 }
 
 fn header_fields(message: &MaildirMessage<'_>) -> Vec<u8> {
-    // The SMTP grammar excludes control characters in both addresses. If one got here by our
-    // mistake, it must do no harm.
+    // The SMTP grammar excludes control characters in both addresses. If a bug lets a line break
+    // through, it must not begin another header field.
     let fit =
         |address: &[u8]| address.iter().map(|octet| if octet.is_ascii_control() { b'?' } else { *octet }).collect();
     let sender: Vec<u8> = fit(message.sender);
@@ -179,7 +179,7 @@ fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
     let new = root.join("new");
     let path = new.join(name);
     match renameat_with(CWD, draft, CWD, &path, RenameFlags::NOREPLACE) {
-        // These file systems cannot rename without replacing an existing file.
+        // This file system cannot rename a file without replacing an existing one.
         Err(Errno::INVAL | Errno::NOSYS) => link(draft, &path)?,
         other => other?,
     }
@@ -187,7 +187,7 @@ fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Renames in two steps, which also never replaces a file.
+/// Renames a file in two steps, and never replaces an existing file either.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to)?;
     fs::remove_file(from)

@@ -39,7 +39,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Delivers the messages of a destination over one connection, until the queue has no more for it.
+/// Delivers the messages of a destination over one connection, until the queue has no more messages
+/// for it.
 pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
     let next_hop = worker.resources.destinations.borrow().next_hop(slot.destination);
     match next_hop {
@@ -57,7 +58,7 @@ pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
     }
 }
 
-/// Delivers on this host, one message after another, until the queue has no more.
+/// Delivers on this host, one message after another, until the queue has no more messages.
 async fn deliver_locally(
     worker: &Rc<RelayWorker>,
     mut slot: SlotGuard,

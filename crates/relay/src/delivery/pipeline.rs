@@ -16,14 +16,15 @@ pub(crate) struct PipelinedMessage {
     pub(crate) converted: Option<Message>,
     /// Numbers of the recipients that are not sent to the server.
     pub(crate) left_out: Vec<u16>,
-    /// Refusals of the other recipients so far, in the order of the request.
+    /// Refusals so far, with one place for each recipient that is sent to the server, in the order
+    /// of the request.
     pub(crate) refused: Vec<Option<DeliveryRefusal>>,
     pub(crate) progress: SendProgress,
     /// In LMTP, number of recipients whose replies to the message have arrived.
     pub(crate) answered: usize,
     /// The reply with which the server accepted the message, for the log.
     pub(crate) accept_reply: Option<DeliveryRefusal>,
-    /// Set if the next hop itself notifies the sender of success.
+    /// Set if the next hop offers DSN, and so notifies the sender of success itself.
     pub(crate) peer_sends_dsn: bool,
 }
 
@@ -103,17 +104,17 @@ impl PipelinedMessage {
         }
     }
 
-    /// Returns the result of a message that a fault of the session ended, even if its last reply is
-    /// not certain.
+    /// Returns the result of a message if one of its refusals was about the session and not about
+    /// the message. This result holds even if the last reply is not certain.
     pub(crate) fn session_fault(&self) -> Option<DeliveryResult> {
         let fault = self.refused.iter().flatten().find(|refusal| is_session_fault(refusal.code))?;
         let status = RecipientStatus::Deferred(fault.clone());
         Some(DeliveryResult::SessionFault(vec![status; self.request.recipients.len()]))
     }
 
-    /// Returns the result of a message whose session ended before the last reply was certain. A
-    /// server that sent 421 has not accepted anything that it has not answered. If replies may be
-    /// missing (`is_ambiguous`), the received ones do not count.
+    /// Returns the result of a message whose session ended before the last reply was certain. If
+    /// the server sent 421 (`is_refused`), it has accepted nothing beyond what it had answered
+    /// before. If replies may be missing (`is_ambiguous`), the received replies do not count.
     pub(crate) fn unfinished_result(
         &mut self,
         is_refused: bool,
@@ -124,8 +125,8 @@ impl PipelinedMessage {
         match (answered, self.progress == SendProgress::Sent && !is_refused) {
             (0, false) => DeliveryResult::Unsent,
             (0, true) => DeliveryResult::Unknown,
-            // A recipient that has been answered must not get the message again when it is retried
-            // for the others.
+            // A recipient that has been answered must not get the message again when the message is
+            // retried for the other recipients.
             (answered, _) => {
                 let refusal = DeliveryRefusal::new(0, None, "the session ended without an answer", "");
                 self.refuse_from(answered, &refusal);

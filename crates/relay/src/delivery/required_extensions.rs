@@ -18,7 +18,8 @@ pub(crate) struct DeliveryForm {
     pub(crate) left_out: Vec<u16>,
 }
 
-/// Maximum size of a message that a worker converts itself. This takes about a millisecond.
+/// Maximum size of a message that a worker converts itself. This takes about a millisecond, for
+/// which the worker's sessions have to wait.
 const MAX_INLINE_BYTES: usize = 32 << 10;
 
 /// Returns true if [`check`] may take so long that a worker must not call it.
@@ -47,7 +48,7 @@ pub(crate) fn check(
 
 /// Returns the envelope for a server with these extensions, if it differs from the original. A
 /// server without SMTPUTF8 gets A-labels in addresses whose local parts are ASCII. For a server
-/// with SMTPUTF8, it is declared if an address from an alias needs it.
+/// with SMTPUTF8, the envelope declares SMTPUTF8 if an address from an alias needs it.
 fn envelope_for(envelope: &MessageEnvelope, extensions: &Extensions) -> Option<MessageEnvelope> {
     let recipients = envelope.recipients.iter().map(|recipient| &recipient.address);
     let mut addresses = recipients.chain([&envelope.sender]).filter(|address| !address.is_ascii()).peekable();
@@ -107,8 +108,7 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
             let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {error}");
             Err(missing_extension(554, EnhancedStatusCode(5, 6, 3), &text))
         }
-        // We do not offer BINARYMIME, so only a spool of another version can contain such a
-        // message.
+        // We do not offer BINARYMIME, so only another version can have stored such a message.
         (Err(error), BodyType::Binary) => Err(missing_extension(
             554,
             EnhancedStatusCode(5, 6, 1),

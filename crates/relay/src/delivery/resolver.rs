@@ -1,12 +1,13 @@
 //! Finds the servers for a domain's mail, and their addresses (RFC 5321 §5.1). A separate thread
-//! queries DNS. The decisions based on its answers are pure functions.
+//! queries DNS. The functions that decide on its answers do no I/O.
 //!
 //! ```text
 //! domain ─▶ address literal? ─▶ that address
 //!    └─▶ MX ─▶ no record: the domain itself (implicit MX)    only ".": no mail (RFC 7505)
 //!         └─▶ by preference, at random among equals, none behind this relay ─▶ A and AAAA
 //! ```
-//! Public addresses are left out unless the relay may send mail to them, whatever name led to them.
+//! Public addresses are left out unless the relay may send mail to them. It does not matter whether
+//! they come from DNS or from the configuration.
 use crate::config::{DeliveryScope, DnsConfig};
 use crate::own_addresses::OwnAddresses;
 use crate::routing::{SmtpTarget, TargetHost};
@@ -54,16 +55,14 @@ pub(crate) enum Unroutable {
     /// This relay itself is the best server for the domain.
     #[error("mail to {0} loops back to this relay")]
     Loop(String),
-    /// The text in brackets is not an address.
     #[error("{0} is not a valid address literal")]
     BadLiteral(String),
-    /// The relay may not send mail to this public address.
     #[error("{0} is a public address, and allow_public is not set")]
     Public(IpAddr),
     #[error("DNS lookup of {domain} failed: {why}")]
     LookupFailed { domain: String, why: String },
-    /// The configured next hop is wrong, or DNS has lost its name. That says nothing about the
-    /// recipients, so their mail waits.
+    /// The configured next hop is wrong, or DNS has lost its name. That is not the fault of the
+    /// recipients, so their mail waits until the configuration or DNS is corrected.
     #[error("the configured next hop is not usable: {0}")]
     NextHop(Box<Self>),
 }
@@ -189,9 +188,6 @@ struct LookupRequest {
 impl Resolver {
     /// Starts the thread. DNS is set up at the first query, so that a relay that needs no DNS needs
     /// no resolv.conf.
-    ///
-    /// # Errors
-    /// Fails if the thread or its runtime cannot be started.
     pub(crate) fn start(
         dns: &DnsConfig,
         own_name: &str,
@@ -278,7 +274,7 @@ async fn serve(mut requests: mpsc::Receiver<LookupRequest>, context: Arc<LookupC
         tokio::spawn(async move {
             tokio::select! {
                 servers = context.resolve(&to, seed) => drop(answer.send(servers)),
-                // The caller no longer waits.
+                // The caller no longer waits, so the query is cancelled.
                 () = answer.closed() => {}
             }
         });
@@ -290,11 +286,11 @@ struct LookupContext {
     own_name: String,
     own: Arc<OwnAddresses>,
     resolver: tokio::sync::OnceCell<TokioResolver>,
-    /// Asks servers that do not understand EDNS.
+    /// Resolver for name servers that do not understand EDNS.
     resolver_without_edns: tokio::sync::OnceCell<TokioResolver>,
 }
 
-/// Whether queries have the record OPT of EDNS (RFC 6891).
+/// Tells whether queries contain the OPT record of EDNS (RFC 6891).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Edns {
     AsConfigured,
@@ -391,7 +387,8 @@ impl LookupContext {
     async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
         let mut outcome = self.query(name, kind, Edns::AsConfigured).await;
         if outcome.as_ref().is_err_and(is_edns_refused) {
-            // Servers that do not know EDNS answer so (RFC 6891 §7).
+            // Name servers that do not know EDNS answer with such an error (RFC 6891 §7). Ask again
+            // without it.
             outcome = self.query(name, kind, Edns::Off).await;
         }
         match outcome {
@@ -438,7 +435,7 @@ fn build(dns: &DnsConfig, edns: Edns) -> Result<TokioResolver, NetError> {
     builder.build()
 }
 
-/// A name server that is queried over UDP, and over TCP for long answers.
+/// Describes a name server that is queried over UDP, and over TCP for long answers.
 fn name_server(address: &SocketAddr) -> NameServerConfig {
     let at = |mut connection: ConnectionConfig| {
         connection.port = address.port();
@@ -447,16 +444,17 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
     NameServerConfig::new(address.ip(), true, vec![at(ConnectionConfig::udp()), at(ConnectionConfig::tcp())])
 }
 
-/// Returns the names and addresses of a domain's servers in the order in which they should be tried,
-/// at least one. The domain may be an address literal (`[192.0.2.1]`). `seed` decides the order
-/// among equals.
+/// Returns the names and addresses of a domain's servers in the order in which they should be
+/// tried. There is at least one. The domain may be an address literal (`[192.0.2.1]`). `seed`
+/// decides the order among equals.
 ///
 /// # Errors
-/// Fails if there is no server, or only one at a public address that `scope` excludes.
+/// Fails if there is no server, or if `scope` excludes all of them because their addresses are
+/// public.
 pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) -> Result<Vec<(String, SocketAddr)>> {
     let own = Arc::new(OwnAddresses::new([].iter()));
-    // No server is left out because it has the name of this host. That rule is for relays, and here
-    // nothing is relayed.
+    // The own name is empty, so that no server is left out because it is this host. That rule is
+    // for relays, and nothing is relayed here.
     let resolver = Resolver::start(&DnsConfig::default(), "", own, scope).context("cannot start a thread")?;
     let target = SmtpTarget::Domain { name: domain.into(), port };
     let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed).await })

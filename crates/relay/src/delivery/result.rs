@@ -1,4 +1,4 @@
-//! Combines the replies for each recipient to the result of a request.
+//! Combines the statuses of the recipients into the result of a delivery request.
 use crate::counters::RelayCounters;
 use crate::delivery::slots::SlotWaiter;
 use crate::message::envelope::{Confirmation, DeliveryRefusal, EnvelopeRecipient};
@@ -15,7 +15,7 @@ pub(crate) fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) 
 }
 
 /// Combines the recipients' statuses, and counts them. If all are equal, the result is a single
-/// status. If a recipient was deferred because of a session fault, it is tried again soon.
+/// status. If a recipient was deferred because of a session fault, the queue tries again soon.
 pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<RecipientStatus>) -> DeliveryResult {
     for status in &statuses {
         match status {
@@ -38,7 +38,7 @@ fn is_session_fault(status: &RecipientStatus) -> bool {
     matches!(status, RecipientStatus::Deferred(refusal) if mailrun_smtp::reply::is_session_fault(refusal.code))
 }
 
-/// Fails the messages that wait for this connection, and returns the connection.
+/// Fails all messages that this connection gets from the queue, and then returns the connection.
 pub(crate) fn fail_all(worker: &Rc<RelayWorker>, mut slot: SlotGuard, refusal: &DeliveryRefusal) {
     let mut waiter = SlotWaiter::default();
     while let NextMessage::Deliver(request) =

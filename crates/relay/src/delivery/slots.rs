@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// Time for which an unused connection is kept.
+/// Time for which an unused connection is kept open, so that the next message need not connect
+/// again.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, Default)]
@@ -21,7 +22,7 @@ enum WaiterState {
 }
 
 impl SlotWaiter {
-    /// Cancels the wait. The waiter's entry in the list becomes stale.
+    /// Cancels the wait. The waiter's entry in the list becomes stale, and a later call drops it.
     pub(crate) fn cancel(&mut self) {
         if self.0.get() == WaiterState::Waiting {
             self.0.set(WaiterState::Busy);
@@ -37,7 +38,7 @@ impl SlotWaiter {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeReason {
     Message,
-    /// Another destination needs the connection.
+    /// The connection must close, because another destination needs it.
     Close,
 }
 

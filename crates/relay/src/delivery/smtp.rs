@@ -13,11 +13,12 @@ use mailrun_smtp::reply::EnhancedStatusCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Time limit for DNS as long as nothing is known of a destination, because the attempt occupies a
-/// connection that others need. It allows for a second query if the first packet was lost. Later
-/// attempts wait as long as DNS takes.
+/// Time limit for DNS while nothing is known of a destination. It is short, because the attempt
+/// occupies a connection that other destinations need, but it allows for a second query if the
+/// first packet was lost. Later attempts wait as long as DNS takes.
 const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(6);
-/// After this time, the first attempt tries no further server. The next attempt tries all of them.
+/// After this time, the first attempt at a destination tries no further server. The next attempt
+/// tries all servers.
 const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Delivers to the first server of the next hop that accepts mail.
@@ -40,8 +41,8 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     let mut result = None;
     for server in &servers {
         match try_server(&mut delivery, smtp, server).await {
-            // An earlier server may be reachable later. Mail exchangers after this one would send
-            // the mail back (RFC 5321 §5.1).
+            // Keep an earlier result, because that server may be reachable later. Mail exchangers
+            // after this one would send the mail back (RFC 5321 §5.1).
             looped @ ConnectionResult::Loop(_) => {
                 result.get_or_insert(looped);
                 if matches!(smtp.target, SmtpTarget::Domain { .. }) {

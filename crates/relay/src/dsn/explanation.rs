@@ -1,5 +1,5 @@
-//! Writes the part of a DSN for people: what happened, to whom, and what they can do, in this
-//! order.
+//! Writes the part of a DSN for people. It says what happened, for which recipients, and what the
+//! reader can do, in this order.
 use super::facts::{DsnAction, DsnFacts, DsnRecipient};
 use super::part::DsnPart;
 use super::returned::Returned;
@@ -33,7 +33,7 @@ pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned
     };
     let id = text::sanitize_token(facts.id);
     paragraph(&format!("{below} Whoever you ask for help will need the number {id}."), &mut text);
-    // The blank line after the last paragraph belongs to the boundary.
+    // The blank line after the last paragraph belongs to the MIME boundary.
     text.truncate(text.len() - "\r\n".len());
     let kind = if text.is_ascii() { "text/plain; charset=us-ascii" } else { "text/plain; charset=utf-8" };
     DsnPart::new(kind, "Notification", Cow::Owned(text.into_bytes()))

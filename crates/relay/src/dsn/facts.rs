@@ -9,18 +9,18 @@ pub(crate) struct DsnFacts<'a> {
     /// Queue id, which consists of letters and digits.
     pub(crate) id: &'a str,
     pub(crate) host: &'a str,
-    /// Address of the message's sender. Empty if the message is itself a DSN.
+    /// Address of the message's sender, which is empty if the message is itself a DSN.
     pub(crate) sender: &'a [u8],
-    /// Recipient of the DSN: the sender, or somebody else whom the configuration names. Empty if
-    /// nobody receives it.
+    /// Recipient of the DSN: the sender, or somebody else whom the configuration names. It is empty
+    /// if nobody receives the DSN.
     pub(crate) addressee: &'a [u8],
     /// ENVID as received, in xtext.
     pub(crate) envelope_id: Option<&'a [u8]>,
     pub(crate) returns: Option<Return>,
     pub(crate) smtp_utf8: bool,
     pub(crate) received_at: Timestamp,
-    /// The message with CRLF and without dot-stuffing. Empty if it can no longer be read, so that
-    /// it is not returned.
+    /// The message with CRLF and without dot-stuffing. It is empty if the message can no longer be
+    /// read, and so is not returned.
     pub(crate) message: &'a [u8],
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct DsnRecipient<'a> {
     pub(crate) enhanced: Option<EnhancedStatusCode>,
     /// Code of the reply that `text` comes from. `None` for this relay's own text.
     pub(crate) code: Option<u16>,
-    /// Text of the reply, which may contain any bytes. Empty if there was no reply.
+    /// Text of the reply, which may contain any bytes. It is empty if there was no reply.
     pub(crate) text: &'a [u8],
     pub(crate) remote_mta: Option<&'a str>,
     pub(crate) last_attempt: Option<Timestamp>,
@@ -49,7 +49,7 @@ pub(crate) struct DsnRecipient<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DsnAction {
     Failed,
-    /// The message is not delivered yet, and is tried until this time.
+    /// The message is not delivered yet. The relay keeps trying until this time.
     Delayed {
         until: Timestamp,
     },

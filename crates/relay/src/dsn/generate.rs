@@ -28,7 +28,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum size in bytes up to which a failed message is returned whole.
+/// Maximum size in bytes up to which a failed message is returned whole. This is the default of
+/// Postfix's `bounce_size_limit`.
 const MAX_RETURNED_BYTES: usize = 50_000;
 /// Longest pause before the relay tries again to store a DSN in a Maildir.
 const MAX_MAILDIR_PAUSE: Duration = Duration::from_secs(30);
@@ -78,11 +79,11 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
     }
 }
 
-/// Sends the rest of the DSNs later. Meanwhile neither the message is in memory, nor do other DSNs
-/// wait for their turn.
+/// Sends the remaining DSNs later. Meanwhile, the message takes no memory, and other DSNs get their
+/// turn.
 fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent: usize) {
     if let (DsnEvent::Settled { fates, .. }, 1..) = (&mut event, sent) {
-        // Of two DSNs, the one about failures is the first.
+        // Of two DSNs, the one about failures is sent first, so only the other DSN is left.
         fates.retain(|(_, fate)| !fate.is_failure());
     }
     let worker = Rc::clone(worker);
@@ -124,7 +125,7 @@ impl DsnTask {
 impl Drop for DsnTask {
     fn drop(&mut self) {
         self.worker.dsn_tasks.end();
-        // Whatever happened to this task, the next waiting DSN gets its turn.
+        // If the task panicked, the next waiting DSN gets its turn in a new task.
         after_panic(&self.worker, move |worker| {
             if let Some((id, event)) = worker.dsn_tasks.next() {
                 send(worker, id, event, None);
@@ -167,8 +168,8 @@ impl Drop for DsnGuard {
     }
 }
 
-/// Client name in the envelope of a DSN to the postmaster. A message with it never causes further
-/// DSNs, wherever aliases lead.
+/// Client name in the envelope of a DSN to the postmaster. If such a message cannot be delivered,
+/// the postmaster gets no DSN about that, wherever aliases lead.
 const TO_POSTMASTER: &[u8] = b"postmaster";
 
 fn is_to_postmaster(envelope: &MessageEnvelope) -> bool {
@@ -188,10 +189,11 @@ struct OriginalMessage<'a> {
     now: Timestamp,
 }
 
-/// Sends the DSNs to the addressees that the configuration names.
+/// Sends the DSNs about an event, one to each addressee that the configuration names.
 ///
 /// # Errors
-/// If a Maildir does not take a DSN. Returns the number of DSNs that were sent before it.
+/// Fails if a DSN cannot be stored in a Maildir at present. Returns the number of DSNs that were
+/// sent before that one.
 async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, message: &Message) -> Result<(), usize> {
     let config = worker.config();
     let now = timestamp(worker.unix_time(clock::now()));
@@ -272,7 +274,8 @@ impl<'a> OriginalMessage<'a> {
         }
     }
 
-    /// Sends a DSN, if one is due. Returns false if a Maildir does not take it.
+    /// Sends a DSN, if one is due. Returns false if the DSN cannot be stored in a Maildir at
+    /// present.
     async fn send(&self, worker: &Rc<RelayWorker>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) -> bool {
         let Some(dsn_message) = self.build(recipients, addressee) else { return true };
         if let Addressee::Other(DsnTarget::Maildir(root)) = addressee {
@@ -319,7 +322,8 @@ impl<'a> OriginalMessage<'a> {
         compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
     }
 
-    /// Delivers a DSN into a Maildir. Returns false if that is not possible now.
+    /// Delivers a DSN into a Maildir. Returns false if that is not possible at present, so that the
+    /// caller tries again later.
     async fn store_in_maildir(&self, worker: &Rc<RelayWorker>, root: &Arc<path::Path>, dsn_message: Dsn) -> bool {
         let names = Arc::clone(&worker.resources.maildir_names);
         let root = Arc::clone(root);
@@ -371,6 +375,7 @@ fn action_of(fate: &RecipientFate) -> Option<(DsnAction, Option<&DeliveryRefusal
 }
 
 /// Makes the DSN a message of our own, with an envelope and the next hops of its recipients.
+/// Returns `None` if no route leads to the addressee.
 fn route_dsn(
     worker: &RelayWorker,
     config: &Config,

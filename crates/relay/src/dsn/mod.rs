@@ -25,8 +25,8 @@ use std::collections::VecDeque;
 #[cfg(test)]
 mod read_back;
 
-/// Maximum number of DSNs that are written at the same time. Each keeps its message in memory for
-/// as long as the spool is full.
+/// Maximum number of DSNs that are written at the same time. Each DSN keeps its message in memory
+/// for as long as the spool is full.
 const MAX_DSN_TASKS: u32 = 32;
 
 /// Limits the number of DSNs that are written at the same time.

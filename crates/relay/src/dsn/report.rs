@@ -6,10 +6,10 @@
 //! ├─ message/delivery-status               status.rs: for programs
 //! └─ message/rfc822 | text/rfc822-headers  returned.rs: the message, or its header
 //! ```
-//! It does no I/O: times are arguments, and the boundary comes from the queue id. Whatever a next
-//! hop's text contains, lines of the DSN end in CRLF, have at most 998 bytes, and contain no bare
-//! CR or LF and no NUL. The DSN is ASCII, because other text is encoded, so no server on the way
-//! back can reject it for its bytes. Only a non-ASCII address of the sender is written into the
+//! This module does no I/O. Times are arguments, and the boundary comes from the queue id. Whatever
+//! a next hop's text contains, lines of the DSN end in CRLF, have at most 998 bytes, and contain no
+//! bare CR or LF and no NUL. The DSN is ASCII, because other text is encoded, so no server on the
+//! way back can reject it for its bytes. Only a non-ASCII address of the sender is written into the
 //! header unchanged, and needs SMTPUTF8 (RFC 6531).
 //!
 //! A DSN has an empty sender address, and `NOTIFY=NEVER` (RFC 3461 §6.1) if the next hop supports
@@ -24,7 +24,6 @@ use jiff::Timestamp;
 use mailrun_smtp::dsn::Notify;
 use std::fmt::Write;
 
-/// A DSN, which is sent with an empty sender address.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Dsn {
     pub(crate) recipient: Vec<u8>,

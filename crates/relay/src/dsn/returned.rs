@@ -85,13 +85,13 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Length of the header in bytes, without the empty line after it.
+/// Returns the length of the header in bytes, without the empty line after it.
 fn header_bytes(message: &[u8]) -> usize {
     lines(message).take_while(|line| !without_end(line).is_empty()).map(<[u8]>::len).sum()
 }
 
-/// Returns true if a message may be sent unchanged (RFC 5322 §2.1.1, §2.3). A BINARYMIME message
-/// may not.
+/// Returns true if a message may be sent unchanged (RFC 5322 §2.1.1, §2.3). For example, a message
+/// with a bare CR, or with a line that is too long, may not.
 fn is_sound(message: &[u8]) -> bool {
     lines(message).all(|line| {
         let text = line.strip_suffix(b"\r\n").unwrap_or(line);
@@ -99,7 +99,8 @@ fn is_sound(message: &[u8]) -> bool {
     })
 }
 
-/// Returns the header in a valid form.
+/// Returns the header in a valid form. Long lines are cut, CR and NUL become `?`, and a header
+/// above [`MAX_HEADER_BYTES`] is cut at the end of a line.
 fn sound_header(message: &[u8]) -> Vec<u8> {
     let mut header = Vec::new();
     for line in lines(message).map(without_end).take_while(|line| !line.is_empty()) {

@@ -120,7 +120,7 @@ fn remote_mta(remote: &str) -> String {
 }
 
 /// Returns the diagnostic of RFC 3464 §2.3.6. A server's reply has the type `smtp`, and this
-/// relay's own text a private type.
+/// relay's own text has a private type.
 fn diagnostic(recipient: &DsnRecipient<'_>, charset: Charset) -> Option<String> {
     let text = text::sanitize(recipient.text, charset);
     match recipient.code {

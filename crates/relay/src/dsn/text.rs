@@ -1,10 +1,9 @@
 //! Makes foreign texts safe for a DSN, so that none of their lines can pass for a line of ours.
 use std::fmt::Write;
 
-/// Maximum length of a text in bytes. A reply line has at most 512 bytes (RFC 5321 §4.5.3.1.5), and
-/// a line of a message at most 998.
+/// Maximum length of a text in bytes. The limit leaves room for a reply line of 512 bytes (RFC 5321
+/// §4.5.3.1.5) within a line of a message, which has at most 998.
 const MAX_TEXT_BYTES: usize = 800;
-/// Column at which lines are folded.
 const FOLD_COLUMN: usize = 76;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +38,8 @@ pub(crate) fn sanitize(text: &[u8], charset: Charset) -> String {
     out
 }
 
-/// Replaces all characters that are not allowed in names. For names from this relay's
-/// configuration.
+/// Replaces all characters that are not allowed in names by `_`, and cuts the name after 255
+/// characters.
 pub(crate) fn sanitize_token(name: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || "-._:[]".contains(c) { c } else { '_' };
     name.chars().map(fit).take(255).collect()

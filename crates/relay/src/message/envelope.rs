@@ -28,7 +28,7 @@ pub(crate) const MAX_RECIPIENTS: usize = u16::MAX as usize;
 /// Maximum length of any text in bytes. This is twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
 pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
 /// Maximum number of bytes that all recipients take in an encoded envelope. The rest of the spool's
-/// limit is for the other fields, which have a few texts.
+/// limit is left for the other fields, which contain only a few texts.
 pub(crate) const MAX_RECIPIENTS_BYTES: usize =
     mailrun_spool::Options::MAX_ENVELOPE_BYTES as usize - 64 * MAX_TEXT_BYTES;
 /// Maximum number of bytes that are kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
@@ -80,7 +80,7 @@ impl WithProtocol {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageEnvelope {
-    /// The sender's address without brackets. Empty for DSNs.
+    /// The sender's address without brackets, which is empty for a DSN.
     pub(crate) sender: Vec<u8>,
     pub(crate) with: WithProtocol,
     /// Name that the client gave in HELO, EHLO or LHLO.
@@ -133,7 +133,7 @@ pub(crate) struct OriginalAddress {
 }
 
 impl OriginalAddress {
-    /// Upper bound of the memory that this address takes, in bytes.
+    /// Returns an upper bound of the memory that this address takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         const FIXED_BYTES: usize = size_of::<OriginalAddress>() + 80;
         FIXED_BYTES + self.kind.len() + self.address.len()
@@ -143,12 +143,12 @@ impl OriginalAddress {
 /// A refusal by a server, or the reason why there was no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryRefusal {
-    /// Code of the reply, or 0 if there was none.
+    /// Code of the reply, or 0 if there was no reply.
     pub(crate) code: u16,
     pub(crate) enhanced: Option<EnhancedStatusCode>,
     /// Text of the reply, or a reason of our own.
     pub(crate) text: String,
-    /// Host that replied. Empty if the reason is our own.
+    /// Host that replied, or an empty text if the reason is our own.
     pub(crate) by: String,
 }
 
@@ -173,7 +173,7 @@ fn truncated(text: &str) -> String {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientFate {
-    /// Another host has taken responsibility, and no DSN is due.
+    /// The message was delivered or passed on, and no DSN is due.
     Delivered,
     /// The message was delivered, and the sender asked for a DSN (NOTIFY=SUCCESS).
     Confirmed(Confirmation),
@@ -193,8 +193,8 @@ pub(crate) enum Confirmation {
     Expanded,
 }
 
-/// Work that is done and must not be repeated after a restart. Recipients are identified by their
-/// numbers in the envelope.
+/// A change in the progress of a message. Notes in the spool preserve it over a restart, so that no
+/// work is repeated. Recipients are identified by their numbers in the envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
     /// The recipients are finished, except that the sender may have to be notified of their fate.
@@ -206,7 +206,6 @@ pub(crate) enum Fact {
     DsnStored {
         recipients: Vec<u16>,
     },
-    /// The recipients will be tried again.
     Deferred {
         recipients: Vec<u16>,
         attempts: u32,
@@ -222,12 +221,12 @@ pub(crate) enum Fact {
 }
 
 impl RecipientFate {
-    /// Returns true if the recipient did not get the message although its sender expects that.
+    /// Returns true if the recipient did not get the message although the sender expects it.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Expired(_))
     }
 
-    /// Returns true if a DSN may be due.
+    /// Returns true if the sender may have to get a DSN.
     pub(crate) fn needs_dsn(&self) -> bool {
         match self {
             Self::Delivered | Self::Removed => false,
@@ -250,7 +249,7 @@ pub(crate) struct MalformedEnvelope {
 pub(crate) struct EnvelopeTooLarge;
 
 impl MessageEnvelope {
-    /// Upper bound of the memory that this envelope takes, in bytes.
+    /// Returns an upper bound of the memory that this envelope takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         const RECIPIENT_BYTES: usize = size_of::<EnvelopeRecipient>() + 32;
         let mut bytes = 0;
@@ -267,7 +266,8 @@ impl MessageEnvelope {
         bytes
     }
 
-    /// Encodes the envelope. The result can always be decoded.
+    /// Encodes the envelope. Fails if the envelope exceeds the limits of the format, so that every
+    /// result can be decoded.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, EnvelopeTooLarge> {
         let mut out = EnvelopeWriter { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
         out.octets.extend([VERSION, self.flags(), self.with as u8]);
@@ -334,7 +334,7 @@ fn body_of(flags: u8) -> Option<BodyType> {
     }
 }
 
-/// The outer `Option` tells whether the bits are valid.
+/// Returns the value of RET. The outer `Option` is `None` if the bits are invalid.
 fn returns_of(flags: u8) -> Option<Option<Return>> {
     match flags & 24 {
         0 => Some(None),
@@ -344,7 +344,6 @@ fn returns_of(flags: u8) -> Option<Option<Return>> {
     }
 }
 
-/// Bits of NOTIFY, and their meanings.
 const NOTIFY: [(u8, Notify); 3] = [(1, Notify::SUCCESS), (2, Notify::FAILURE), (4, Notify::DELAY)];
 
 impl EnvelopeRecipient {
@@ -504,12 +503,10 @@ pub(crate) struct MessageProgress {
 pub(crate) struct RecipientProgress {
     /// Outcome for the recipient. `None` while the message is still to be delivered.
     pub(crate) fate: Option<RecipientFate>,
-    /// Set when the DSN about that fate is stored.
     pub(crate) dsn_stored: bool,
-    /// Set when the DSN about the delay is stored.
     pub(crate) delay_dsn_stored: bool,
     pub(crate) attempts: u32,
-    /// Unix time of the next attempt in seconds. 0 means at once.
+    /// Unix time of the next attempt in seconds. 0 means that the recipient is due at once.
     pub(crate) next_unix_s: u64,
     pub(crate) refusal: Option<DeliveryRefusal>,
 }

@@ -13,7 +13,8 @@ pub(crate) enum Fetched {
     Unreadable(String),
 }
 
-/// Reads a message on a thread of `pool`.
+/// Reads a message on a thread of `pool`, because the disk may block. If the body is damaged, reads
+/// the envelope alone.
 pub(crate) async fn fetch(spool: &Spool, pool: &BlockingPool, id: Id) -> Fetched {
     let spool = spool.clone();
     let read = move || {
@@ -46,9 +47,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Message {
     /// Converts the message to the form that the spool stores.
-    ///
-    /// # Errors
-    /// Fails if the envelope is too long.
     pub(crate) fn to_spool(&self) -> Result<NewMessage, EnvelopeTooLarge> {
         Ok(NewMessage {
             received_ns: u64::try_from(self.received.as_nanos()).unwrap_or(u64::MAX),

@@ -18,12 +18,12 @@ pub(crate) struct Message {
     pub(crate) envelope: Arc<MessageEnvelope>,
     /// Header and text without dot-stuffing. They begin with this relay's `Received:` field.
     pub(crate) body: Arc<[u8]>,
-    /// Time of reception since the Unix epoch.
+    /// Unix time at which the message was received.
     pub(crate) received: Duration,
 }
 
 impl Message {
-    /// Memory that the message takes, in bytes.
+    /// Returns the memory that the message takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> u32 {
         const ENVELOPE_BYTES: usize = 512;
         u32::try_from(self.body.len() + ENVELOPE_BYTES + self.envelope.memory_bytes()).unwrap_or(u32::MAX)

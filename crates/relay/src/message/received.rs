@@ -1,13 +1,14 @@
 //! The trace of a message from server to server. Writes this relay's `Received:` field, and counts
-//! the existing ones.
+//! the existing fields.
 //!
 //! ```text
 //! Received: from client.example ([192.0.2.1]) by relay.example with ESMTPSA
 //! <TAB>(TLSv1.3) id 00000000000003e8 for <bob@example.org>
 //! <TAB>tls TLS_AES_256_GCM_SHA384; Sat, 21 Nov 2026 09:30:00 +0000
 //! ```
-//! RFC 5321 §4.4 has the grammar, RFC 3848 and RFC 6531 §4.3 the words after `with`, and RFC 8314
-//! §4.3 the clause `tls`. Text from the client cannot inject a line, a clause or a comment.
+//! RFC 5321 §4.4 defines the grammar, RFC 3848 and RFC 6531 §4.3 define the words after `with`, and
+//! RFC 8314 §4.3 defines the clause `tls`. Text from the client cannot inject a line, a clause or a
+//! comment.
 use crate::message::envelope::WithProtocol;
 use jiff::Timestamp;
 use mailrun_smtp::Path;
@@ -113,7 +114,7 @@ impl<'a> HeaderFieldWriter<'a> {
         Self { out, line }
     }
 
-    /// Writes a clause after a space, or on a new line.
+    /// Writes a clause after a space, or on a new line if the line would become too long.
     fn clause(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let at = self.out.len();
         self.out.push(b' ');
@@ -156,14 +157,15 @@ fn write_name(name: &[u8], out: &mut Vec<u8>) {
     out.extend(name.iter().take(MAX_NAME_BYTES).map(fit));
 }
 
-/// Writes the IANA name of the cipher suite (RFC 8314 §4.3).
+/// Writes the IANA name of the cipher suite (RFC 8314 §4.3), such as `TLS_AES_256_GCM_SHA384` for
+/// rustls' `TLS13_AES_256_GCM_SHA384`.
 fn write_cipher(cipher: &str, out: &mut Vec<u8>) {
     let (prefix, name) = cipher.strip_prefix("TLS13_").map_or(("", cipher), |name| ("TLS_", name));
     write_all(&[b"tls ", prefix.as_bytes()], out);
     write_name(name.as_bytes(), out);
 }
 
-/// The last second with a four-digit year in every time zone, since the Unix epoch.
+/// Unix time of the last second whose year has four digits in every time zone.
 const LAST_SECOND: i64 = 253_402_207_200;
 
 /// Formats a date for a header (RFC 5322 §3.3), in UTC. A date outside of 1970 to 9999 is replaced
@@ -228,11 +230,11 @@ pub(crate) struct ReceivedCount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinePosition {
     Start,
-    /// After a CR at the beginning of the line.
+    /// The position is after a CR at the beginning of the line.
     Cr,
     /// Number of bytes of the field's name that have been matched.
     Name(u8),
-    /// After the field's name and spaces (RFC 5322 §4.5).
+    /// The position is after the field's name and spaces (RFC 5322 §4.5).
     Blanks,
     Rest,
 }

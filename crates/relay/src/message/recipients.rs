@@ -17,7 +17,8 @@ pub(crate) struct RecipientGroup {
 /// Memory per recipient in bytes, in addition to its texts: places in lists and indexes, and a next
 /// hop of its own.
 const RECIPIENT_BYTES: usize = 832;
-/// Number of copies of an address: in the list, in an index, and in the name of the next hop.
+/// Number of copies of an address in memory: in the list, in an index, and in the name of the next
+/// hop.
 const ADDRESS_COPIES: usize = 3;
 
 /// Recipients of a message that is being received. A mailbox that is named twice, or that several
@@ -51,19 +52,20 @@ impl RecipientList {
         }
     }
 
-    /// Upper bound of the memory that the list takes, in bytes.
+    /// Returns an upper bound of the memory that the list takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.bytes as u64
     }
 
-    /// Upper bound of the memory that the list would take with these members added, in bytes.
+    /// Returns an upper bound of the memory that the list would take with these members added, in
+    /// bytes.
     pub(crate) fn memory_bytes_with(&self, members: &[(Box<str>, NextHop)], original: Option<&OriginalAddress>) -> u64 {
         let members = members.iter().map(|(address, next_hop)| recipient_bytes(address.as_bytes(), next_hop));
         (self.bytes + original.map_or(0, OriginalAddress::memory_bytes) + members.sum::<usize>()) as u64
     }
 
-    /// Upper bound of the bytes that the recipients take in an encoded envelope, with these members
-    /// added.
+    /// Returns an upper bound of the bytes that the recipients take in an encoded envelope, with
+    /// these members added.
     pub(crate) fn encoded_bytes_with(
         &self,
         members: &[(Box<str>, NextHop)],
@@ -137,8 +139,8 @@ impl RecipientList {
     }
 }
 
-/// Upper bound of the bytes of a recipient in an encoded envelope: its texts, their lengths, and the
-/// notifications that it asks for.
+/// Returns an upper bound of the bytes of a recipient in an encoded envelope. They are its texts,
+/// their lengths, and the flags.
 fn encoded_bytes(address: &[u8], original: Option<&OriginalAddress>) -> usize {
     let original = original.map_or(0, |original| original.kind.len() + original.address.len());
     16 + address.len() + original

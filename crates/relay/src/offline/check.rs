@@ -8,8 +8,8 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpoolReport {
     pub(crate) directory: String,
-    /// True if nothing is damaged except the end of the log, which a crash may tear, and `complete`
-    /// is true.
+    /// True if `complete` is true and nothing is damaged except the end of the log, which a crash
+    /// may tear.
     pub sound: bool,
     /// True if the damage loses nothing, so that all unfinished messages were found and are
     /// readable.
@@ -20,10 +20,10 @@ pub struct SpoolReport {
     pub(crate) damaged_messages: u64,
     pub(crate) held: u64,
     pub(crate) recipients: RecipientCounts,
-    /// Bytes of the last writes, which a crash tore.
+    /// Number of bytes at the end of the log that a crash tore.
     pub(crate) torn_bytes: u64,
-    /// False: no client got a 250 for the torn bytes. True: a client may have got one, because
-    /// `durability = "write"` does not wait for the disk.
+    /// If false, no client got a 250 for the torn bytes. If true, a client may have got one,
+    /// because `durability = "write"` does not wait for the disk.
     pub(crate) torn_was_unsynced: bool,
     pub(crate) damage: Vec<DamageRow>,
     /// Messages whose envelope cannot be read.

@@ -53,8 +53,8 @@ impl SpooledMessage {
         }
     }
 
-    /// Returns the recipients who have not received the message. The relay must still try them, or
-    /// they failed and their DSN is still to be sent.
+    /// Returns the recipients who have not received the message. Either the relay must still try
+    /// them, or they have failed and their DSN is still to be sent.
     pub(super) fn undelivered(&self) -> impl Iterator<Item = &[u8]> {
         let recipients = self.envelope.recipients.iter().zip(&self.progress.recipients);
         recipients.filter(|(_, progress)| is_undelivered(progress)).map(|(recipient, _)| recipient.address.as_slice())

@@ -36,7 +36,7 @@ struct EnvelopeRow {
     id: String,
     received: Option<String>,
     received_ns: u64,
-    /// Sender of the message. Empty for a DSN.
+    /// Sender of the message, which is empty for a DSN.
     sender: String,
     recipients: Vec<RecipientRow>,
     client_name: String,
@@ -66,7 +66,7 @@ struct RecipientRow {
     sender_told: bool,
     delay_told: bool,
     attempts: u32,
-    /// Unix time of the next attempt in seconds. 0 means at once.
+    /// Unix time of the next attempt in seconds. 0 means that the recipient is due at once.
     next_unix_s: u64,
     refusal: Option<RefusalRow>,
 }

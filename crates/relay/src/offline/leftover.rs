@@ -1,5 +1,5 @@
-//! Finds the units of a run that a stopped relay still has in its queue. The traces in the messages
-//! identify the units.
+//! Finds the units of a run that a stopped relay still has in its queue. A unit is one recipient of
+//! one message. The trace in each message shows the run and the message's number in it.
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
 use mailrun_measurement::ledger::Ledger;
@@ -37,7 +37,7 @@ pub fn units(directory: &Path, run: RunId) -> Result<Ledger> {
     Ok(units)
 }
 
-/// Returns the recipients of a message whose fate is still open.
+/// Returns the recipients of a message who have neither received it nor failed for good.
 fn open_recipients(message: &RecoveredMessage) -> Result<Vec<RecipientId>> {
     let unreadable = |error: &dyn std::fmt::Display| anyhow!("message {} cannot be read: {error}", message.id);
     let envelope = MessageEnvelope::decode(&message.envelope).map_err(|error| unreadable(&error))?;

@@ -56,7 +56,8 @@ impl OutputDirectory {
     /// Moves the complete directory to its final path.
     ///
     /// # Errors
-    /// Fails if the directory cannot be moved there.
+    /// Fails if the directory cannot be synced or moved, for example because something else has
+    /// appeared at its final path.
     pub(super) fn finish(self) -> Result<()> {
         let Self { target: place, partial: draft } = self;
         File::open(&draft)?.sync_all()?;

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 /// Maximum number of messages that are stored with one sync.
 const MAX_BATCH_MESSAGES: usize = 500;
-/// Maximum number of bytes that are stored with one sync.
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,9 +30,9 @@ pub struct SalvageSummary {
     /// Number of recipients of these messages who have not received them.
     pub recipients: u64,
     /// Number of messages that all recipients have received, but whose DSN was still to be sent.
-    /// Only counted for a Maildir.
+    /// This is counted only for a Maildir.
     pub delivered: u64,
-    /// Old and new queue id of each message. Only filled for a spool.
+    /// Old and new queue id of each message. This is filled only for a spool.
     pub(crate) renamed: Vec<RenamedMessage>,
     pub left_out: Vec<LeftOut>,
     /// Messages with a note that could not be read, so that some work may be done again.
@@ -131,7 +130,7 @@ fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
     let defaults = Options::default();
-    // Twice the size of the old spool, because the reserve for notes must stay free.
+    // Permit twice the size of the old spool, because the reserve for notes must stay free.
     let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
     let disk = RealDisk::new(output.partial_path()).map_err(|error| output.error(reason(&error)))?;
     let salvaged = Spool::open(Arc::new(disk), options).and_then(|(spool, _)| {
@@ -163,8 +162,8 @@ fn store_all(original: &OfflineSpool, spool: &Spool) -> Result<SalvageSummary, E
         }
     }
     batch.note(spool, &mut salvaged)?;
-    // The notes are synced too. Without its notes, a message would be delivered again to recipients
-    // who have it.
+    // Sync the notes as well. Without its notes, a message would be delivered again to recipients
+    // who already have it.
     spool.sync_notes(mark).wait()?;
     Ok(salvaged)
 }

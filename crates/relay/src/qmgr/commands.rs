@@ -10,10 +10,10 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OperatorCommand {
-    /// Stops delivery of the message until it is released. The message ages nevertheless.
+    /// Stops delivery of the message until it is released. Meanwhile, the message can expire.
     Hold,
     Release,
-    /// Removes the message without a DSN.
+    /// Removes the message without notifying its sender.
     Remove,
     /// Tries deferred messages and unreachable destinations at once.
     Retry,
@@ -79,7 +79,8 @@ impl<M: Clone> MailQueue<M> {
         is_in_backoff || state == EntryState::Deferred
     }
 
-    /// Makes an entry ready at once, even after a restart.
+    /// Makes an entry ready at once. A fact for the spool ensures that it is ready after a restart
+    /// as well.
     fn requeue(&mut self, at: EntryIndex, actions: &mut Actions) {
         let entry = &self.entries[at];
         if let Some(refusal) = &entry.refusal {
@@ -116,7 +117,7 @@ impl<M: Clone> MailQueue<M> {
                 }
                 is_new
             }
-            // The DSN about the entry is being written.
+            // The DSN about the entry is being written, so it is too late to remove the entry.
             EntryState::AwaitingDsn => false,
         }
     }
@@ -127,7 +128,8 @@ impl<M: Clone> MailQueue<M> {
 pub(super) const MAX_TICK_TIMERS: usize = 1_000;
 
 impl<M: Clone> MailQueue<M> {
-    /// Does a limited part of the due work. If work is left, the deadline stays in the past.
+    /// Does a limited part of the due work. If work is left, the deadline stays in the past, so
+    /// that the driver soon calls this again.
     pub(crate) fn tick(&mut self, now: Duration, actions: &mut Vec<Actions>) {
         let now_ms = millis(now);
         while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {

@@ -1,14 +1,14 @@
 //! Opens and closes connections, and backs off from unreachable destinations.
 //!
-//! A destination gets as many connections as its backlog is worth. No connection is closed because
-//! the backlog has shrunk. The idle time-out closes connections, so that their number does not
-//! fluctuate.
+//! The longer the backlog of a destination, the more connections it gets. A connection is not
+//! closed when the backlog shrinks, but when it has been idle for a while, so that the number of
+//! connections does not fluctuate.
 //!
 //! If connections are scarce, a destination may open another one only if it would then have no more
 //! connections than remain free ("dynamic threshold", Choudhury and Hahne 1998). In this way, the
-//! busiest destination leaves half of them to others, and a destination without a connection gets
-//! one as long as any is free. If none is free, idle connections are closed, and connections that
-//! have had their share give way.
+//! busiest destination leaves half of the connections to others, and a destination without a
+//! connection gets one as long as any is free. If no connection is free, idle connections are
+//! closed, and a destination that has had its share gives one up.
 //!
 //! Destinations that never answer must not take all connections, because strangers choose the
 //! domains that mail goes to, and an attempt may last for minutes. An attempt is therefore on
@@ -27,12 +27,14 @@ use crate::message::envelope::DeliveryRefusal;
 /// give up a connection to a destination that has none. It is small enough to be fair, and large
 /// enough to make a connection worthwhile.
 const FAIR_SHARE_LIMIT: u32 = 20;
-/// Maximum number of scalable destinations that are checked per action.
+/// Maximum number of scalable destinations that are checked per action, so that a long list takes
+/// no longer.
 const MAX_SCALABLE_CHECKS: usize = 16;
 /// Number of successive sessions without a delivery after which the destination counts as
 /// unreachable.
 const MAX_FAILED_SESSIONS: u32 = 3;
-/// Maximum number of messages that are dropped from memory at once when a destination backs off.
+/// Maximum number of messages that are dropped from memory at once when a destination backs off, so
+/// that a long list does not stall the worker.
 const MAX_DROPPED_MESSAGES: usize = 10_000;
 
 impl<M: Clone> MailQueue<M> {
@@ -71,7 +73,7 @@ impl<M: Clone> MailQueue<M> {
         ConnectionSlot { destination: key, is_idle: false, must_quit: false, is_quitting: false, trial: Some(standing) }
     }
 
-    /// Ends the trial, because the connection has a session.
+    /// Ends the trial of a connection, because it has a session or is closed.
     pub(super) fn end_trial(&mut self, slot: &mut ConnectionSlot) {
         if let Some(standing) = slot.trial.take() {
             self.connections.trials[standing as usize] -= 1;
@@ -114,7 +116,7 @@ impl<M: Clone> MailQueue<M> {
     }
 
     /// Returns the next destination to get its first connection. It has the best standing that
-    /// permits a trial. Destinations that no longer wait are skipped.
+    /// permits a trial. Destinations that no longer wait are removed from their list.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
         // Failed destinations must get their turn, however many new ones arrive.
@@ -171,7 +173,7 @@ impl<M: Clone> MailQueue<M> {
         None
     }
 
-    /// Returns a destination with an idle connection, if another destination has no connection.
+    /// Returns an idle connection to close, if another destination waits for its first connection.
     fn next_to_close(&mut self) -> Option<ConnectionAction> {
         while self.connections.closing < self.unserved_count() {
             let key = self.connections.idle.pop_front()?;
@@ -267,7 +269,8 @@ impl<M: Clone> MailQueue<M> {
     }
 
     /// Opens no connection to a destination for a while. Connections that have a session continue,
-    /// and entries stay unchanged. Further failures in that time belong to the same outage.
+    /// and entries stay unchanged. Further failures in that time belong to the same outage, and do
+    /// not make the wait longer.
     fn back_off(&mut self, key: DestinationId, refusal: DeliveryRefusal, now_ms: u64) {
         let reconnect = self.options.reconnect;
         let seed = self.options.seed;
@@ -288,7 +291,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Frees the memory of an unreachable destination, so that reachable ones can use it.
+    /// Frees the memory of an unreachable destination, so that reachable destinations can use it.
     fn drop_messages(&mut self, key: DestinationId) {
         let mut at = self.destination(key).ready.first;
         for _ in 0..MAX_DROPPED_MESSAGES {
@@ -361,7 +364,7 @@ impl DestinationQueue {
         self.idle + self.woken + self.dismissed
     }
 
-    /// Number of connections that take messages, or will take them.
+    /// Returns the number of connections that take messages, or will take them.
     fn active_connections(&self) -> u32 {
         self.connections - self.quitting
     }

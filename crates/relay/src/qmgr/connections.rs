@@ -14,13 +14,14 @@ pub(crate) struct ConnectionSlot {
     pub(super) must_quit: bool,
     /// Set if the connection has sent QUIT. It accepts nothing more, but still counts.
     pub(super) is_quitting: bool,
-    /// Standing of the destination, as long as no session has been established.
+    /// Standing of the destination when the attempt began. `None` once a session has been
+    /// established.
     pub(super) trial: Option<Standing>,
 }
 
 impl ConnectionSlot {
     /// Returns true if nothing is known of the destination. The attempt should then be short,
-    /// because others wait.
+    /// because other destinations wait.
     pub(crate) fn is_first_trial(&self) -> bool {
         matches!(self.trial, Some(Standing::New | Standing::Configured))
     }
@@ -33,7 +34,7 @@ pub(super) enum Standing {
     /// The destination answered the last time, or is on this host.
     Proven,
     Configured,
-    /// A domain to which mail was addressed.
+    /// A domain to which mail was addressed, and which has not answered yet.
     New,
     Failed,
 }
@@ -41,6 +42,9 @@ pub(super) enum Standing {
 impl Standing {
     pub(super) const ALL: [Self; 4] = [Self::Proven, Self::Configured, Self::New, Self::Failed];
 
+    /// Returns the number of trials up to which a destination of this standing may begin another
+    /// one. Trials of proven destinations are not counted. Some connections thus remain for better
+    /// standings.
     pub(super) fn trial_limit(self, limit: u32) -> u32 {
         match self {
             Self::Proven => limit,

@@ -26,12 +26,12 @@ pub(super) struct DestinationQueue {
     pub(super) counts: [u32; STATE_COUNT],
     /// Number of connections that are open or being opened.
     pub(super) connections: u32,
-    /// Connection limit of this destination. `None` means the limit that all destinations have.
+    /// Connection limit of this destination. `None` means the general limit.
     pub(super) concurrency_limit: Option<u32>,
     pub(super) idle: u32,
-    /// Number of idle connections that have been woken.
+    /// Number of idle connections that have been woken and have not asked for a message yet.
     pub(super) woken: u32,
-    /// Number of idle connections that have been told to close.
+    /// Number of idle connections that have been told to close and have not done so yet.
     pub(super) dismissed: u32,
     /// Number of connections that have sent QUIT and that the peer has not closed yet.
     pub(super) quitting: u32,
@@ -43,18 +43,20 @@ pub(super) struct DestinationQueue {
     pub(super) has_answered: bool,
     /// Number of successive failures to reach the destination.
     pub(super) failures: u32,
-    /// Set if a connection has asked for messages since this was last cleared, so the destination
-    /// is reachable.
+    /// Set if a connection has asked for messages since the last failure, so the destination is
+    /// reachable again.
     pub(super) has_connected: bool,
-    /// Number of successive times that a message came back unsent.
+    /// Number of successive times that a message came back unsent, or because of a fault of the
+    /// session.
     pub(super) failed_sessions: u32,
     /// Time before which no connection is opened.
     pub(super) backoff_until_ms: u64,
     pub(super) backoff_reason: Option<Arc<DeliveryRefusal>>,
-    /// The destination's last reply, or the reason why there was none.
+    /// The destination's last refusal, or the reason why there was no reply.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) message_bytes: u64,
-    /// The first ready entry of which it is not known yet whether its message must be read.
+    /// The first ready entry that `read_ahead` has not looked at yet. Its message may have to be
+    /// read.
     pub(super) next_unread: EntryIndex,
     pub(super) loading: u32,
     pub(super) listed: ListMembership,
@@ -102,7 +104,7 @@ impl DestinationQueue {
         self.counts[state as usize]
     }
 
-    /// Returns the number of connections that the backlog is worth.
+    /// Returns the number of connections that the backlog justifies, which is at least one.
     fn wanted_connections(&self, limit: u32) -> u32 {
         let backlog = f64::from(self.count(EntryState::Ready)) + f64::from(self.count(EntryState::InFlight));
         let backlog = backlog / f64::from(self.batch_size);

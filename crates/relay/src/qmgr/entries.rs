@@ -37,7 +37,7 @@ impl<M> EntryTable<M> {
         self.live
     }
 
-    /// Returns one more than the highest place that was ever used.
+    /// Returns one more than the highest place that was used since the table was last empty.
     pub(super) fn slot_count(&self) -> EntryIndex {
         self.chunks.last().map_or(0, |last| ((self.chunks.len() - 1) * CHUNK_ENTRIES + last.len()) as EntryIndex)
     }

@@ -26,7 +26,8 @@ impl fmt::Display for MessageId {
 /// §4.5.3.1.8).
 pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
 
-/// Recipients by their numbers in the envelope. Most are a range, which needs no allocation.
+/// Recipients by their numbers in the envelope. Most entries have a range of numbers, which needs
+/// no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientNumbers {
     /// `count` numbers, beginning with `first`.
@@ -155,8 +156,8 @@ pub(super) struct QueueEntry<M> {
     pub(super) message: Option<M>,
     pub(super) message_bytes: u32,
     pub(super) attempts: u32,
-    /// The last refusal. It is shared with other entries of the destination, because most get the
-    /// same one.
+    /// The last refusal. It is shared with other entries of the destination, because most entries
+    /// get the same refusal.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) received_unix_s: u64,
     /// Time from which a deferred entry may be tried again.
@@ -182,7 +183,8 @@ pub(super) struct EntryFlags {
     pub(super) age_timer_set: bool,
 }
 
-/// End of a list of ready entries.
+/// End of a destination's list of ready entries to which an entry is added. An entry that was taken
+/// but not sent returns to the front.
 #[derive(Clone, Copy)]
 pub(super) enum QueueEnd {
     Front,

@@ -16,7 +16,7 @@ use super::entry::{DestinationId, EntryIndex, EntryState, ListKind, MessageId, N
 use super::queue::MailQueue;
 use super::result::Actions;
 
-/// Maximum number of messages that are being read for one destination.
+/// Maximum number of messages that are being read for one destination at a time.
 const MAX_LOADING: u32 = 64;
 
 /// Maximum number of bytes of messages in memory per destination. Other messages are read from the
@@ -107,7 +107,7 @@ impl<M: Clone> MailQueue<M> {
         self.destination(destination).message_bytes += bytes;
     }
 
-    /// Stops counting an entry's message, whether it is here or with a delivery agent.
+    /// Stops counting an entry's message, and frees it unless a delivery agent has it.
     pub(super) fn drop_message(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         entry.message = None;

@@ -14,16 +14,16 @@
 //!
 //! The queue promises the following, and has a test for each promise. No entry is lost. No entry is
 //! on two connections at once. The limits of connections are kept. A destination that is slow, dead
-//! or never answers does not delay others, because connections and memory are shared so that the
-//! destination with the most leaves as much for the next (`concurrency`, `memory`). The age of an
-//! entry is checked in every state.
+//! or never answers does not delay others, because the destination with the most connections or
+//! memory always leaves as much again free (`concurrency`, `memory`). The age of an entry is
+//! checked in every state.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `queue` | the state of the queue; adds and takes entries |
 //! | `entry` | an entry and its states |
 //! | `entries` | the table of entries, and the lists through the table |
-//! | `timer_wheel` | timers through the table |
+//! | `timer_wheel` | the timers of entries |
 //! | `destination` | the queue's state of a next hop |
 //! | `connections` | slots, and the lists of destinations for which an action may be due |
 //! | `concurrency` | opens and closes connections, with backoff |

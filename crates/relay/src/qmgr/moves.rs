@@ -2,7 +2,8 @@
 use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd};
 use super::queue::MailQueue;
 
-/// Number of messages for which the index keeps room when the queue becomes empty.
+/// Number of messages for which the index keeps room when the queue becomes empty. The remaining
+/// memory of a burst is freed.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
 impl<M: Clone> MailQueue<M> {
@@ -18,7 +19,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Removes an entry from the list of its current state.
+    /// Removes an entry from the list of its current state. The caller must then put it into
+    /// another state, or free it.
     pub(super) fn leave_state(&mut self, at: EntryIndex) {
         let entry = &mut self.entries[at];
         let destination = &mut self.destinations[entry.destination.0 as usize];
@@ -38,7 +40,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Puts an entry into a state that has no list.
+    /// Sets an entry's state, and counts it. If the state has a list, the caller must add the entry
+    /// to it.
     pub(super) fn enter_state(&mut self, at: EntryIndex, state: EntryState) {
         self.entries[at].state = state;
         let destination = self.entries[at].destination;

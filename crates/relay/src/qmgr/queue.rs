@@ -27,7 +27,7 @@ pub(crate) struct Options {
     pub(crate) message_bytes: u64,
     /// Seed of the random spread of delays.
     pub(crate) seed: u64,
-    /// Unix time at which `now` is zero.
+    /// Unix time at which the queue's clock (`now`) is zero.
     pub(crate) origin_unix: Duration,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct NewEntry<M> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageKind {
     Mail,
-    /// A message with an empty sender address.
+    /// A message with an empty sender address, about which no DSN may be sent.
     Dsn,
 }
 
@@ -73,11 +73,11 @@ impl MessageKind {
     }
 }
 
-/// Progress of an entry, from the notes about it (`RecipientProgress`).
+/// Progress of an entry, from the notes in the spool (`RecipientProgress`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EntryProgress {
     pub(crate) attempts: u32,
-    /// Unix time of the next attempt in seconds. 0 means at once.
+    /// Unix time of the next attempt in seconds. 0 means that the entry is due at once.
     pub(crate) next_unix_s: u64,
     pub(crate) held: bool,
     pub(crate) delay_dsn_stored: bool,
@@ -110,7 +110,7 @@ pub(crate) enum NextRequest<M> {
 #[derive(Default)]
 pub(super) struct MessageMemory {
     pub(super) used_bytes: u64,
-    /// Destinations that may need messages to be read.
+    /// Destinations that may have messages to be read from the spool.
     pub(super) unread: VecDeque<DestinationId>,
 }
 
@@ -217,7 +217,8 @@ impl<M: Clone> MailQueue<M> {
         at
     }
 
-    /// Returns the next message for a connection that is open and has room.
+    /// Returns the next message for a connection that is open and has room, or tells the connection
+    /// to wait or to close.
     pub(crate) fn take(&mut self, slot: &mut ConnectionSlot, now: Duration) -> NextRequest<M> {
         self.mark_busy(slot);
         self.end_trial(slot);
@@ -251,7 +252,7 @@ impl<M: Clone> MailQueue<M> {
         first != NO_ENTRY && self.entries[first].message.is_some()
     }
 
-    /// Time at which `tick` must be called next.
+    /// Returns the time at which `tick` must be called next, or `None` if no timer is set.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let reopen = self.backoff_ends.peek().map(|Reverse((when_ms, _))| *when_ms);
         let all = [self.retry_timers.deadline_ms(), self.age_timers.deadline_ms(), reopen];
@@ -299,7 +300,7 @@ impl<M: Clone> MailQueue<M> {
         &mut self.destinations[key.0 as usize]
     }
 
-    /// Converts Unix time to the queue's clock.
+    /// Converts Unix time to the queue's clock. A time before the clock's origin becomes 0.
     pub(super) fn queue_ms(&self, unix_s: u64) -> u64 {
         self.since_origin(Duration::from_secs(unix_s))
     }

@@ -1,4 +1,5 @@
-//! Handles delivery results and age. Recipients are settled, deferred or expired.
+//! Applies the results of deliveries and the age of messages to the queue. Recipients are settled,
+//! deferred or expired.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +14,9 @@ use crate::message::envelope::{Confirmation, DeliveryRefusal, Fact, RecipientFat
 pub(crate) enum DeliveryResult {
     /// All recipients were accepted, and no DSN is due.
     Delivered,
-    /// All recipients have the same status.
     All(RecipientStatus),
-    /// Each recipient has a status, in the order of the request. Missing recipients were not
-    /// answered.
+    /// Each recipient has a status, in the order of the request. If the list is shorter, the server
+    /// did not answer for the last recipients.
     Each(Vec<RecipientStatus>),
     /// Each recipient has a status, as in `Each`. At least one reply was about the session, so
     /// deferred recipients are tried again at once in another session.
@@ -24,7 +24,7 @@ pub(crate) enum DeliveryResult {
     /// The session was lost after the final dot. The message may have been delivered, but is tried
     /// again, because a duplicate is better than a loss (RFC 5321 §4.5.4.1).
     Unknown,
-    /// The session was lost before the final dot, or had to close. The message counts as not taken.
+    /// The session was lost before the final dot, or had to close. The message counts as not sent.
     Unsent,
     /// The delivery task panicked. The message may have been delivered, but is tried again.
     Panicked(DeliveryRefusal),
@@ -59,7 +59,7 @@ pub(crate) enum DsnEvent {
     /// These recipients are settled. The caller must pass `pending` to `dsn_stored` when the DSN is
     /// stored, or if none is due.
     Settled { pending: PendingDsn, fates: Vec<(u16, RecipientFate)> },
-    /// These recipients are delayed. Nothing waits for this DSN.
+    /// These recipients are delayed. The queue does not wait until this DSN is stored.
     Delayed { recipients: Vec<u16>, refusal: Option<Arc<DeliveryRefusal>>, expires_unix_s: u64 },
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct PendingDsn {
     pub(crate) id: MessageId,
 }
 
-/// Time of the next attempt for a deferred recipient.
+/// Tells whether deferred recipients are tried again at once, or after the usual wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NextTry {
     Now,
@@ -108,6 +108,8 @@ impl<M: Clone> MailQueue<M> {
             DeliveryResult::SessionFault(statuses) => {
                 self.count_failed_session(at);
                 let entry = &mut self.entries[at];
+                // After a second fault in a row, wait as after any other deferral. A server that
+                // always fails would otherwise get the message without a pause.
                 let next_try = if entry.unsent_tries == 0 { NextTry::Now } else { NextTry::Scheduled };
                 entry.unsent_tries = u8::from(next_try == NextTry::Now);
                 self.apply_statuses(at, statuses, next_try, now_ms)
@@ -194,7 +196,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Defers the recipients that are not settled.
+    /// Defers the recipients in `waiting`. The recipients in `fates` are settled.
     fn defer_recipients(
         &mut self,
         at: EntryIndex,
@@ -240,7 +242,8 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn, done: false }
     }
 
-    /// Settles a part of an entry while the rest waits.
+    /// Moves settled recipients to an entry of their own, which waits for their DSN. The remaining
+    /// recipients of the entry wait for their next attempt.
     fn split_settled(&mut self, at: EntryIndex, fates: &[(u16, RecipientFate)]) -> EntryIndex {
         let whole = &self.entries[at];
         let part = QueueEntry {
@@ -332,7 +335,8 @@ impl<M: Clone> MailQueue<M> {
     }
 
     /// Restores recipients that were settled before a restart, but whose DSN may not have been
-    /// stored (`RecipientProgress::is_dsn_due`). The destination may be theirs or any other.
+    /// stored (`RecipientProgress::is_dsn_due`). The entry can have any destination, because it
+    /// only waits for its DSN.
     pub(crate) fn restore_pending_dsn(&mut self, arrival: NewEntry<M>, fates: Vec<(u16, RecipientFate)>) -> DsnEvent {
         let id = arrival.id;
         let destination = arrival.destination;

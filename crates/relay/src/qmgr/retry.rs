@@ -16,20 +16,20 @@ impl Backoff {
     /// shorter ones at first.
     pub(crate) const FOR_MESSAGES: Self = Self { initial: Duration::from_secs(300), max: Duration::from_secs(4_000) };
 
-    /// Derives the backoff of an unreachable destination from the backoff of its messages. The first
-    /// wait is 1/60 of the messages' first wait, and the longest is 1/6 of their longest. By default
-    /// these are 5 s and 11 min. The waits are shorter because an attempt costs only one connection,
-    /// however many messages wait, and because mail should go soon after a server has restarted. A
-    /// wait is at least a second, so that a dead server is not tried all the time, unless the
-    /// messages themselves are retried sooner.
+    /// Derives the backoff of an unreachable destination from the backoff of its messages. The
+    /// first wait is 1/60 of the messages' first wait, and the longest is 1/6 of their longest. By
+    /// default these are 5 s and 11 min. The waits are shorter because an attempt costs only one
+    /// connection, however many messages wait, and because mail should be delivered soon after a
+    /// server has restarted. A wait is at least a second, so that a dead server is not tried all
+    /// the time, unless the messages themselves are retried sooner.
     pub(crate) fn for_destinations(&self) -> Self {
         let first = (self.initial / 60).max(self.initial.min(Duration::from_secs(1)));
         Self { initial: first, max: (self.max / 6).max(first) }
     }
 
     /// Returns the wait after attempt number `attempt`, counted from 1. It is `initial`, doubled
-    /// for each earlier attempt and limited to `max`. A random factor between 3/4 and 5/4, which
-    /// depends only on the three arguments, spreads it.
+    /// for each earlier attempt and limited to `max`. The result is multiplied by a random factor
+    /// between 3/4 and 5/4, which depends only on the three arguments.
     pub(crate) fn delay(&self, seed: u64, subject: u64, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
         let plain = self.initial.saturating_mul(1 << doublings).min(self.max.max(self.initial));

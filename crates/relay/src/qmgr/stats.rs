@@ -13,7 +13,7 @@ pub(crate) struct DestinationStats {
     pub(crate) deferred: u32,
     pub(crate) in_flight: u32,
     pub(crate) held: u32,
-    /// Number of settled entries whose DSN is due.
+    /// Number of entries that are settled except for their DSN.
     pub(crate) awaiting_dsn: u32,
     /// Number of connections, including attempts.
     pub(crate) connections: u32,
@@ -23,7 +23,7 @@ pub(crate) struct DestinationStats {
     /// Time of the queue's clock before which no connection is tried. If it is in the past, the
     /// destination is not in backoff.
     pub(crate) backoff_until: Duration,
-    /// The destination's last reply, or the reason why there was none.
+    /// The destination's last refusal, or the reason why there was no reply.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
 }
 

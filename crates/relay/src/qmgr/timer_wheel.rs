@@ -71,7 +71,7 @@ impl TimerWheel {
         }
     }
 
-    /// Time at which `pop` returns the next entry.
+    /// Returns the time at which `pop` will return the next entry.
     pub(super) fn deadline_ms(&self) -> Option<u64> {
         self.next_grain().map(|grain| grain * self.grain_ms)
     }

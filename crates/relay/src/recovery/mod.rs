@@ -23,7 +23,7 @@ const BATCH_MESSAGES: usize = 500;
 const MAX_DAMAGE_LINES: usize = 200;
 
 /// Logs each damage with its position and cost. Damage that costs nothing, or that an earlier start
-/// has logged, is no warning.
+/// has logged, is logged as information and not as a warning.
 pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
     let (new, other): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_new);
@@ -43,7 +43,8 @@ pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     }
 }
 
-/// Queues the messages of the former run, share by share, until none is left.
+/// Queues the messages of the former run, share by share, until no message is left. All workers do
+/// this at the same time.
 pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
     let mut redirects = Vec::new();
     loop {
@@ -178,7 +179,7 @@ fn requeue_dsns(
     if fates.is_empty() {
         return false;
     }
-    // Nothing is sent to this destination. It only names the entry in lists.
+    // Nothing is sent to this destination. It only gives the entry a name in the operator's lists.
     let destination = match reroute(worker, envelope, usize::from(fates[0].0)) {
         ResolvedRoute::Direct(destination) => destination,
         ResolvedRoute::Alias(_) => NextHop::unroutable(),

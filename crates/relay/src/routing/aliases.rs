@@ -11,7 +11,8 @@
 //!    two, three        a line that begins with a space continues the line before it
 //! ```
 //! Letter case of names does not matter (RFC 5321 §2.4 leaves that to the host). A name that is its
-//! own target means the mailbox. Longer loops are rejected, and so are names with too many targets.
+//! own target means the mailbox of that name. Longer loops are rejected, and so are names with too
+//! many targets.
 use mailrun_smtp::{Domain, Path};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -22,7 +23,7 @@ const MAX_ALIASES: usize = 1_000_000;
 /// Maximum number of recipients of an alias. Most servers accept this many per transaction,
 /// although RFC 5321 §4.5.3.1.8 requires only 100.
 const MAX_EXPANSION: usize = 1000;
-/// Maximum length of a chain of aliases.
+/// Maximum number of aliases in a chain in which each alias is a target of the one before.
 const MAX_DEPTH: usize = 50;
 const MAX_ERRORS: usize = 20;
 /// Separates name and domain in a key of the table. No address contains it.
@@ -50,7 +51,7 @@ pub(crate) struct AliasContext<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AliasTarget {
-    /// Mail is discarded. Written as `.` in the file.
+    /// Mail to the alias is discarded. The file has a dot as the target.
     Discard,
     Mailbox {
         local_part: Box<str>,
@@ -68,7 +69,8 @@ pub(crate) struct Aliases {
 #[derive(Clone, Debug)]
 enum UnresolvedTarget {
     Discard,
-    /// Another alias, in the given domain or else in the recipient's domain.
+    /// Another alias, given by its index. It is followed for the given domain, or else for the
+    /// recipient's domain.
     Alias(usize, Option<Domain<'static>>),
     /// A mailbox, in the given domain or else in the recipient's domain.
     Mailbox(Box<str>, Option<Domain<'static>>),
@@ -76,10 +78,10 @@ enum UnresolvedTarget {
 }
 
 impl Aliases {
-    /// Parses an alias file.
+    /// Parses an alias file, and checks that every local target exists.
     ///
     /// # Errors
-    /// Returns up to twenty mistakes.
+    /// Returns the mistakes in the file, but not more than twenty.
     pub(crate) fn parse(text: &str, surroundings: &AliasContext<'_>) -> Result<Self, Vec<AliasError>> {
         if text.len() > MAX_FILE_BYTES {
             return Err(vec![AliasError {
@@ -126,7 +128,8 @@ impl Aliases {
 }
 
 impl UnresolvedTarget {
-    /// Returns the target in this domain. Must not be called for another alias.
+    /// Returns the target for mail to this domain. The caller must not call this for another alias,
+    /// which has to be followed.
     fn resolve(&self, domain: &Domain<'_>) -> AliasTarget {
         match self {
             Self::Discard | Self::Alias(..) => AliasTarget::Discard,
@@ -153,8 +156,8 @@ pub(crate) fn normalize_local_part(local_part: &str) -> Cow<'_, str> {
     Cow::Owned(text.to_lowercase())
 }
 
-/// Finds the alias of a name: first the alias of this domain, and then the alias of all local
-/// domains.
+/// Finds the alias of a name. An alias for this domain only takes precedence over an alias for all
+/// local domains.
 fn find(keys: &HashMap<Box<str>, usize>, name: &str, domain: &str) -> Option<usize> {
     let of_domain = keys.get(qualified_key(name, domain).as_str());
     of_domain.or_else(|| keys.get(name)).copied()
@@ -322,7 +325,8 @@ fn invalid_target(text: &str) -> String {
     format!("{text:?} is not a valid target; use something like ann, ann@example.com or a dot")
 }
 
-/// Finds the positions of a character outside of quotes and brackets.
+/// Finds the positions of a character outside of quotes and brackets. For example, a comma in a
+/// quoted local part and a colon in `[IPv6:::1]` do not count.
 fn find_unquoted(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     let mut quoted = false;
     let mut escaped = false;
@@ -359,8 +363,8 @@ fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> 
     words
 }
 
-/// Counts the recipients of each alias. It does not recurse, because a file may chain a million
-/// aliases.
+/// Counts the recipients of each alias, and finds loops. The search does not recurse, because a
+/// file may chain a million aliases.
 struct ExpansionCheck {
     /// Number of recipients, and depth, of each finished alias.
     done: Vec<Option<(usize, usize)>>,

@@ -38,7 +38,7 @@ pub(crate) enum Access {
 pub(crate) enum ResolvedRoute {
     /// The mail goes to this next hop, with the original address.
     Direct(NextHop),
-    /// The recipient is an alias. These recipients replace it. There is at least one.
+    /// The recipient is an alias, and these recipients replace it. There is at least one of them.
     Alias(Vec<(Box<str>, NextHop)>),
 }
 
@@ -88,16 +88,13 @@ impl Default for Mx {
     }
 }
 
-/// Senders: an address, all addresses of a domain, or the null sender. In lower case, with the
-/// domain in [`Domain`]'s form.
+/// A pattern for senders: an address, all addresses of a domain, or the null sender. It is in lower
+/// case, with the domain in [`Domain`]'s form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SenderPattern(Box<str>);
 
 impl SenderPattern {
     /// Parses `ann@example.com`, `@example.com` or `<>`.
-    ///
-    /// # Errors
-    /// Fails if the text has none of these forms.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let error =
             || format!("{text:?} is not a valid sender; use something like ann@example.com, @example.com or <>");
@@ -112,8 +109,8 @@ impl SenderPattern {
     }
 }
 
-/// Domains: a single domain, all domains below it (with a leading dot), or all domains. In
-/// [`Domain`]'s form.
+/// A pattern for domains: a single domain, all domains below it (with a leading dot), or all
+/// domains. It is in [`Domain`]'s form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DomainPattern(Box<str>);
 
@@ -124,9 +121,6 @@ impl DomainPattern {
 
     /// Parses `example.com`, `.example.com` (all domains below it, but not the domain itself),
     /// `[192.0.2.1]` or `*`.
-    ///
-    /// # Errors
-    /// Fails if the text has none of these forms.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (dot, domain) = text.strip_prefix('.').map_or(("", text), |domain| (".", domain));
         if text != "*" && !is_domain(domain) {
@@ -176,7 +170,7 @@ impl LocalDomains {
     }
 }
 
-/// All routes with an index. A clone only increments a counter.
+/// All routes, with an index by sender and domain. A clone only increments a counter.
 #[derive(Clone, Debug)]
 pub struct Router(Arc<RoutingTable>);
 
@@ -232,14 +226,14 @@ impl RouteIndex {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PatternScope {
-    /// Only patterns that name the domain, or a parent domain.
+    /// Considers only patterns that name the domain or a parent domain.
     Named,
-    /// All patterns, including `*`.
+    /// Considers all patterns, including `*`.
     Any,
 }
 
-/// Returns the first of the routes for the domain itself, for its parent domains (with a leading
-/// dot), and for all domains.
+/// Returns the route that comes first in the configuration, among the routes for the domain itself,
+/// for its parent domains (with a leading dot), and for all domains.
 fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Option<usize> {
     let is_literal = domain.starts_with('[');
     let dots = domain.match_indices('.').filter(|_| !is_literal);
@@ -249,7 +243,8 @@ fn first_route_for(domains: &DomainIndex, domain: &str, fit: PatternScope) -> Op
 }
 
 impl Router {
-    /// Returns the domain of this relay's own mail, if there is one.
+    /// Returns the first local domain, if there is one. The relay uses it in addresses of its own,
+    /// such as the postmaster's.
     pub(crate) fn primary_domain(&self) -> Option<&str> {
         self.0.local.primary_domain.as_deref()
     }
@@ -262,7 +257,7 @@ impl Router {
         Self(Arc::new(RoutingTable { local, targets: ways, index, fallback: otherwise }))
     }
 
-    /// Returns the route of mail to a recipient.
+    /// Returns the next hop of mail to a recipient, or the recipients that replace an alias.
     ///
     /// # Errors
     /// Fails if the recipient is unknown, or if the client may not send to it.
@@ -294,10 +289,10 @@ impl Router {
         }
     }
 
-    /// Routes waiting mail again. Aliases were followed when the mail was accepted. If a recipient
-    /// is a mailbox, the mail goes there, even if there is now an alias of the same name (`ann:
-    /// ann, keeper`). An alias is followed only if it has replaced the mailbox, and then to all of
-    /// its targets.
+    /// Routes mail of a former run again, with the present configuration. Aliases were followed
+    /// when the mail was accepted. If a recipient is a mailbox, the mail goes there, even if there
+    /// is now an alias of the same name (`ann: ann, keeper`). An alias is followed only if it has
+    /// replaced the mailbox, and then to all of its targets.
     ///
     /// # Errors
     /// Fails if there is no longer a route for the recipient.
@@ -385,8 +380,8 @@ impl RoutingTable {
         Ok(if instead.is_empty() { ResolvedRoute::Direct(NextHop::Discard) } else { ResolvedRoute::Alias(instead) })
     }
 
-    /// Returns the next hop of an alias's remote target. The author of the alias may send to any
-    /// domain.
+    /// Returns the next hop of an alias's remote target. There is no check of the client, because
+    /// an alias may send mail to any domain.
     fn route_address(&self, sender: &Path<'_>, address: &str) -> Result<NextHop, RouteError> {
         let path = Path::mailbox(address.as_bytes()).map_err(|_| RouteError::UnknownUser)?;
         let domain = path.domain().map(Domain::new).ok_or(RouteError::UnknownUser)?;

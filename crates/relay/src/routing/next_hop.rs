@@ -22,7 +22,7 @@ pub(crate) enum NextHop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lmtp {
     pub(crate) endpoint: Endpoint,
-    /// Maximum number of connections. `None` means the limit that all destinations have.
+    /// Maximum number of connections. `None` means the general limit, `delivery.per_destination`.
     pub(crate) connections: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Smtp {
     pub(crate) target: SmtpTarget,
     pub(crate) security: NextHopTls,
     pub(crate) credentials: Option<Credentials>,
-    /// Maximum number of connections. `None` means the limit that all destinations have.
+    /// Maximum number of connections. `None` means the general limit, `delivery.per_destination`.
     pub(crate) connections: Option<u32>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum TlsPolicy {
     /// eavesdroppers (RFC 7435).
     #[default]
     Opportunistic,
-    /// STARTTLS with verification. Without it, nothing is sent.
+    /// STARTTLS with verification. If either fails, nothing is sent.
     Required,
     /// TLS with verification, before the greeting (RFC 8314).
     Implicit,
@@ -88,8 +88,8 @@ impl TlsPolicy {
     }
 }
 
-/// Certificates to trust, from a file. The file is reread when it changes, so it is identified by
-/// its name.
+/// Certificates to trust, from a file. The file is reread when it changes, so two values are equal
+/// if their paths are equal, whatever the content was.
 #[derive(Debug)]
 pub(crate) struct CaFile {
     pub(crate) path: PathBuf,
@@ -167,8 +167,8 @@ impl NextHop {
         }
     }
 
-    /// Returns the mailbox, if all recipients with this next hop have the same one. A message is
-    /// then delivered to it only once.
+    /// Returns the mailbox, if all recipients with this next hop share one mailbox. A message is
+    /// then delivered to that mailbox only once.
     pub(crate) fn mailbox(&self) -> Option<&Path> {
         match self {
             Self::Maildir(path) => Some(path),
@@ -176,7 +176,7 @@ impl NextHop {
         }
     }
 
-    /// Maximum number of connections. `None` means the limit that all next hops have.
+    /// Returns the maximum number of connections. `None` means the general limit.
     pub(crate) fn connections(&self) -> Option<u32> {
         match self {
             Self::Discard | Self::Maildir(_) => None,

@@ -1,5 +1,5 @@
-//! Maildir paths with placeholders for user and domain, such as `/var/mail/{domain}/{user}`. No
-//! address can lead out of them.
+//! Maildir paths with placeholders for user and domain, such as `/var/mail/{domain}/{user}`. An
+//! address cannot lead to another path, because names such as `..` are refused.
 use std::path::{Component, Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,10 +13,7 @@ enum PathSegment {
 }
 
 impl MaildirTemplate {
-    /// Parses a template.
-    ///
-    /// # Errors
-    /// Returns the reason why the text is invalid.
+    /// Parses a path that may contain `{user}` and `{domain}`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("\"\" is not a valid path; use something like \"/var/mail/{domain}/{user}\"".to_owned());
@@ -45,7 +42,8 @@ impl MaildirTemplate {
         self
     }
 
-    /// Returns true if each user has a path of their own.
+    /// Returns true if each user has a path of their own. In that case, the mailboxes must be
+    /// listed, because any address could create a directory.
     pub(crate) fn names_users(&self) -> bool {
         self.0.contains(&PathSegment::User)
     }
@@ -66,7 +64,8 @@ impl MaildirTemplate {
     }
 }
 
-/// Returns the name if it is a single path component that is not hidden.
+/// Returns the name if it is a single path component that is not hidden. For example, `..` and
+/// `a/b` are refused.
 fn safe_component(name: &str) -> Option<&str> {
     let is_one =
         matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(only)] if only == name);

@@ -11,9 +11,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Starts the thread, which watches the certificate files of listeners and routes until the process
 /// ends.
-///
-/// # Errors
-/// Fails if the thread cannot be started.
 pub(crate) fn watch(context: &Arc<RelayContext>) -> Result<()> {
     let context = Arc::clone(context);
     let mut listeners = CertificateReloader::new(&context);
@@ -30,7 +27,7 @@ pub(crate) fn watch(context: &Arc<RelayContext>) -> Result<()> {
 
 struct CertificateReloader {
     watch: Option<TlsWatch>,
-    /// Version of the configuration that named the files.
+    /// Version of the configuration that named the files. A reload of the configuration changes it.
     config_version: u64,
 }
 

@@ -1,5 +1,5 @@
-//! AUTH in a relay's session. Decides whether a proof may be checked, counts the outcome, and logs
-//! failures.
+//! Handles AUTH in a session of the relay. Decides whether a proof may be checked, counts the
+//! outcome, and logs failures.
 use crate::config::Config;
 use crate::context::RelayContext;
 use crate::fault_log::LOG_TARGET;
@@ -15,14 +15,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Reply to clients whose logins are locked.
 static LOCKED_REPLY: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
 
-/// Reply to a login that waited too long for others that are being checked (RFC 4954 §6). It does
-/// not count as failed.
+/// Reply to a login that waited too long while other logins were checked (RFC 4954 §6). The login
+/// does not count as failed.
 static BUSY_REPLY: Reply = Reply::fixed("454 4.7.0 Too many logins at the same time, try again later\r\n");
 
-/// Longest time that a login waits for others that are being checked. It is shorter than the time
+/// Longest time that a login waits while other logins are checked. It is shorter than the time
 /// limits of clients. The second constant is the polling interval.
 const CHARGE_TIMEOUT: Duration = Duration::from_secs(60);
 const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
@@ -47,7 +46,8 @@ struct LoginAttempt {
 }
 
 impl SessionLogins {
-    /// Creates the logins of a client. `client` is `None` for a Unix-domain socket.
+    /// Creates the state for the logins of a client. `client` is `None` for a Unix-domain socket,
+    /// whose failures count only for the user.
     pub(crate) fn new(context: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
         let counted_client = client.filter(|address| !config.login_exempt.contain(*address));
         Self {
@@ -71,13 +71,14 @@ impl SessionLogins {
         attempt
     }
 
-    /// Checks name and password after the delay of the login.
+    /// Checks name and password after the delay that earlier failures cause.
     pub(crate) fn check(&mut self, auth: &Auth<'_>) -> Answer {
         let Proof::Shown(shown) = auth.proof else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
         };
         let attempt = self.begin(auth);
         let shown = shown.to_vec();
+        // `LoginAttempt::check` records the outcome itself.
         self.attempt = None;
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }
@@ -109,7 +110,7 @@ impl SessionLogins {
 }
 
 impl Drop for SessionLogins {
-    /// Settles the attempt of a session that ended without an outcome.
+    /// Counts the attempt as failed if the session ended before it had an outcome.
     fn drop(&mut self) {
         self.ended(LoginOutcome::Failed);
     }
@@ -125,7 +126,7 @@ impl LoginAttempt {
         waited.map_err(|_| self.refused(&LOCKED_REPLY))
     }
 
-    /// Charges the login after its delay, and then calls `then`.
+    /// Waits for the delay of the login, charges the login, and then calls `then`.
     fn after_delay(self: Rc<Self>, then: impl FnOnce(&Self) -> Answer + 'static) -> Answer {
         let wait = match self.wait() {
             Ok(wait) => wait,
@@ -150,7 +151,7 @@ impl LoginAttempt {
         Ok(())
     }
 
-    /// Charges the login when few enough other logins are being checked.
+    /// Waits until few enough other logins are being checked, and then charges the login.
     async fn charge_when_free(&self) -> Result<(), Reply> {
         let limit = clock::now() + CHARGE_TIMEOUT;
         loop {

@@ -13,7 +13,7 @@
 //!
 //! A client that has logged in as a user before has a budget of its own for that user. Neither
 //! guesses from elsewhere nor a neighbour behind the same address can lock it out. Existing and
-//! unknown users are treated alike. The module does no I/O: the time is an argument.
+//! unknown users are treated alike. The module does no I/O, and gets the time as an argument.
 use crate::config::LoginLimits;
 use mailrun_lock::lock;
 use mailrun_net::ClientKey;
@@ -46,7 +46,6 @@ pub(crate) struct LoginLocked;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginRefusal {
-    /// Too many logins have failed.
     Locked,
     /// The number of logins that are being checked equals the number that may still fail.
     Busy,
@@ -57,7 +56,7 @@ pub(crate) enum LoginRefusal {
 pub(crate) enum LoginBudget {
     /// Budget of a pair of address and user that has logged in before.
     Pair,
-    /// Budget of the address, if it counts, and budget of the user.
+    /// Budget of the address, if its failures are counted, and budget of the user.
     Shared,
 }
 
@@ -67,7 +66,7 @@ pub(crate) enum LoginLogLine {
     Failed { client: Option<ClientKey>, user: String, method: &'static str, attempts: u64 },
     /// Failures of clients for which there was no room to count them separately.
     Others { attempts: u64 },
-    /// A client or a user has had too many failures.
+    /// A client or a user had too many failures, so its logins are refused for `for_s` seconds.
     Locked { client: Option<ClientKey>, user: Option<String>, for_s: u64 },
 }
 
@@ -106,7 +105,8 @@ impl FailureRecord {
     }
 
     fn charge(&mut self, limit: u32, now: Duration) -> Result<(), LoginRefusal> {
-        // If a reload has lowered the limit, waiting for other logins would be useless.
+        // A reload may have lowered the limit below the number of failures. Waiting for other
+        // logins would then be useless.
         if self.is_locked(now) || self.failures >= limit {
             return Err(LoginRefusal::Locked);
         }
@@ -156,7 +156,7 @@ impl LoginGuard {
         }
     }
 
-    /// Returns the delay of a login before it is checked.
+    /// Returns the time that a login must wait before it is checked.
     ///
     /// # Errors
     /// Fails if the login must not be checked at all.
@@ -178,7 +178,7 @@ impl LoginGuard {
     /// must follow.
     ///
     /// # Errors
-    /// Fails if the login must not be checked, or not now.
+    /// Fails if the login must not be checked at all, or must wait until others have been checked.
     pub(crate) fn charge(
         &self,
         who: LoginIdentity<'_>,
@@ -194,7 +194,8 @@ impl LoginGuard {
             refusal.is_some()
         });
         let Some(refusal) = refusal else { return Ok(account) };
-        // If the address is refused, the user must not be charged, and vice versa.
+        // A refused login must charge neither the address nor the user, so take back the charges so
+        // far.
         self.any_record(account, who, limits, now, |record, _| {
             let is_charged = charged > 0;
             if is_charged {
@@ -206,7 +207,8 @@ impl LoginGuard {
         Err(refusal)
     }
 
-    /// Returns the charge of a login that succeeded.
+    /// Takes back the charge of a login that succeeded. From now on, the pair of client and user
+    /// has a budget of its own.
     pub(crate) fn succeeded(&self, who: LoginIdentity<'_>, account: LoginBudget, limits: &LoginLimits, now: Duration) {
         self.any_record(account, who, limits, now, |record, _| {
             record.give_back();
@@ -234,8 +236,8 @@ impl LoginGuard {
             locked.push(record.fail(limit, limits, now));
             false
         });
-        // The order is that of `any_record`: the address, if it counts, and then the user, or both
-        // as a pair.
+        // The records come in the order of `any_record`: the address, if its failures are counted,
+        // and then the user, or both as a pair.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (LoginBudget::Pair, client) => vec![(client, named())],
@@ -267,8 +269,8 @@ impl LoginGuard {
         if has_logged_in { LoginBudget::Pair } else { LoginBudget::Shared }
     }
 
-    /// Calls `each` with the records of the budget, and with the number of failures that each may
-    /// have, until it returns true.
+    /// Calls `each` for the records of the budget until a call returns true. The second argument is
+    /// the number of failures that the record may have.
     fn any_record(
         &self,
         account: LoginBudget,
@@ -300,7 +302,8 @@ impl LoginGuard {
     }
 }
 
-/// Failures to be logged: the first failure of a client at once, and the others once a minute.
+/// Failures to be logged. The first failure of a client is logged at once, and further failures
+/// once a minute.
 #[derive(Debug, Default)]
 struct FailureLog {
     clients: HashMap<Option<ClientKey>, FailureSummary>,
@@ -336,7 +339,7 @@ impl FailureLog {
     }
 
     fn summaries(&mut self, now: Duration) -> Vec<LoginLogLine> {
-        // Every worker calls this a few times per second.
+        // Every worker calls this a few times per second, which is more often than necessary.
         if now < self.next_check {
             return Vec::new();
         }

@@ -40,11 +40,11 @@ const GROWTH_BYTES: u64 = 4096;
 /// Longest time that a message waits for room. It is longer than any burst, and shorter than the
 /// time-out of clients that wait less than RFC 5321 §4.5.3.2.5 requires.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum number of bytes that are reserved for a message before its first byte. It is the size of
-/// most messages.
+/// Maximum number of bytes that are reserved for a message before its first byte. Most messages are
+/// not longer.
 const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
-/// Part of the untrusted bytes that is the share of one address when little is left, as a divisor.
-/// Sixteen addresses use up everything.
+/// Divisor that gives the share of one untrusted address, as a part of all untrusted bytes. It
+/// applies when little is left. Sixteen addresses use up everything.
 const CLIENT_SHARE_DIVISOR: u64 = 16;
 
 /// The bytes that the sessions of all workers may hold.
@@ -64,7 +64,7 @@ pub(crate) struct MemoryBudget {
     untrusted: AdmissionQueue,
 }
 
-/// Bytes that an untrusted address holds.
+/// Bytes that all sessions of an untrusted address hold together.
 #[derive(Debug)]
 struct ClientShare {
     client: ClientKey,
@@ -99,7 +99,8 @@ enum BudgetExceeded {
     Share,
 }
 
-/// Adds bytes to a counter if the result is within the limit.
+/// Adds bytes to a counter if the result is within the limit. Otherwise, leaves it unchanged and
+/// returns false.
 fn try_add(used: &AtomicU64, bytes: u64, limit: u64) -> bool {
     let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
     used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
@@ -198,8 +199,8 @@ impl MemoryBudget {
 }
 
 impl AdmissionQueue {
-    /// Wakes the first waiter to look for room. A message joins the queue before it looks for room,
-    /// so at least one of the two notices the other.
+    /// Wakes the first waiter to look for room. A message joins the queue before it looks for room.
+    /// Therefore either the message sees the released room, or this call sees the message.
     fn wake(&self) {
         if self.has_waiters.load(Ordering::SeqCst) {
             self.waiters().wake_first();
@@ -249,12 +250,12 @@ impl Reservation {
         Rc::new(Self { budget: Arc::clone(budget), held: Cell::new(0), owner: RefCell::default() })
     }
 
-    /// Charges a trusted client from now on.
+    /// Releases the session's bytes, and charges a trusted client from now on.
     pub(crate) fn charge_trusted(&self) {
         self.set_owner(ReservationOwner::Trusted);
     }
 
-    /// Charges this address from now on.
+    /// Releases the session's bytes, and charges this address from now on.
     pub(crate) fn charge_untrusted(&self, client: ClientKey) {
         self.set_owner(ReservationOwner::Untrusted(self.budget.share(client)));
     }
@@ -305,7 +306,8 @@ impl Reservation {
         self.budget.give_back(&self.owner.borrow(), self.held.take());
     }
 
-    /// Resets the session's reservation to nothing. Its bytes stay reserved for the last message.
+    /// Moves the session's bytes to a reservation for the message that has been received. The
+    /// session starts with no bytes for its next message.
     pub(crate) fn detach(self: &Rc<Self>) -> DetachedReservation {
         DetachedReservation {
             bytes: self.held.take(),
@@ -337,8 +339,8 @@ impl Drop for DetachedReservation {
     }
 }
 
-/// A waiting message. The future is ready when the message is admitted (`true`), or has waited long
-/// enough.
+/// A waiting message. The future is ready when the message is admitted (`true`) or has waited too
+/// long (`false`).
 #[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
 pub(crate) struct PendingAdmission {
@@ -377,8 +379,8 @@ impl PendingAdmission {
         match self.reservation.try_grow(self.bytes) {
             Ok(()) => Some(true),
             Err(BudgetExceeded::Room) => None,
-            // Other clients with this address have taken more meanwhile. The message must not keep
-            // others waiting.
+            // Other connections of this address have taken more meanwhile. The message must not
+            // keep messages of other clients waiting.
             Err(BudgetExceeded::Share) => Some(false),
         }
     }

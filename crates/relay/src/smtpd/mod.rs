@@ -1,4 +1,4 @@
-//! Sessions that receive mail, and the decision who may use them, like Postfix's smtpd(8).
+//! Sessions that receive mail like Postfix's smtpd(8), with their logins, limits and certificates.
 pub(crate) mod certificates;
 pub(crate) mod login;
 pub(crate) mod login_limits;

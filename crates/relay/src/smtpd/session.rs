@@ -28,7 +28,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of bytes of the header in which hops are counted.
+/// Maximum number of bytes of a header, in which hops are counted. A message with a longer header
+/// is rejected.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
 pub(crate) struct SmtpdSession {
@@ -36,8 +37,8 @@ pub(crate) struct SmtpdSession {
     config: Arc<Config>,
     /// Address of the client. `None` for a Unix-domain socket.
     client: Option<IpAddr>,
-    /// Address of the client before XCLIENT named another. It decides whether the next XCLIENT is
-    /// allowed.
+    /// Address of the client before XCLIENT named another client. It decides whether the next
+    /// XCLIENT is allowed.
     gateway: Option<IpAddr>,
     /// The client's address as written in header fields.
     client_literal: String,
@@ -60,7 +61,7 @@ struct MailTransaction {
     received_count: ReceivedCount,
     /// Value of SIZE, if the client gave it.
     announced_size: Option<u64>,
-    /// Offset of the queue id in the body.
+    /// Offset in the body at which the spool will write the queue id.
     id_at: usize,
     /// Set if there was no room for the message, so the rest of it is dropped.
     is_dropped: bool,
@@ -207,7 +208,8 @@ impl SmtpdSession {
         Ok(())
     }
 
-    /// Returns why a completely received message is rejected, if it is.
+    /// Returns the reply that rejects a completely received message, or `None` if the message is
+    /// acceptable.
     fn rejection(&self) -> Option<Reply> {
         let received_count = &self.transaction.received_count;
         if received_count.count() > self.config.limits.max_hops {
@@ -228,7 +230,8 @@ impl SmtpdSession {
         let mut message = Message { envelope: Arc::new(envelope), body, received };
         let too_long = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
         let new_message = message.to_spool().map_err(too_long)?;
-        // The spool writes the id into the body, so it must be the only owner.
+        // The spool writes the id into the body, so it must be the only owner. It would have to
+        // copy a shared body.
         message.body = Arc::default();
         let (receipt, body) = self.worker.context.spool.store_with_id(new_message, id_at);
         message.body = body;
@@ -238,7 +241,7 @@ impl SmtpdSession {
 
 impl SmtpdSession {
     /// Ensures that the body has room for this many more bytes, in memory and in the reservation.
-    /// Returns false if it has not.
+    /// Returns false if there is no room.
     fn reserve_body(&mut self, more: usize) -> bool {
         let MailTransaction { body, recipients, announced_size: announced, .. } = &mut self.transaction;
         let needed = body.len() + more;
@@ -255,7 +258,7 @@ impl SmtpdSession {
         true
     }
 
-    /// Keeps a small buffer for the session's next message.
+    /// Keeps the buffer for the session's next message if it is small.
     fn reuse_buffer(&mut self, mut octets: Vec<u8>) {
         if octets.capacity() <= INITIAL_BODY_BYTES {
             octets.clear();
@@ -277,7 +280,8 @@ fn memory_full_reply(worker: &RelayWorker) -> Reply {
     Reply::fixed("452 4.3.1 Too much incoming mail, try again later\r\n")
 }
 
-/// Returns the reply that takes responsibility (RFC 5321 §6.1). It needs the spool's proof.
+/// Returns the reply with which the relay takes responsibility for a message (RFC 5321 §6.1). It
+/// needs the spool's proof that the message is stored.
 fn queued_reply(stored: &Stored) -> Answer {
     let mut text = String::with_capacity(40);
     write!(text, "2.0.0 Ok: queued as {}", stored.id()).expect("a String takes any text");
@@ -344,7 +348,8 @@ impl Handler for SmtpdSession {
     }
 
     fn data(&mut self) -> Answer {
-        // DATA may come again after it was refused.
+        // DATA may come again after it was refused, so the body may already contain a `Received:`
+        // field.
         self.transaction.body.clear();
         self.add_received();
         let MailTransaction { recipients, announced_size: announced, .. } = &self.transaction;

@@ -1,4 +1,4 @@
-//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
-//! call these functions, which panic if a promise is broken.
+//! The properties that each parser must have for any input. The property tests and the fuzz targets call these
+//! functions, which panic if a property is violated.
 pub mod page;
 pub mod record;

@@ -1,8 +1,8 @@
-//! Reads any JSON as a run record and draws its page. The page must be complete HTML, and no text
-//! of the record may become markup.
+//! Reads arbitrary JSON as a run record and draws its page. The page must be complete HTML, and no text of the record
+//! may become markup.
 use mailrun_measurement::record::Record;
 
-/// Start tags that the page contains only if a text of the record has become markup.
+/// Tags that our own pages never contain. If one of them appears, a text of the record has become markup.
 const FOREIGN: [&str; 4] = ["<img", "<iframe", "<form", "<object"];
 
 pub fn check(data: &[u8]) {

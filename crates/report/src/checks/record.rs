@@ -1,5 +1,5 @@
-//! Reads any bytes as a run record. If the bytes are a record, every format must write a text for
-//! it, and its JSON must be a record again.
+//! Reads arbitrary bytes as a run record. If they are a record, every export format must produce a text, and its JSON
+//! must be readable as a record again.
 use crate::exports::{CsvTable, ExportFormat, annotations};
 use mailrun_measurement::record::Record;
 

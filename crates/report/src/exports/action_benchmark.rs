@@ -1,19 +1,19 @@
-//! JSON for github-action-benchmark: a list of `{name, unit, value, range, extra}`. Rates and
-//! latencies have separate lists, because the tool has one direction of improvement for each list.
+//! JSON for github-action-benchmark: a list of `{name, unit, value, range, extra}`. Rates and latencies are in separate
+//! lists, because for the tool all values of a list must improve in the same direction.
 use crate::figures::stage_latency;
 use crate::headline::Headline;
 use mailrun_measurement::record::Record;
 use mailrun_text::printable::printable;
 use serde_json::{Value, json};
 
-/// Direction in which the values of a list improve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     BiggerIsBetter,
     SmallerIsBetter,
 }
 
-/// Returns the figures of all runs that improve in this direction.
+/// Returns the figures of all runs that improve in this direction: rates are better if they are bigger, and latencies
+/// if they are smaller.
 pub(super) fn benchmarks(records: &[Record], direction: Direction) -> String {
     let rows: Vec<Value> = records.iter().flat_map(|record| of_run(record, direction)).collect();
     serde_json::to_string_pretty(&rows).map(|text| text + "\n").unwrap_or_default()
@@ -36,7 +36,7 @@ fn latencies(record: &Record) -> Vec<Value> {
     for stage in &record.stages {
         let Some(times) = stage.latency_ms else { continue };
         let percentiles = [("p50", times.p50), ("p95", times.p95), ("p99", times.p99)];
-        // JSON has no number for a time beyond all others.
+        // Leave out infinite percentiles, because JSON has no number for them. They occur if messages never arrived.
         for (name, value) in percentiles.into_iter().filter(|(_, value)| value.is_finite()) {
             let range = format!("{}..{}", times.min, stage_latency(stage, times.max));
             rows.push(row(record, &format!("{} {name}", stage.name.name()), "ms", value, Some(range)));

@@ -1,5 +1,4 @@
-//! Shortens texts of peers and users in a record, so that a reply of 10 MB is not copied into a
-//! report.
+//! Shortens the texts of peers and users in a record, so that a reply of 10 MB is not copied into a report.
 use mailrun_measurement::record::{Mades, Record};
 
 const MAX_CHARACTERS: usize = 1_000;

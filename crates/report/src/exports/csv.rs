@@ -1,8 +1,8 @@
-//! Tables of runs as comma-separated values (RFC 4180), with a header line and with units in the
-//! column names.
+//! Writes runs as tables of comma-separated values (RFC 4180). Each table has a header line, and the column names
+//! contain the units.
 //!
-//! Spreadsheets treat a cell that begins with `=`, `+`, `-` or `@` as a formula. If a text of a
-//! peer begins so, it gets an apostrophe in front. Figures stay unchanged.
+//! Spreadsheets treat a cell that begins with `=`, `+`, `-` or `@` as a formula. A text of a peer that begins with one
+//! of these characters gets an apostrophe in front. Figures stay unchanged, so a negative number is still a number.
 use crate::fates::units;
 use crate::figures::errors;
 use mailrun_measurement::record::{EventKind, LatencyMs, Record, StageRow};
@@ -29,11 +29,11 @@ pub enum CsvTable {
     Events,
 }
 
-/// Columns with which every table begins.
+/// The first columns of every table. They identify the run of each row.
 const RUN_COLUMNS: [&str; 2] = ["run_id", "run"];
 
 impl CsvTable {
-    /// All tables, in the order of the documentation.
+    /// All tables, in the order in which docs lists them.
     pub const ALL: [Self; 11] = [
         Self::Series,
         Self::Stages,
@@ -68,8 +68,7 @@ impl CsvTable {
         Self::ALL.into_iter().find(|table| table.name() == name)
     }
 
-    /// Returns the column names: first the columns that identify the run, then the columns of the
-    /// table.
+    /// Returns the names of all columns. The columns that identify the run come first.
     pub fn columns(self) -> Vec<String> {
         let own: &[&str] = match self {
             Self::Series => &[
@@ -168,7 +167,7 @@ pub(super) fn csv(records: &[Record], table: CsvTable) -> String {
 
 #[derive(Clone, Debug)]
 enum CsvCell<'a> {
-    /// Text that may come from a peer.
+    /// Text that may come from a peer, so it must be made harmless.
     Words(&'a str),
     Owned(String),
     Count(u64),
@@ -218,10 +217,10 @@ impl CsvCell<'_> {
     }
 }
 
-/// Writes a text as a cell: on one line, not as a formula, and quoted where RFC 4180 requires it.
+/// Writes a text as a cell: on one line, protected against being read as a formula, and quoted if RFC 4180 requires it.
 fn harmless(text: &str) -> String {
     let line = printable(text);
-    // East Asian spreadsheets treat the full-width forms of these characters in the same way.
+    // Spreadsheets in East Asian languages treat the full-width forms of these characters in the same way.
     let is_formula = line.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
     let line = if is_formula { format!("'{line}") } else { line.into_owned() };
     let needs_quotes = line.contains(['"', ',', '\r', '\n']) || line.trim() != line;

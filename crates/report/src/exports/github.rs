@@ -7,9 +7,9 @@ use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::printable::printable;
 use mailrun_text::table::markdown_text;
 
-/// Sections that the summary shows. The full report has more sections.
+/// Sections that the summary shows. It must stay short, so the other sections of the full report are left out.
 const SUMMARY_SECTIONS: [&str; 5] = ["Thresholds", "Stages", "Latency", "Ledger", "Errors"];
-/// GitHub shows at most this many annotations of each kind for a step.
+/// GitHub shows at most this many annotations of each kind per step, so more are not written.
 const MAX_ANNOTATIONS: usize = 10;
 
 pub(super) fn summary(record: &Record) -> String {
@@ -24,7 +24,7 @@ pub(super) fn summary(record: &Record) -> String {
     for reason in headline::reasons(record) {
         text.push_str(&format!("- {}\n", markdown_text(reason)));
     }
-    // With width 0, the section over time is left out, because the summary has no room for it.
+    // Width 0 leaves out the section over time, because the summary has no room for its bars.
     let all = sections(record, 0);
     for title in SUMMARY_SECTIONS {
         all.iter().filter(|section| section.title == title).for_each(|section| push_section(&mut text, section));
@@ -32,8 +32,8 @@ pub(super) fn summary(record: &Record) -> String {
     text
 }
 
-/// Returns workflow commands (`::error title=…::…`) for the verdict and for each missed threshold.
-/// The text is empty if the run passed or was not judged.
+/// Returns workflow commands (`::error title=…::…`) for the verdict and for each missed threshold. GitHub shows them on
+/// the page of the job. The text is empty if the run passed or was not judged.
 pub fn annotations(record: &Record) -> String {
     let record = &super::bounded::bounded(record);
     let level = match Headline::of(record) {
@@ -53,13 +53,13 @@ fn annotation(level: &str, title: &str, message: &str) -> String {
     format!("::{level} title={}::{}\n", property(title), data(message))
 }
 
-/// Escapes the message of a workflow command, in which `%`, CR and LF have a meaning.
+/// Escapes the message of a workflow command. The characters `%`, CR and LF have a special meaning in it.
 fn data(text: &str) -> String {
     let text: String = printable(text).into_owned();
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// Escapes a property of a workflow command, in which `:` and `,` have a meaning too.
+/// Escapes a property of a workflow command. In a property, `:` and `,` have a special meaning too.
 fn property(text: &str) -> String {
     data(text).replace(':', "%3A").replace(',', "%2C")
 }

@@ -1,4 +1,4 @@
-//! An interval log of HdrHistogram with the stored distributions, which any HDR tool can read. Each
+//! Writes the latency distributions of a run as an interval log of HdrHistogram, which any HDR tool can read. Each
 //! stage and each phase has one line for the whole run, tagged with its name.
 use mailrun_measurement::record::Record;
 use mailrun_measurement::{IntervalLog, Latencies};
@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-/// Returns the log of a run. A record without distributions gives a log without lines.
+/// Returns the log of a run. If the record has no distributions, the log has no intervals.
 pub(super) fn hlog(record: &Record) -> String {
-    // Writing into memory cannot fail.
+    // Ignore errors, because writing to memory cannot fail.
     let bytes = log(record).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -24,14 +24,14 @@ fn log(record: &Record) -> io::Result<Vec<u8>> {
     log.finish()
 }
 
-/// Returns the start of the run, or 1970 if that is later, because the format has no earlier times.
+/// Returns the start of the run. A start before 1970 becomes 1970, because the format has no earlier times.
 fn started(record: &Record) -> SystemTime {
     let start_time = record.started_at.parse::<jiff::Timestamp>().map(SystemTime::from);
     start_time.map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH))
 }
 
-/// Returns the encoded distributions with their tags. If two stages have the same name, the second
-/// tag also names the party.
+/// Returns the encoded distributions with their tags. If two stages have the same name, the tag of the second one also
+/// contains the name of its party.
 fn distributions(record: &Record) -> Vec<(String, &str)> {
     let mut tags = BTreeSet::new();
     let mut rows = Vec::new();

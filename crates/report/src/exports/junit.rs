@@ -1,5 +1,5 @@
-//! JUnit XML with one test suite for each run. A suite has one test case for the verdict and one
-//! for each threshold.
+//! Writes JUnit XML with one test suite for each run. A suite has one test case for the verdict and one for each
+//! threshold.
 use crate::headline::{self, Headline};
 use crate::workload::quoted;
 use mailrun_measurement::record::{Outcome, Record, ThresholdRow};
@@ -38,7 +38,7 @@ impl JunitCase {
 }
 
 pub(super) fn junit(records: &[Record]) -> String {
-    // Writing into memory cannot fail.
+    // Ignore errors, because writing to memory cannot fail.
     let bytes = document(records).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -81,7 +81,7 @@ fn in_seconds(seconds: f64) -> String {
 fn suite(writer: &mut Writer<Vec<u8>>, record: &Record, cases: &[JunitCase]) -> io::Result<()> {
     let class = format!("mailrun.{}", legal(&record.name));
     let name = legal(&record.name);
-    // Times in JUnit files have no time zone, so the final Z is removed.
+    // Remove the final Z, because times in JUnit files have no time zone.
     let timestamp = legal(record.started_at.trim_end_matches('Z'));
     let totals = totals(&cases.iter().collect::<Vec<_>>(), record.duration_s);
     let suite = writer.create_element("testsuite");
@@ -167,7 +167,7 @@ fn verdict(record: &Record) -> Option<JunitProblem> {
     Some(JunitProblem { kind, word: headline.name(), message, details })
 }
 
-/// Says how a threshold was missed, or that its value could not be seen.
+/// Says how a threshold was missed, or why its value is not known.
 pub(super) fn missed_text(row: &ThresholdRow) -> String {
     let text = match (row.value, row.beyond) {
         (Some(value), _) => format!("it was {value} {}", row.unit),
@@ -183,8 +183,8 @@ pub(super) fn missed_text(row: &ThresholdRow) -> String {
     format!("{}: {}", row.expression, text.trim_end())
 }
 
-/// Returns the problem of a threshold. In a run that is not valid, a miss is no fact about the
-/// server.
+/// Returns the problem of a threshold, or `None` if it passed. In an invalid run, a miss is an error and not a failure,
+/// because it says nothing about the server.
 fn missed(row: &ThresholdRow, outcome: Option<Outcome>) -> Option<JunitProblem> {
     if row.passed {
         return None;
@@ -207,8 +207,7 @@ fn missed(row: &ThresholdRow, outcome: Option<Outcome>) -> Option<JunitProblem> 
     Some(JunitProblem { kind: ProblemKind::Failure, word: "FAIL", message, details })
 }
 
-/// Puts a text on one line and removes the characters that XML 1.0 forbids even if they are
-/// escaped.
+/// Puts a text on one line. Removes the characters that XML 1.0 forbids even if they are escaped.
 fn legal(text: &str) -> String {
     printable(text).chars().filter(|letter| !matches!(letter, '\u{fffe}' | '\u{ffff}')).collect()
 }

@@ -1,11 +1,11 @@
-//! Writes a run record in the formats of CI, monitoring, spreadsheets and HDR tools.
+//! Writes a run record in the formats of CI systems, monitoring, spreadsheets and HDR tools.
 //!
 //! ```text
 //! Record ─→ bounded (peer texts cut) ─→ figures (stages and errors, over SMTP and MADES alike)
 //!        ─→ csv | junit | prometheus | hlog | github | action_benchmark | share
 //! ```
 //!
-//! Each text is a pure function of the record. Texts of peers may be hostile, and each format
+//! Each text depends only on the record. The record contains texts of peers, which may be hostile, so each format
 //! escapes them in its own way.
 mod action_benchmark;
 mod bounded;
@@ -33,9 +33,9 @@ const TEXT_WIDTH: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
-    /// A page with curves, in a single file.
+    /// A page with curves, in a single file that needs no network.
     Html,
-    /// All tables, as on a terminal.
+    /// The full report, as on a terminal.
     Text,
     /// The report that fits a terminal of 80×24.
     Short,
@@ -51,16 +51,16 @@ pub enum ExportFormat {
     OpenMetrics,
     Hlog,
     Github,
-    /// Rates, for `customBiggerIsBetter` of github-action-benchmark.
+    /// Rates, as input for `customBiggerIsBetter` of github-action-benchmark.
     ActionBenchmarkBigger,
-    /// Latencies, for `customSmallerIsBetter` of github-action-benchmark.
+    /// Latencies, as input for `customSmallerIsBetter` of github-action-benchmark.
     ActionBenchmarkSmaller,
     Share,
     ShareShort,
 }
 
 impl ExportFormat {
-    /// Formats that users can name, in the order of the documentation.
+    /// Formats that users can name, in the order in which docs lists them.
     pub const NAMED: [Self; 16] = [
         Self::Html,
         Self::Markdown,
@@ -101,7 +101,8 @@ impl ExportFormat {
         }
     }
 
-    /// Returns the format of this name. The name `csv:stages` means the table of stages.
+    /// Returns the format of this name. `csv` has one format for each table. For example, `csv:stages` is the table of
+    /// stages.
     pub fn named(name: &str) -> Option<Self> {
         if let Some(table) = name.strip_prefix("csv:") {
             return CsvTable::named(table).map(Self::Csv);
@@ -129,7 +130,7 @@ impl ExportFormat {
         !matches!(self, Self::Html | Self::Json | Self::Prometheus | Self::OpenMetrics | Self::Hlog)
     }
 
-    /// Writes the runs in this format. A format for a single run uses the first run.
+    /// Writes the runs in this format. A format for a single run, such as JSON, uses only the first run.
     pub fn render(self, records: &[Record]) -> String {
         match (self, records.first()) {
             (_, None) => return String::new(),
@@ -166,7 +167,7 @@ fn text(record: &Record, extent: ReportLength) -> String {
     render(record, extent, TEXT_WIDTH, TextStyle::Plain, None)
 }
 
-/// Writes the whole record as JSON. JSON can escape every character, so no text is cut.
+/// Writes the whole record as JSON. No text is cut, because JSON can escape every character.
 fn json(record: &Record) -> String {
     record.to_json().map(|text| text + "\n").unwrap_or_default()
 }

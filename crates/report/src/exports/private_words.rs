@@ -1,13 +1,11 @@
-//! Removes private words from command lines and sentences before a run is published: host names,
-//! addresses, paths and user names.
+//! Removes host names, addresses, paths and user names from command lines and sentences, before a run is published.
 use mailrun_measurement::stage::Stage;
 use std::net::{IpAddr, SocketAddr};
 
-/// Text that replaces a removed word.
+/// Text that takes the place of a removed word.
 pub(super) const LEFT_OUT: &str = "…";
 
-/// Options whose value is always removed, because the value names people, hosts, queues or files,
-/// or is free text.
+/// Options whose value is always removed, because it names people, hosts, queues or files, or because it is free text.
 const PRIVATE_OPTIONS: [&str; 51] = [
     "--against",
     "--auth-users",
@@ -61,10 +59,10 @@ const PRIVATE_OPTIONS: [&str; 51] = [
     "-o",
     "-u",
 ];
-/// Number of letters of the longest unit, such as `KiB` or `min`.
+/// Number of letters in the longest unit, such as `KiB` or `min`. A longer word after a number cannot be a unit.
 const MAX_UNIT_LETTERS: usize = 3;
 
-/// Returns a command line without private values. `target` is the server that the load was sent to.
+/// Returns a command line without private values. `target` is the server to which the load was sent.
 pub(super) fn public_command(words: &[String], target: &str) -> String {
     let public_value =
         |value: &str| if names_target(value, target) { LEFT_OUT } else { public_value(value) }.to_owned();
@@ -89,8 +87,7 @@ pub(super) fn public_command(words: &[String], target: &str) -> String {
     shown.join(" ")
 }
 
-/// Returns a sentence without `target` and without words that look like host names, addresses or
-/// paths.
+/// Returns a sentence without `target`, and without words that look like host names, addresses or paths.
 pub(super) fn public_sentence(text: &str, target: &str) -> String {
     let words = text.split(' ').map(|word| {
         let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && !"[]:/~".contains(c)).trim_end_matches(':');
@@ -104,19 +101,20 @@ pub(super) fn public_sentence(text: &str, target: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the value of an option, or the replacement if the value may be private.
+/// Returns the value of an option, or the replacement if the value may be private. Only values of known harmless forms
+/// are kept.
 fn public_value(value: &str) -> &str {
     if is_loopback(value) || is_quantity(value) || is_keyword(value) { value } else { LEFT_OUT }
 }
 
-/// Returns true for a word such as `stream` or `relay-400`, which cannot name a host, a file or an
-/// address.
+/// Returns true for a word such as `stream` or `relay-400`. Without dots, slashes and colons, it cannot be an address
+/// or a path.
 fn is_keyword(value: &str) -> bool {
     value.chars().all(|c| c.is_ascii_alphabetic() || c.is_ascii_digit() || c == '-' || c == ',' || c == '_')
 }
 
-/// Returns true for a number with a unit, and for a range or list of such numbers: `64k`,
-/// `1s:50/s`, `10..2k`.
+/// Returns true for a number with a unit, and for a range or list of such numbers. Examples are `64k`, `1s:50/s` and
+/// `10..2k`.
 fn is_quantity(value: &str) -> bool {
     let is_plain = value.chars().all(|c| c.is_ascii_alphanumeric() || ".,%:/".contains(c));
     let units = value.split(|c: char| !c.is_ascii_alphabetic());
@@ -139,9 +137,8 @@ fn is_foreign_address(word: &str) -> bool {
     socket_ip(word).is_some_and(|ip| !ip.is_loopback())
 }
 
-/// Returns true for a word that looks like a host name with a domain: `mx.example.net`,
-/// `https://a.example:8443/x`. Names of figures such as `delivered.p99` or `accepted.rate` do not
-/// count.
+/// Returns true for a word that looks like a host name with a domain, such as `mx.example.net` or
+/// `https://a.example:8443/x`. Names of figures such as `delivered.p99` look similar but do not count.
 fn is_host_name(word: &str) -> bool {
     let rest = word.split_once("://").map_or(word, |(_, rest)| rest);
     let host = rest.split(['/', ':']).next().unwrap_or_default().trim_end_matches('.');
@@ -153,20 +150,20 @@ fn is_host_name(word: &str) -> bool {
     is_top && !names_stage && begin.split('.').all(is_label)
 }
 
-/// Returns true for a path that begins at the root, the home or a parent directory: `/var/spool`,
-/// `~/runs`, `../runs`.
+/// Returns true for a path that begins at the root, the home or a parent directory, such as `/var/spool`, `~/runs` or
+/// `../runs`.
 fn is_path(word: &str) -> bool {
     let rest = word.strip_prefix("../").or_else(|| word.strip_prefix("~/")).or_else(|| word.strip_prefix('/'));
     rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_alphanumeric() || "._-".contains(c)))
 }
 
-/// Returns the IP address in `192.0.2.1`, `192.0.2.1:25` or `[2001:db8::1]:25`.
+/// Returns the IP address in a text such as `192.0.2.1`, `192.0.2.1:25` or `[2001:db8::1]:25`.
 fn socket_ip(text: &str) -> Option<IpAddr> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| bare.parse()).ok()
 }
 
-/// Returns true if the word is the target of the load, or the host of the target.
+/// Returns true if the word is the target of the load, or only its host.
 fn names_target(word: &str, target: &str) -> bool {
     let target = target.split_once("://").map_or(target, |(_, rest)| rest);
     let host = target.rsplit_once(':').map_or(target, |(host, _)| host);

@@ -1,8 +1,8 @@
 //! Writes the final figures of a run as metrics, in the text formats of Prometheus (0.0.4) and
 //! OpenMetrics (1.0).
 //!
-//! Times are in seconds and sizes in bytes, which are the base units of Prometheus. Texts of peers
-//! are never labels, because each new reply text would create a new time series.
+//! Times are in seconds and sizes in bytes, which are the base units of Prometheus. Texts of peers are never used as
+//! labels, because each new reply text would create a new time series.
 use crate::fates::units;
 use crate::figures::errors;
 use crate::headline::Headline;
@@ -12,8 +12,7 @@ use mailrun_text::metrics_text::{Exposition, MetricsText, label_text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Upper bounds of the latency buckets in microseconds. There are three for each decade, from 100
-/// µs to 10 min.
+/// Upper bounds of the latency buckets in microseconds, from 100 µs to 10 min. Each decade has three buckets.
 const BUCKETS_US: [u64; 21] = [
     100,
     250,
@@ -130,8 +129,7 @@ fn ledger(out: &mut MetricsText, record: &Record) {
     }
 }
 
-/// Returns the stages, but only the first stage of each name and party, so that no time series
-/// occurs twice.
+/// Returns the stages without repetitions of the same name and party. A time series must not occur twice in the text.
 fn distinct_stages(record: &Record) -> Vec<&StageRow> {
     let mut seen = BTreeSet::new();
     record.stages.iter().filter(|row| seen.insert((row.name.name(), label_text(&row.party)))).collect()
@@ -163,7 +161,7 @@ fn stage_times(out: &mut MetricsText, stages: &[&StageRow]) {
     for row in stages {
         if let Some(times) = row.latency_ms {
             let labels = timed_labels(row);
-            // Not each message of a stage has a time.
+            // Use the number of timed messages for the count, because not every message of a stage has a time.
             let timed = times_of(row).map_or(row.count, |times| times.count());
             summary(out, "stage_latency_seconds", &labels, &times, timed);
         }

@@ -1,5 +1,4 @@
-//! Tests that hostile texts do no harm in any format. A parser of each format reads the output
-//! back.
+//! Tests that hostile texts in a record do no harm in any format. A parser of the format reads each output back.
 use super::{CsvTable, ExportFormat, annotations};
 use crate::sample;
 use mailrun_measurement::record::{
@@ -11,7 +10,7 @@ use proptest::prelude::*;
 use quick_xml::events::Event;
 use quick_xml::reader::Reader;
 
-/// Texts of kinds that have done harm in other programs.
+/// Texts that have done harm in other programs: markup, control characters, formulas, and ends of quoted text.
 const HOSTILE: [&str; 8] = [
     "<img src=x onerror=alert(1)>",
     "\u{202e}550\u{2066} gnp.exe\u{200f}",
@@ -56,7 +55,7 @@ fn said(text: &str, base: Record) -> Record {
 
 fn formats() -> Vec<ExportFormat> {
     let tables = CsvTable::ALL.map(ExportFormat::Csv);
-    // The page has its own tests.
+    // Leave out the page, which has tests of its own.
     ExportFormat::NAMED.into_iter().chain(tables).filter(|format| *format != ExportFormat::Html).collect()
 }
 
@@ -173,7 +172,7 @@ fn several_runs_share_a_file_where_the_format_allows_it() {
     }
 }
 
-/// Returns true for tables of which the sample record has no rows.
+/// Returns true for tables of which the sample record has no rows, so that nothing can be checked in them.
 fn format_is_empty(format: ExportFormat) -> bool {
     use CsvTable::{Domains, Errors, Events, Missing, Slowest, Thresholds, Usage};
     let empty = [Domains, Errors, Events, Missing, Slowest, Thresholds, Usage];

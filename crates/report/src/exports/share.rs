@@ -1,5 +1,5 @@
-//! Describes a run for publication, with everything that a reader needs to judge a figure. Facts
-//! that the record lacks are named as missing.
+//! Describes a run for publication, with everything that a reader needs to judge its figures. A fact that the record
+//! lacks is named as missing and not left out.
 use super::private_words::{LEFT_OUT, public_command, public_sentence};
 use crate::figures::final_stage;
 use crate::figures::stage_latency;
@@ -10,11 +10,11 @@ use mailrun_text::table::{markdown_text, plain};
 
 /// Text for a fact that the record lacks.
 const MISSING: &str = "not recorded";
-/// Text that a record contains if the host did not tell a fact.
+/// Text that the record contains if a fact could not be found out on the host.
 const UNKNOWN: &str = "unknown";
-/// Number of characters by which a cut text is recognised in a sentence.
+/// Number of characters by which a text that was cut off is recognised in a sentence.
 const CUT_TEXT_CHARS: usize = 12;
-/// Numbers of messages for which the time is computed from the rate.
+/// Numbers of messages for which the text says how long they take at the measured rate.
 const COMPUTED_FOR: [u64; 3] = [1_000, 10_000, 100_000];
 
 pub(super) fn share(record: &Record) -> String {
@@ -63,8 +63,8 @@ fn outcome(record: &Record) -> String {
     format!("{} {reason}", Headline::of(record).name()).trim_end().to_owned()
 }
 
-/// Removes the replies of servers and the last output of programs from a sentence, because they may
-/// name recipients and users.
+/// Removes replies of servers and the last output of programs from a sentence, because these texts may name recipients
+/// and users.
 fn without_others_texts(record: &Record, sentence: String) -> String {
     let replies = record.errors.iter().filter(|row| row.code > 0).map(|row| &row.text);
     let troubles = record.mades.iter().flat_map(|own| own.troubles.iter().map(|row| &row.text));
@@ -73,8 +73,8 @@ fn without_others_texts(record: &Record, sentence: String) -> String {
     replies.chain(bounces).chain(troubles).chain(last_words).fold(sentence, |sentence, text| without(sentence, text))
 }
 
-/// Removes a text from a sentence. The sentence, the text or both may have been cut, in which case
-/// they end with `…`.
+/// Removes a text from a sentence. If the sentence or the text ends with `…`, it was cut, so only the beginning of the
+/// text is searched for.
 fn without(sentence: String, text: &str) -> String {
     let text = text.trim_end_matches(['…', '.']);
     if text.is_empty() {
@@ -107,7 +107,7 @@ fn items(record: &Record) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Returns a sentence that lists what is left out of the publication.
+/// Returns a sentence that tells the reader what is left out of the publication.
 fn left_out() -> String {
     format!(
         "names of hosts and users, addresses, paths and texts of servers, shown as {LEFT_OUT}; recipients, their domains, the \
@@ -135,7 +135,7 @@ fn results(last: Option<&StageRow>) -> Vec<(String, String)> {
     rows
 }
 
-/// Returns the time that `messages` messages take at the rate of the run.
+/// Returns the time that `messages` messages would take at the rate of the run.
 fn took(last: Option<&StageRow>, messages: u64) -> String {
     let per_s = last.and_then(|stage| stage.rate_per_s).filter(|rate| rate.is_finite() && *rate > 0.0);
     per_s.map_or_else(|| MISSING.to_owned(), |per_s| brief(messages as f64 / per_s))

@@ -12,7 +12,7 @@ use mailrun_measurement::record::Outcome;
 use mailrun_text::numbers::{counted, seconds};
 
 const HEIGHT: u32 = 240;
-/// Factor by which the scale of rates exceeds the highest rate.
+/// Factor by which the rate axis is longer than the highest rate, so that its point is not at the edge.
 const MARGIN: f64 = 1.05;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,8 +69,7 @@ fn goals(run: &CapacityRun) -> PagePart {
     PagePart { id: "goals", title: "Goals", body }
 }
 
-/// Draws the trials by offered rate, with their latencies and delivered rates. `None` if no trial
-/// had a rate.
+/// Draws the latency and the delivered rate of each trial over its offered rate. Returns `None` if no trial had a rate.
 fn knee(run: &CapacityRun) -> Option<PagePart> {
     let points = points(run);
     if points.is_empty() {
@@ -152,7 +151,7 @@ fn capacity_mark(run: &CapacityRun, x: &PlotScale) -> String {
     run.capacity_per_s().map_or_else(String::new, |per_s| plot::mark(per_s, x))
 }
 
-/// Returns the table of the confirmed loads, or `None` if no load was confirmed.
+/// Returns the table of the confirmed loads, or `None` if no longer trial checked the capacity.
 fn confirmation(run: &CapacityRun) -> Option<PagePart> {
     if run.confirmation.is_empty() {
         return None;
@@ -174,7 +173,7 @@ fn plan(run: &CapacityRun) -> Option<PagePart> {
     Some(PagePart { id: "plan", title: "Plan", body: format!("<p>{}</p>", isolated(&line)) })
 }
 
-/// Returns the server, the load, the host and the command, which suffice to repeat the search.
+/// Returns the server, the load, the host and the command, with which a reader can repeat the search.
 fn subject(run: &CapacityRun) -> PagePart {
     let command = ("command", quoted(&run.command));
     let facts = run.facts.iter().cloned().chain([command]);

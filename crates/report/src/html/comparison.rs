@@ -1,5 +1,5 @@
-//! The page of a comparison: the verdicts with their intervals, each run as a point, and the curves
-//! of all sides in one plot. The page has no scripts.
+//! The page of a comparison. It shows the verdicts with their intervals, each run as a point, and the curves of all
+//! sides in one plot. The page has no scripts.
 use super::escape::{escaped, isolated};
 use super::over_time::time_scale;
 use super::percentiles::{self, PercentileCurve};
@@ -16,12 +16,13 @@ use std::collections::BTreeSet;
 const DRAWN_POINTS: usize = 160;
 const HEIGHT: u32 = 190;
 const RUNS_HEIGHT: u32 = 110;
-/// Maximum number of single runs that are drawn for a side. The median curve covers all runs.
+/// Maximum number of single runs that are drawn for a side. The curve of the median covers all runs, even those that
+/// are not drawn.
 const MAX_THIN_CURVES: usize = 12;
 const MAX_REMARKS: usize = 20;
 const MAX_SIDES: usize = 6;
 const MAX_FIGURES: usize = 60;
-/// Largest logarithm of a ratio on the interval scale: the logarithm of 4.
+/// Largest logarithm of a ratio on the interval scale: ln 4. Larger ratios are drawn at the edge.
 const MAX_LOG_RATIO: f64 = 1.386;
 
 /// Line styles of a side: one for the median of its runs, and one for single runs.
@@ -94,7 +95,7 @@ fn figures(page: &ComparisonPage) -> PagePart {
     PagePart { id: "figures", title: "Figures", body: format!("{table}<p class=\"note\">{scale}</p>") }
 }
 
-/// Draws the interval and the estimate of a ratio over a band that shows the margin.
+/// Draws the confidence interval and the estimate of a ratio. The band behind them shows the margin.
 fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
     let place = |ratio: f64| {
         let log = ratio.max(f64::MIN_POSITIVE).ln();
@@ -118,11 +119,11 @@ fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
     plot::bars(&shapes)
 }
 
-/// Draws the values of all runs or rounds, with one drawing for each figure.
+/// Draws the values of all runs or rounds as points, with one plot for each figure.
 fn runs(page: &ComparisonPage) -> Option<PagePart> {
     let mut drawn: Vec<String> = Vec::new();
     for (place, figure) in page.figures.iter().take(MAX_FIGURES).enumerate() {
-        // All sides share one drawing for a figure. It is made when the first of them is reached.
+        // All sides share one plot for a figure. It is drawn when the first of them is reached.
         if page.figures[..place].iter().any(|other| other.name == figure.name) {
             continue;
         }
@@ -157,7 +158,7 @@ fn values_figure(page: &ComparisonPage, name: &str, sides: &[(usize, &[f64])]) -
     ))
 }
 
-/// Draws the latencies by percentile: the median curve of each side, with single runs behind it.
+/// Draws latency by percentile, with the median curve of each side in front of its single runs.
 fn latency(page: &ComparisonPage) -> Option<PagePart> {
     let mut curves = Vec::new();
     let mut medians = Vec::new();
@@ -192,7 +193,7 @@ fn latency(page: &ComparisonPage) -> Option<PagePart> {
     Some(PagePart { id: "percentiles", title: "Latency by percentile", body })
 }
 
-/// Draws the rates over time: the median curve of each side, with single runs behind it.
+/// Draws the rates over time, with the median curve of each side in front of its single runs.
 fn rates(page: &ComparisonPage) -> Option<PagePart> {
     let of_runs = || page.sides.iter().zip(&STYLES).flat_map(|(side, _)| side.runs.iter());
     let seconds: BTreeSet<u64> = of_runs().flat_map(|run| run.rates.iter().map(|(second, _)| *second)).collect();

@@ -1,4 +1,4 @@
-//! Tells the reader of a page what its numbers do not prove.
+//! Tells the reader of a page what its numbers do not prove, for example that a single run shows no variation.
 use super::escape::isolated;
 use super::tables::PagePart;
 use mailrun_measurement::record::{Arrival, Record, Role};

@@ -1,7 +1,7 @@
-//! The frame of a page: head, style, scripts, and the record as data.
+//! The frame of a page: head, style, scripts, and the record of the run as data.
 //!
-//! The page loads nothing from elsewhere. Its content security policy (CSP) permits no connections,
-//! and only its own two scripts, which are identified by their hashes.
+//! The page loads nothing from elsewhere. Its content security policy (CSP) permits no connections. It permits only the
+//! page's own two scripts, which it identifies by their hashes.
 use super::escape::{escaped, json};
 use super::tables::{PagePart, PageRuns};
 use mailrun_measurement::record::Record;
@@ -12,26 +12,26 @@ const UPLOT_STYLE: &str = include_str!("../../assets/uPlot.min.css");
 const OWN_SCRIPT: &str = include_str!("../../assets/report.js");
 const OWN_STYLE: &str = include_str!("../../assets/report.css");
 
-/// SHA-256 hashes of the two scripts in base64, for the content security policy.
+/// SHA-256 hashes of the two scripts in base64. If a script changes without its hash, browsers refuse to run it.
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
 const OWN_HASH: &str = "k5UMJAJEGGzW1ohS90nl6wBkoNdS3Q8me3ZAfCfEhSY=";
 
-/// With more rows by second, the page leaves details out of the data that readers can copy.
-/// `run.json` has all rows.
+/// Maximum number of rows by second in the data that readers can copy. If there are more, the data lacks the details
+/// named in `LEFT_OUT`, and `run.json` has all of them.
 const MAX_ROWS: usize = 300;
-/// With more bytes, the page leaves details out of the data that readers can copy: the seconds, the
-/// slowest and the missing messages, and the histograms.
+/// Maximum number of bytes of the data that readers can copy. If there are more, the same details are left out.
 const MAX_DATA_BYTES: usize = 60_000;
-/// Tells the reader which details a long run's data lacks.
+/// Details that are missing in the data of a long run, as a text for the reader.
 const LEFT_OUT: &str = "the seconds, the slowest and the missing messages, and the histograms, which run.json has";
 const MAX_TEXT_CHARS: usize = 1_000;
 const MAX_ENTRIES: usize = 1_000;
 
-/// Buttons that are hidden until the scripts run.
+/// Buttons that copy the data. They are hidden until the scripts run, because they do nothing without scripts.
 const BUTTONS: &str = "<p class=\"actions\" hidden><button type=\"button\" data-copy=\"markdown\">Copy as Markdown</button> \
                        <button type=\"button\" data-copy=\"record\">Copy as JSON</button> <span role=\"status\"></span></p>";
 
-/// Returns the whole page of a run. The parts in `answer` come before the links to the other parts.
+/// Returns the whole page of a run. The parts in `answer` explain the verdict, so they come before the links to the
+/// other parts.
 pub(super) fn page(runs: PageRuns<'_>, top: &str, answer: &[PagePart], parts: &[PagePart]) -> String {
     let record = runs.record;
     let scripts = format!("{}\n<script>{UPLOT_SCRIPT}</script>\n<script>{OWN_SCRIPT}</script>\n", copies(record));
@@ -51,7 +51,7 @@ pub(super) fn plain_page(title: &str, top: &str, parts: &[PagePart]) -> String {
 
 struct PageHead<'a> {
     title: &'a str,
-    /// Additions to the content security policy.
+    /// Additions to the content security policy, which permit the page's own scripts.
     policy: String,
     styles: String,
 }
@@ -82,7 +82,7 @@ fn section(part: &PagePart) -> String {
     format!("<section id=\"{id}\" aria-labelledby=\"{id}-title\"><h2 id=\"{id}-title\">{title}</h2>{body}</section>\n")
 }
 
-/// Returns the texts for the copy buttons: the record as JSON, and the report as Markdown.
+/// Returns the texts that the two buttons copy: the record as JSON, and the report as Markdown.
 fn copies(record: &Record) -> String {
     let (data, is_whole) = data(record);
     let data = json(&data);
@@ -95,8 +95,7 @@ fn copies(record: &Record) -> String {
     )
 }
 
-/// Returns the record, with details left out if the page has no room for them. The flag is true if
-/// the record is complete.
+/// Returns the record as JSON, and true if it is complete. Details are left out if the page has no room for them.
 fn data(record: &Record) -> (Value, bool) {
     let seconds = |record: &Record| record.usage.iter().map(|party| party.seconds.len()).max().unwrap_or(0);
     if record.series.len() <= MAX_ROWS && seconds(record) <= MAX_ROWS {
@@ -138,7 +137,7 @@ fn with_short_texts(record: &Record) -> Record {
     record
 }
 
-/// Shortens texts and lists, but no histograms.
+/// Shortens texts and lists. Histograms are kept, because a shortened one could not be decoded.
 fn shorten(value: &mut Value, key: &str) {
     match value {
         Value::String(text) if !key.ends_with("histogram") => cut(text),

@@ -1,5 +1,5 @@
-//! Parts of the page that show the tables of the other reports: parties, workload, host, thresholds
-//! and stages.
+//! The parts of the page that show the same tables as the other reports: parties, workload, host, thresholds and
+//! stages.
 use super::slowest::SHOWN_MESSAGES;
 use super::tables;
 use super::tables::{PagePart, PageRuns};
@@ -8,7 +8,7 @@ use crate::{audit, fates, mades, parties, relay, server, stages, workload};
 use mailrun_measurement::record::Record;
 use mailrun_text::numbers::counted;
 
-/// Shows the missed thresholds with value, limit and margin. The thresholds that passed are folded.
+/// Shows the thresholds with value, limit and margin. The missed ones come first, and the others are folded.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
     let of = |passed| runs.both(|record| fates::thresholds_by_result(record, passed));
     let table = |(own, other): (Section, Option<Section>)| tables::section(&own, other.as_ref(), None);
@@ -41,7 +41,7 @@ pub(super) fn audit_faults(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "audit", "Audit", audit::faults)
 }
 
-/// Shows the messages that an audit misses. All but the first ten are folded.
+/// Shows the messages that an audit did not find. Only ten of them are visible, and the others are folded.
 pub(super) fn audit_losses(runs: PageRuns<'_>) -> Option<PagePart> {
     let losses = &runs.record.audit.as_ref()?.losses;
     let (shown, others) = losses.split_at(losses.len().min(SHOWN_MESSAGES));

@@ -1,5 +1,5 @@
-//! The table of errors by phase, code and text. Each row has the first and the last second, and a
-//! recipient.
+//! The table of errors by phase, code and text. Each row also has the first and the last second of the error, and a
+//! recipient to look for in the server's log.
 use super::tables;
 use super::tables::{PagePart, PageRuns};
 use crate::fates::errors_once;

@@ -1,14 +1,14 @@
-//! Makes texts of peers harmless in HTML, and in JSON that is within HTML.
+//! Makes texts of peers harmless in HTML, and in JSON inside HTML.
 //!
-//! An escaped text cannot open an element, leave an attribute, end a script, or change the writing
-//! direction of other text.
+//! An escaped text cannot open an element, break out of an attribute, end a script, or change the writing direction of
+//! other text.
 use mailrun_text::table::plain;
 use serde_json::Value;
 
-/// Maximum number of characters of a peer's text on the page. `run.json` has the whole text.
+/// Maximum number of characters of a peer's text on the page. `run.json` contains the whole text.
 const MAX_TEXT_CHARS: usize = 300;
 
-/// Escapes a text for use in an element, or in an attribute in double quotes.
+/// Escapes a text for use in an element or in an attribute with double quotes. Longer texts are cut.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len() + 8);
     for letter in plain(clipped(text)).chars() {
@@ -27,8 +27,8 @@ pub(super) fn escaped(text: &str) -> String {
     safe
 }
 
-/// Escapes a text of a peer and isolates it, so that it cannot change the writing direction around
-/// it.
+/// Escapes a text of a peer and puts it into a `<bdi>` element, so that it cannot change the writing direction of the
+/// text around it.
 pub(super) fn isolated(text: &str) -> String {
     format!("<bdi>{}</bdi>", escaped(text))
 }
@@ -37,8 +37,8 @@ fn clipped(text: &str) -> &str {
     text.char_indices().nth(MAX_TEXT_CHARS).map_or(text, |(end, _)| &text[..end])
 }
 
-/// Writes a JSON value for use in a `<script>` element: without markup characters, and without the
-/// line separators of JavaScript.
+/// Writes a JSON value for use in a `<script>` element. Characters of markup are escaped, and so are the line
+/// separators of JavaScript.
 pub(super) fn json(value: &Value) -> String {
     let text = value.to_string();
     let mut safe = String::with_capacity(text.len());

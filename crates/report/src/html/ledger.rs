@@ -1,4 +1,4 @@
-//! Shows the fates of all units as a bar and a table, and the fates for each domain of recipients.
+//! Shows the fates of all messages as bars and as a table, also for each domain of recipients.
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::fates;
@@ -15,8 +15,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "ledger", title: "Ledger", body })
 }
 
-/// Returns a bar for each row: the first bar shows all created messages, and each fate follows
-/// where the previous fate ends.
+/// Returns a bar for each row. The first bar shows all created messages. The bar of each fate begins at the end of the
+/// previous one, so that all of them add up to the first.
 fn fate_bars(record: &Record) -> Vec<String> {
     let Some(created) = record.ledger.created.filter(|created| *created > 0) else { return Vec::new() };
     let mut drawn = vec![plot::bars(&plot::bar(0.0, 1.0, "created"))];
@@ -38,15 +38,15 @@ fn colour(fate: &str) -> &'static str {
     }
 }
 
-/// Returns the addresses under which mail arrived that the source had not named, or `None` if there
-/// are none.
+/// Returns the addresses at which mail arrived although the source had not sent mail to them, or `None` if there are
+/// none.
 pub(super) fn rewrites(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(fates::rewrites)?;
     let body = tables::section(&own, other.as_ref(), None);
     Some(PagePart { id: "rewrites", title: "Rewritten and copied", body })
 }
 
-/// Returns the ledger by domain, or `None` if the record has no domains.
+/// Returns the ledger by domain of the recipient, or `None` if the record does not divide by domain.
 pub(super) fn domains(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(domain_table)?;
     let more = match runs.record.domains.len().saturating_sub(MAX_DOMAINS) {

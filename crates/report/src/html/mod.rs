@@ -1,5 +1,5 @@
-//! The report as a page, `report.html`. The page is a single file, and shows everything important
-//! without scripts.
+//! The report as a page, `report.html`. The page is a single file. Scripts only add comfort, because everything
+//! important is shown without them.
 //!
 //! ```text
 //! Record ─→ PageRuns ─→ verdict · thresholds · over_time · percentiles · … ─→ PagePart ─→ document
@@ -31,14 +31,14 @@ use crate::headline::Headline;
 use mailrun_measurement::record::{Outcome, Record};
 use tables::{PagePart, PageRuns};
 
-/// Returns the page of a run. With a baseline, the curves of the baseline are drawn behind the
-/// curves of the run, and each number has its ratio to the baseline beside it.
+/// Returns the page of a run. If there is a baseline, its curves are drawn behind the curves of the run, and each
+/// number has its ratio to the baseline beside it.
 pub fn page(record: &Record, baseline: Option<&Record>) -> String {
     let runs = PageRuns { record, baseline };
     document::page(runs, &verdict::top(runs), &answer(runs), &details(runs))
 }
 
-/// Returns the parts that explain how the run ended. They come directly below the verdict.
+/// Returns the parts that explain the verdict. They come directly below it.
 fn answer(runs: PageRuns<'_>) -> Vec<PagePart> {
     let parts = [
         environment::audit_faults(runs),
@@ -58,7 +58,7 @@ fn is_passed(record: &Record) -> bool {
     Headline::of(record) == Headline::Judged(Outcome::Pass)
 }
 
-/// Returns the other parts in the order in which they are read.
+/// Returns the other parts, in the order in which people read them.
 fn details(runs: PageRuns<'_>) -> Vec<PagePart> {
     let figures = [
         environment::stage_counts(runs),

@@ -1,9 +1,8 @@
-//! Curves over a common time axis: throughput by stage with the depth of the queue, latency,
-//! errors, processor time and memory. Events and stalls are marked. A value holds for a whole
-//! second, so the curves are drawn as steps.
+//! Curves over a common time axis: throughput by stage with the depth of the queue, latency, errors, CPU use and
+//! memory. Events and stalls are marked. A value holds for a whole second, so the curves are drawn as steps.
 //!
-//! Each panel is on the page twice: as a drawing for print and for readers without scripts, and as
-//! numbers, from which uPlot draws a plot with a cursor.
+//! The page contains each panel twice: as a drawing for print and for readers without scripts, and as numbers. From the
+//! numbers, uPlot draws a plot with a cursor.
 use super::escape::{escaped, isolated, json};
 use super::plot::{self, CurveStyle, PlotScale};
 use super::tables;
@@ -17,17 +16,16 @@ use mailrun_text::numbers::{count, counted, latency, rate};
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
 
-/// Number of points of the static drawing. It is smaller than the drawing made by scripts.
+/// Number of points of the static drawing, which is smaller than the plot that the scripts draw.
 const DRAWN_POINTS: usize = 160;
 const HEIGHT: u32 = 150;
 const MEBIBYTE: f64 = 1_048_576.0;
 const MAX_EVENTS: usize = 100;
 const MAX_STALLS: usize = 200;
-/// Number of events that are shown at once. Further events are folded.
+/// Number of events that are visible at once. Further events are folded.
 const SHOWN_EVENTS: usize = 6;
 const MAX_PARTIES: usize = 6;
-/// The processor time of the source and the sink is only drawn from this number of processors on,
-/// because less says nothing about the run.
+/// Number of cores above which the CPU use of the source and the sink is drawn. Less says nothing about the run.
 const MIN_GENERATOR_CORES: f64 = 0.1;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,16 +51,17 @@ struct TimeCurve {
     name: String,
     style: CurveStyle,
     rows: Vec<(u64, f64)>,
-    /// Set for the curve of the queue, which has the right axis.
+    /// Set for the curve of the queue's depth. It has its own axis on the right, because its unit is messages and not a
+    /// rate.
     is_depth: bool,
     is_baseline: bool,
-    /// Set if scripts draw the curve only when the reader asks for it.
+    /// Set if the scripts draw the curve only when the reader asks for it.
     is_on_demand: bool,
 }
 
 impl TimeCurve {
-    /// Returns the median over the load and the maximum for the legend. After the load, a queue only
-    /// drains, which would make every median small.
+    /// Returns the median during the load, and the overall maximum, for the legend. The time after the load is excluded
+    /// from the median, because the queue only drains then, which would make every median small.
     fn summary(&self, unit: TimeUnit, record: &Record) -> String {
         let last = record.series[..load_end(record)].last().map_or(u64::MAX, |row| row.second);
         let finite = self.rows.iter().filter(|(_, value)| value.is_finite());
@@ -85,8 +84,7 @@ struct TimePanel {
     curves: Vec<TimeCurve>,
 }
 
-/// Returns the curves over time, with events and stalls. `None` if the record has no series of at
-/// least two seconds.
+/// Returns the curves over time, with events and stalls. Returns `None` if there are figures for less than two seconds.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let seconds = all_seconds(runs);
     if seconds.len() < 2 {
@@ -129,7 +127,7 @@ fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
         let mut curves: Vec<TimeCurve> = runs.baseline.map(of).unwrap_or_default().into_iter().map(ghost).collect();
         curves.extend(of(runs.record));
         let own = |curve: &&TimeCurve| !curve.is_baseline;
-        // A panel whose curves are all zero is left out, because it would only take room.
+        // Leave out a panel whose curves are all zero, because it would only take room.
         let is_used = curves.iter().filter(own).any(|curve| curve.rows.iter().any(|(_, value)| *value > 0.0));
         is_used.then(|| TimePanel { id, title: title.to_owned(), unit, curves })
     };
@@ -149,7 +147,7 @@ fn latency_title(record: &Record) -> String {
     format!("Latency{of}: p50, p95 and p99 of each second")
 }
 
-/// Returns a curve of the series, or `None` if all its values are zero.
+/// Returns a curve from the figures by second, or `None` if all its values are zero.
 fn curve(record: &Record, name: &str, style: CurveStyle, read: impl Fn(&SeriesRow) -> f64) -> Option<TimeCurve> {
     let rows: Vec<(u64, f64)> = record.series.iter().map(|row| (row.second, read(row))).collect();
     let is_used = rows.iter().any(|(_, value)| *value > 0.0);
@@ -172,7 +170,7 @@ fn throughput(record: &Record) -> Vec<TimeCurve> {
 }
 
 fn percentiles(record: &Record) -> Vec<TimeCurve> {
-    // A second without messages has no latency. A latency of 0 would be wrong.
+    // A second without messages has no latency. NaN interrupts the curve, but 0 would show a very fast second.
     let timed = |value: f64| if value > 0.0 { value } else { f64::NAN };
     let style = CurveStyle::new;
     let curves = [
@@ -202,7 +200,7 @@ fn memory(record: &Record) -> Vec<TimeCurve> {
     used(record, |row| row.rss_bytes as f64 / MEBIBYTE)
 }
 
-/// Returns one curve for each party that used a relevant amount of processor time.
+/// Returns one curve for each party. A source or sink that needed little CPU time is left out.
 fn used(record: &Record, read: fn(&UsageRow) -> f64) -> Vec<TimeCurve> {
     const STYLES: [CurveStyle; MAX_PARTIES] = [
         CurveStyle::new("accepted", &[]),
@@ -265,7 +263,7 @@ fn figure(record: &Record, panel: &TimePanel, axis: &TimeAxis) -> String {
     )
 }
 
-/// Describes the panel in words for screen readers.
+/// Describes the panel in words, which screen readers read out.
 fn spoken(panel: &TimePanel) -> String {
     let names: Vec<&str> =
         panel.curves.iter().filter(|curve| !curve.is_baseline).map(|curve| curve.name.as_str()).collect();
@@ -292,8 +290,8 @@ fn value_scale(unit: TimeUnit, curves: &[&TimeCurve]) -> PlotScale {
     PlotScale::linear(values.filter(|value| value.is_finite()).fold(0.0, f64::max), plot::number_label)
 }
 
-/// Returns the list of events. Each event has the number that marks it in the plot. `None` if there
-/// were no events.
+/// Returns the list of events, or `None` if there were none. Each event has the number with which it is marked in the
+/// plot.
 pub(super) fn events(record: &Record) -> Option<PagePart> {
     let row = |event: &EventRow| {
         let at = data(event.at_s, &format!("{:.1} s", event.at_s));
@@ -317,8 +315,8 @@ pub(super) fn events(record: &Record) -> Option<PagePart> {
     (!shown.is_empty()).then_some(PagePart { id: "events", title: "Events", body })
 }
 
-/// The text of an event for a fault is the rule of the fault. The event for the end of the fault
-/// has the same text.
+/// Returns the text of an event. For a fault, the record contains only its rule, so the words tell whether the fault
+/// began or ended.
 fn event_text(event: &EventRow) -> String {
     match event.kind {
         EventKind::FaultOn => format!("fault on: {}", event.text),
@@ -362,8 +360,8 @@ fn shortened(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// Writes numbers in few characters. Whole numbers get no decimal point. Other numbers are exact,
-/// or have four digits if `is_short` is set.
+/// Writes numbers in few characters. Whole numbers get no decimal point. Other numbers are exact or, if `is_short` is
+/// set, have four digits.
 fn rounded(values: &[f64], is_short: bool) -> Vec<Value> {
     let number = |value: &f64| match *value {
         value if !value.is_finite() => Value::Null,

@@ -1,5 +1,5 @@
-//! Draws latency by percentile on logarithmic scales, with all stages in one plot, and with the
-//! service time beside the latency.
+//! Draws latency by percentile on logarithmic scales. All stages are in one plot, with the service time beside the
+//! latency.
 use super::plot::{self, CurveStyle, PlotScale};
 use super::tables;
 use super::tables::{PagePart, PageRuns};
@@ -7,19 +7,19 @@ use crate::stages;
 use mailrun_measurement::Latencies;
 use mailrun_measurement::record::{LatencyMs, Record};
 
-/// Number of nines of the largest percentile on the axis, which is 99.999 %.
+/// Number of nines of the largest percentile on the axis: five nines are 99.999 %.
 const MAX_NINES: f64 = 5.0;
 const HEIGHT: u32 = 280;
 
-/// A distribution as a curve. Each point is a position on the percentile axis and a latency in
-/// milliseconds.
+/// A distribution as a curve. Each point consists of a position on the percentile axis and a latency in milliseconds.
 pub(super) struct PercentileCurve {
     pub(super) name: String,
     pub(super) style: CurveStyle,
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Returns the table of latencies and a folded plot. `None` if no latency is known.
+/// Returns the table of latencies, and the plot of all percentiles, which is folded. Returns `None` if no latency is
+/// known.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(stages::latencies)?;
     let table = tables::section(&own, other.as_ref(), None);
@@ -42,7 +42,7 @@ fn drawing(runs: PageRuns<'_>) -> Option<String> {
     Some(figure(&label, &shown, &legend))
 }
 
-/// Draws distributions in one plot. The first is drawn behind the others.
+/// Draws distributions in one plot. The first curve is drawn first, so it lies behind the others.
 pub(super) fn figure(label: &str, curves: &[PercentileCurve], legend: &str) -> String {
     let all = || curves.iter().flat_map(|curve| curve.points.iter());
     let y = PlotScale::log(all().map(|(_, ms)| *ms), plot::time_label);
@@ -81,7 +81,7 @@ fn curves(record: &Record) -> Vec<PercentileCurve> {
     curves
 }
 
-/// Returns the points of a distribution from its histogram. Without a histogram, they come from the
+/// Returns the points of a distribution. They come from its histogram or, if the record has none, from the few
 /// percentiles in `times`.
 fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64, f64)> {
     let end = last_place(count);
@@ -98,18 +98,19 @@ fn points(times: &LatencyMs, histogram: Option<&String>, count: u64) -> Vec<(f64
     points
 }
 
-/// Returns points of a histogram at regular positions up to `end`.
+/// Returns the points of a histogram, at regular positions on the percentile axis up to `end`.
 pub(super) fn histogram_points(all: &Latencies, end: f64) -> Vec<(f64, f64)> {
     let places = (0..).map(|at| f64::from(at) * 0.05).take_while(|at| *at < end);
     places.map(|at| (at, all.quantile_ms(1.0 - 10_f64.powf(-at)))).collect()
 }
 
-/// Returns the last position on the percentile axis for which `count` messages suffice.
+/// Returns the largest position on the percentile axis that `count` messages can show. For example, 1,000 messages
+/// reach 99.9 %, at position 3.
 pub(super) fn last_place(count: u64) -> f64 {
     (count.max(2) as f64).log10().min(MAX_NINES)
 }
 
-/// Returns the position of a percentile on the axis: 1 for 0.9, 2 for 0.99.
+/// Returns the position of a percentile on the axis: its number of nines. For example, 0.9 is at 1 and 0.99 is at 2.
 fn nines(share: f64) -> f64 {
     -(1.0 - share).log10()
 }

@@ -1,21 +1,20 @@
-//! Draws curves and points as inline SVG, for print and for readers without scripts.
+//! Draws curves and points as inline SVG, which needs no scripts and can be printed.
 //!
-//! A drawing stretches with the page, but its labels do not. The lines are therefore in an inner
-//! view that stretches, and the labels are in an outer view, where per cent values give their
-//! positions.
+//! A drawing stretches with the page, but its labels must not. The lines are therefore in an inner view that stretches.
+//! The labels are in an outer view, with positions in per cent.
 use super::escape::escaped;
 
 const VIEW: f64 = 1_000.0;
 const TOP: u32 = 10;
 const BELOW: u32 = 26;
-/// Minimum distance between two points, in thousandths of the width or height.
+/// Minimum distance between two points, in thousandths of the width or height. Closer points are drawn as one.
 const DOT_GRID: i64 = 8;
 const MAX_DECADES: i32 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CurveStyle {
     pub(super) colour: &'static str,
-    /// Lengths of dashes and gaps. Empty for a solid line.
+    /// Lengths of dashes and gaps in turn. Empty for a solid line.
     pub(super) dashes: &'static [u32],
 }
 
@@ -24,7 +23,7 @@ impl CurveStyle {
         Self { colour, dashes }
     }
 
-    /// Line style of the baseline's curves.
+    /// Line style of all curves of the baseline.
     pub(super) const GHOST: Self = Self::new("ghost", &[4, 4]);
 
     fn attributes(self) -> String {
@@ -46,7 +45,7 @@ pub(super) struct PlotScale {
 }
 
 impl PlotScale {
-    /// Returns a scale from zero to at least `max`, with labels at round values.
+    /// Returns a scale from zero to a round value of at least `max`, with labels at round values.
     pub(super) fn linear(max: f64, label: impl Fn(f64) -> String) -> Self {
         let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
         let step = round_step(max / 4.0);
@@ -60,7 +59,7 @@ impl PlotScale {
         Self { least, most, is_log: false, labels }
     }
 
-    /// Returns a scale from a round value below `min` to a round value above `max`.
+    /// Returns a scale from a round value below `min` to a round value above `max`. It need not contain zero.
     pub(super) fn between(min: f64, max: f64, label: impl Fn(f64) -> String) -> Self {
         let span = (max - min).max(min.abs().max(max.abs()) * 1e-3).clamp(f64::MIN_POSITIVE, 1e18);
         let step = round_step(span / 3.0);
@@ -70,7 +69,8 @@ impl PlotScale {
         Self { least: first * step, most: (first + steps) * step, is_log: false, labels: labels.collect() }
     }
 
-    /// Returns a logarithmic scale of whole decades around the positive values.
+    /// Returns a logarithmic scale of whole decades that contains all positive values. Other values have no place on
+    /// such a scale.
     pub(super) fn log(values: impl Iterator<Item = f64>, label: impl Fn(f64) -> String) -> Self {
         let positive: Vec<f64> = values.filter(|value| value.is_finite() && *value > 0.0).collect();
         let min = positive.iter().copied().reduce(f64::min).unwrap_or(1.0);
@@ -83,7 +83,7 @@ impl PlotScale {
         Self { least: 10_f64.powi(first), most: 10_f64.powi(last), is_log: true, labels }
     }
 
-    /// Returns the position of a value on the scale, from 0 to 1.
+    /// Returns the position of a value on the scale, from 0 to 1. Values outside the scale are at its ends.
     fn place(&self, value: f64) -> f64 {
         let along = if self.is_log {
             (value.max(self.least) / self.least).log10() / (self.most / self.least).log10()
@@ -94,14 +94,14 @@ impl PlotScale {
     }
 }
 
-/// Rounds a step up to the next of 1, 2, 5, 10, 20, 50 and so on.
+/// Rounds a step up to the next number of the series 1, 2, 5, 10, 20, 50 and so on.
 fn round_step(step: f64) -> f64 {
     let decade = 10_f64.powf(step.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];
     factors.into_iter().map(|factor| factor * decade).find(|round| *round >= step * 0.999_999).unwrap_or(decade * 10.0)
 }
 
-/// Draws shapes with their scales. Screen readers read `label`.
+/// Draws shapes together with their two scales. Screen readers read out `label`.
 pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shapes: &str) -> String {
     let mut lines = String::new();
     let mut labels = String::new();
@@ -133,7 +133,7 @@ pub(super) fn plot(label: &str, height: u32, x: &PlotScale, y: &PlotScale, shape
     )
 }
 
-/// Draws a line through the points. The line is interrupted at NaN.
+/// Draws a line through the points. NaN interrupts the line.
 pub(super) fn curve(
     points: impl Iterator<Item = (f64, f64)>,
     x: &PlotScale,
@@ -158,7 +158,7 @@ pub(super) fn curve(
     path_element(&path, style)
 }
 
-/// Draws a line of steps. The line is interrupted at NaN.
+/// Draws a line of steps. Each value is kept until the next point, and NaN interrupts the line.
 pub(super) fn steps(
     points: impl Iterator<Item = (f64, f64)>,
     x: &PlotScale,
@@ -188,7 +188,7 @@ fn path_element(path: &str, style: CurveStyle) -> String {
     if path.is_empty() { String::new() } else { format!("<path {} d=\"{path}\"/>", style.attributes()) }
 }
 
-/// Draws points. Points that a reader could not tell apart are drawn once.
+/// Draws points. Points so close that a reader could not tell them apart are drawn once.
 pub(super) fn dots(points: impl Iterator<Item = (f64, f64)>, x: &PlotScale, y: &PlotScale, colour: &str) -> String {
     let near = |place: i64| place / DOT_GRID * DOT_GRID;
     let mut places: Vec<(i64, i64)> =
@@ -199,8 +199,7 @@ pub(super) fn dots(points: impl Iterator<Item = (f64, f64)>, x: &PlotScale, y: &
     format!("<path class=\"k dots {}\" d=\"{marks}\"/>", escaped(colour))
 }
 
-/// Draws a rectangle over the whole height, for example over a time in which the server accepted
-/// nothing.
+/// Draws a rectangle over the whole height, for example for a period in which the server accepted nothing.
 pub(super) fn shade(from: f64, to: f64, x: &PlotScale) -> String {
     let left = x.place(from) * VIEW;
     let width = (x.place(to) * VIEW - left).max(2.0);
@@ -216,7 +215,7 @@ fn position(at: f64, value: f64, x: &PlotScale, y: &PlotScale) -> (i64, i64) {
     ((x.place(at) * VIEW).round() as i64, ((1.0 - y.place(value)) * VIEW).round() as i64)
 }
 
-/// Returns the names of curves, each with a sample of its line.
+/// Returns the legend of curves: their names, each with a sample of its line.
 pub(super) fn legend<'a>(rows: impl Iterator<Item = (&'a str, CurveStyle)>) -> String {
     let row = |(name, style): (&str, CurveStyle)| {
         format!(
@@ -228,7 +227,7 @@ pub(super) fn legend<'a>(rows: impl Iterator<Item = (&'a str, CurveStyle)>) -> S
     format!("<ul class=\"legend\">{}</ul>", rows.map(row).collect::<String>())
 }
 
-/// Returns the names of groups of points, each with a sample point.
+/// Returns the legend of points: the names of their groups, each with a sample point.
 pub(super) fn dot_legend<'a>(rows: impl Iterator<Item = (&'a str, &'static str)>) -> String {
     let row = |(name, colour): (&str, &str)| {
         format!(
@@ -239,7 +238,7 @@ pub(super) fn dot_legend<'a>(rows: impl Iterator<Item = (&'a str, &'static str)>
     format!("<ul class=\"legend\">{}</ul>", rows.map(row).collect::<String>())
 }
 
-/// Draws a bar. `from` and `to` are shares of the width.
+/// Draws a horizontal bar. `from` and `to` are shares of the width.
 pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     let limits = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 });
     let width = ((limits[1] - limits[0]) * VIEW).max(4.0);
@@ -247,8 +246,7 @@ pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     format!("<path class=\"f {}\" d=\"M{left:.0} 0h{width:.0}v10h-{width:.0}\"/>", escaped(colour))
 }
 
-/// Draws a rectangle. `from` and `to` are shares of the width, and the top and bottom are heights
-/// from 0 to 10.
+/// Draws a rectangle. `from` and `to` are shares of the width. The top and bottom are heights from 0 to 10.
 pub(super) fn band(from: f64, to: f64, (top, bottom): (u32, u32), colour: &str) -> String {
     let [from, to] = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) * VIEW } else { 0.0 });
     let width = (to - from).max(2.0);

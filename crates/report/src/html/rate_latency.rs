@@ -1,5 +1,5 @@
-//! Draws latency against the offered rate for loads with several rates. Each point is one second.
-//! If a server nears its limit, the points rise steeply.
+//! Draws latency against the offered rate, for loads that change their rate. Each point is one second. If the server
+//! comes close to its limit, the points rise steeply.
 use super::plot::{self, PlotScale};
 use super::tables;
 use super::tables::{PagePart, PageRuns};
@@ -9,11 +9,11 @@ use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Cell, Table, right};
 
 const HEIGHT: u32 = 240;
-/// Minimum number of points for a plot.
+/// Minimum number of seconds for a plot. With fewer, there is nothing to see.
 const MIN_POINTS: usize = 3;
 const RANGES: usize = 4;
 
-/// Returns the plot of all seconds, and a table of medians by range of rates. `None` if there are
+/// Returns a plot with a point for each second, and a table of medians by range of rates. Returns `None` if there are
 /// too few seconds, or if the load had a single rate.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let own = points(runs.record);
@@ -39,8 +39,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "rate", title: "Latency against offered rate", body })
 }
 
-/// Returns true if the load has different rates. With a single rate, the plot would be a column of
-/// points.
+/// Returns true if the load has different rates. With a single rate, all points would be above each other.
 fn is_varied(record: &Record) -> bool {
     let stages = &record.workload.stages;
     let rates = stages.iter().flat_map(|stage| [stage.from_per_s, stage.to_per_s]);
@@ -48,15 +47,14 @@ fn is_varied(record: &Record) -> bool {
     has_several || record.workload.arrival == Arrival::Market
 }
 
-/// Returns the offered rate. It counts created messages, or sent messages if the record is older
-/// and has no created messages.
+/// Returns how the offered rate is counted: by created messages or, in an older record without them, by sent messages.
 fn offered(record: &Record) -> (&'static str, fn(&SeriesRow) -> u64) {
     let created: fn(&SeriesRow) -> u64 = |row| row.created;
     let sent: fn(&SeriesRow) -> u64 = |row| row.sent;
     if record.series.iter().any(|row| row.created > 0) { ("created", created) } else { ("sent", sent) }
 }
 
-/// Returns the rate and the 99th percentile of each complete second that has both.
+/// Returns the rate and the 99th percentile of each complete second for which both are known.
 fn points(record: &Record) -> Vec<(f64, f64)> {
     let (_, read) = offered(record);
     let step = step(&record.series) as f64;
@@ -65,8 +63,8 @@ fn points(record: &Record) -> Vec<(f64, f64)> {
     points.filter(|(rate, ms)| *rate > 0.0 && *ms > 0.0 && ms.is_finite()).collect()
 }
 
-/// Sorts the seconds by rate, divides them into quarters, and returns the median and the maximum of
-/// the 99th percentiles in each quarter.
+/// Returns a table with the median and the maximum of the 99th percentiles, for each quarter of the seconds. The
+/// seconds are sorted by rate before they are divided.
 fn ranges(points: &[(f64, f64)]) -> Table {
     let mut table = Table::new([
         ("seconds", Align::Left),

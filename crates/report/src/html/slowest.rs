@@ -1,5 +1,5 @@
-//! Shows the worst messages with their waits and phases: the messages that did not arrive, and the
-//! slowest messages. All but ten of each are folded.
+//! Shows the messages that did not arrive, and the slowest messages with their waits and phases. Ten of each are
+//! visible, and the others are folded.
 use super::escape::{escaped, isolated};
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
@@ -10,18 +10,18 @@ use mailrun_measurement::stage::Phase;
 use mailrun_text::numbers::{self, fixed, latency, octets};
 use mailrun_text::table::{Align, Cell, Table, right};
 
-/// Number of messages that are shown at once. Further messages are folded.
+/// Number of messages that are visible at once. Further messages are folded.
 pub(super) const SHOWN_MESSAGES: usize = 10;
 const MAX_MESSAGES: usize = 50;
 const MAX_RECIPIENTS: usize = 3;
 const MAX_PHASES: usize = 2;
-/// Minimum share of a message's time for a phase to be named.
+/// Share of its message's time that a phase needs to be named.
 const NAMED_SHARE: f64 = 0.02;
-/// Minimum share of the slowest message's time for a phase to be drawn.
+/// Share of the slowest message's time that a phase needs to be drawn. A shorter phase would be invisible.
 const DRAWN_SHARE: f64 = 0.002;
 
-/// Returns the slowest messages, sorted by the time until delivery, or until acceptance if the
-/// delivery is unknown. `None` if the record has no such messages.
+/// Returns the slowest messages, sorted by the time until delivery or, if the delivery is unknown, until acceptance.
+/// Returns `None` if the record lists no slow messages.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let record = runs.record;
     let mut messages: Vec<&SlowMessage> = record.slowest.iter().collect();
@@ -37,8 +37,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "slowest", title: "Slowest messages", body })
 }
 
-/// Shows the first rows, with the other rows folded. `note` is followed by the values that all rows
-/// have in common.
+/// Shows the first rows and folds the others. A column whose values are all equal is removed, and its value is
+/// mentioned after `note`.
 fn worst(caption: &str, mut table: Table, mut bars: Vec<String>, note: &str) -> String {
     let mut common = Vec::new();
     for title in ["recipients", "size", "reply"] {
@@ -88,8 +88,8 @@ fn table(messages: &[&SlowMessage], record: &Record) -> Table {
     table
 }
 
-/// Returns the messages that did not arrive, with the server's replies, which identify them in the
-/// server's log. `None` if all messages arrived.
+/// Returns the messages that did not arrive, or `None` if all arrived. The server's replies are shown because they
+/// identify the messages in the server's log.
 pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
     let messages = &runs.record.missing;
     if messages.is_empty() {
@@ -122,7 +122,7 @@ pub(super) fn missing(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "missing", title: "Messages that did not arrive", body })
 }
 
-/// Names the longest parts of a message's time, for example `waited 1.20 s · reply 812 ms`.
+/// Names the longest parts of a message's time, such as `waited 1.20 s · reply 812 ms`.
 fn longest(message: &SlowMessage, record: &Record) -> String {
     let mut parts = parts(message, record);
     let whole = whole(&parts);
@@ -142,10 +142,10 @@ fn recipients(names: &[String], count: u32) -> String {
     }
 }
 
-/// A part of a message's time: its name, its colour and its milliseconds.
+/// A part of a message's time: its name, its colour, and its length in milliseconds.
 type TimePart = (&'static str, &'static str, f64);
 
-/// Draws the bar of a message. The bar of the slowest message takes the whole width.
+/// Draws the bar of a message. All bars have the same scale, so the bar of the slowest message takes the whole width.
 fn bar(message: &SlowMessage, all: &[&SlowMessage], record: &Record) -> String {
     let longest = longest_whole(all, record);
     let mut before = 0.0;
@@ -168,7 +168,7 @@ fn whole(parts: &[TimePart]) -> f64 {
     parts.iter().map(|(_, _, ms)| *ms).sum()
 }
 
-/// Returns the parts of a message's time: the wait, each phase, and the way to the sink.
+/// Returns the parts of a message's time in sequence: the wait, each phase, and the way to the sink.
 fn parts(message: &SlowMessage, record: &Record) -> Vec<TimePart> {
     let real = |ms: f64| if ms.is_finite() { ms.max(0.0) } else { 0.0 };
     let is_mades = record.mades.is_some();
@@ -188,7 +188,7 @@ fn parts(message: &SlowMessage, record: &Record) -> Vec<TimePart> {
     parts
 }
 
-/// Returns the colour of a phase. Similar phases have the same colour.
+/// Returns the colour of a phase. Phases that belong together, such as connecting and TLS, have the same colour.
 fn colour(phase: Phase) -> &'static str {
     match phase {
         Phase::Connect | Phase::Banner | Phase::Ehlo | Phase::Tls | Phase::Auth => "sent",
@@ -198,7 +198,6 @@ fn colour(phase: Phase) -> &'static str {
     }
 }
 
-/// Explains the colours of the bars.
 fn legend(messages: &[&SlowMessage], record: &Record) -> String {
     let names = if record.mades.is_some() {
         ["", "", "sent", "settled", "to the inbox"]

@@ -1,5 +1,5 @@
-//! Steps in sequence, drawn as bars: the phases of a dialogue, and the way of a message over MADES.
-//! The other parts that only the page of a MADES run has are here, too.
+//! Steps in sequence, drawn as bars: the phases of an SMTP session, and the way of a message over MADES. The other
+//! parts that only the page of a MADES run has are here, too.
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::figures::{Section, SectionBody};
@@ -14,7 +14,7 @@ pub(super) fn waterfall(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "steps", title: "Steps", body: tables::section(&section, other.as_ref(), Some(&bars)) })
 }
 
-/// Removes the column with a drawing in characters, which the bars of the page replace.
+/// Removes the column in which the text report draws bars of characters, because the page draws real bars.
 fn without_characters(section: Section) -> Section {
     let body = match section.body {
         SectionBody::Figures(table) => SectionBody::Figures(table.without("time")),
@@ -39,7 +39,7 @@ fn both(runs: PageRuns<'_>, find: fn(&Mades) -> Option<Section>) -> Option<(Sect
     runs.both(|record| record.mades.as_ref().and_then(find))
 }
 
-/// Returns the phases with their bars. `None` if the source timed no phases.
+/// Returns the phases with their bars, or `None` if the source did not time its phases.
 pub(super) fn phases(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(stages::phases)?;
     let bars = BarColumn { title: "mean duration, in sequence", cells: phase_bars(runs.record) };
@@ -51,13 +51,13 @@ pub(super) fn phases(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "phases", title: "Phases", body })
 }
 
-/// Returns one bar for each phase. A bar begins where the bar of the previous phase ends.
+/// Returns one bar for each phase. A bar begins at the end of the previous bar.
 fn phase_bars(record: &Record) -> Vec<String> {
     let means: Vec<f64> = record.phases.iter().map(|row| row.latency_ms.mean.max(0.0)).collect();
     steps(&means, "accepted")
 }
 
-/// Returns bars in a row, whose lengths are shares of the sum of `lengths`.
+/// Returns bars in sequence. The length of each is its share of the sum of `lengths`.
 pub(super) fn steps(lengths: &[f64], colour: &str) -> Vec<String> {
     let whole: f64 = lengths.iter().sum();
     let whole = if whole > 0.0 { whole } else { 1.0 };

@@ -1,19 +1,19 @@
-//! Tables and lists of facts in HTML. Each number has its ratio to the baseline beside it.
+//! Tables and lists of facts in HTML. Each number has its ratio to the number of the baseline beside it.
 //!
-//! A table scrolls in its own box, so that the page never scrolls sideways.
+//! Each table scrolls in its own box. The page itself never has to scroll sideways.
 use super::escape::{escaped, isolated};
 use super::value;
 use crate::figures::{Section, SectionBody};
 use mailrun_measurement::record::Record;
 use mailrun_text::table::{Align, ColumnCells, Table};
 
-/// A column of drawings, which is shown after the first column.
+/// A column of drawings that the page inserts after the first column of a table.
 pub(super) struct BarColumn {
     pub(super) title: &'static str,
     pub(super) cells: Vec<String>,
 }
 
-/// Shows a section of the other reports: its table or its facts, and its note.
+/// Shows a section of the other reports: its table or its facts, followed by its note.
 pub(super) fn section(own: &Section, baseline: Option<&Section>, bars: Option<&BarColumn>) -> String {
     let body = match &own.body {
         SectionBody::Figures(own_table) => {
@@ -38,7 +38,7 @@ fn fact_list(facts: &[(&'static str, String)]) -> String {
     format!("<dl>{}</dl>", facts.iter().map(row).collect::<String>())
 }
 
-/// Shows a table. Screen readers read `caption` as its name.
+/// Shows a table. Screen readers read out `caption` as its name.
 pub(super) fn table(caption: &str, own: &Table, baseline: Option<&Table>, bars: Option<&BarColumn>) -> String {
     let columns = own.column_cells();
     let others = baseline.map(Table::column_cells);
@@ -96,7 +96,7 @@ fn same_row(columns: &[ColumnCells], others: &[ColumnCells], row: usize) -> Opti
     others.first()?.cells.iter().position(|(other, _)| without_branch(other) == name)
 }
 
-/// Removes the tree lines that a terminal shows in front of a name.
+/// Removes the tree lines in front of a name, which only a terminal needs.
 fn without_branch(name: &str) -> &str {
     name.strip_prefix("├ ").or_else(|| name.strip_prefix("└ ")).unwrap_or(name)
 }
@@ -120,7 +120,8 @@ pub(super) struct PageRuns<'a> {
 }
 
 impl<'a> PageRuns<'a> {
-    /// Applies `find` to the run and to the baseline. `None` if `find` returns `None` for the run.
+    /// Applies `find` to the run and to the baseline. Returns `None` if `find` finds nothing in the run, even if it
+    /// finds something in the baseline.
     pub(super) fn both<T>(self, find: impl Fn(&'a Record) -> Option<T>) -> Option<(T, Option<T>)> {
         find(self.record).map(|own| (own, self.baseline.and_then(find)))
     }

@@ -1,10 +1,11 @@
-//! The time axis of the curves. It joins the seconds of the run and of the baseline. If there are
-//! more than 800 seconds, it thins them out, but keeps each minimum and maximum.
+//! The time axis of the curves. It contains the seconds of the run and of the baseline. If there are more than 800
+//! seconds, it thins them out, but keeps each minimum and maximum, so that no peak disappears.
 use std::collections::BTreeMap;
 
 pub(super) const MAX_POINTS: usize = 800;
 
-/// The seconds since the load began in ascending order, and the maximum number of points for them.
+/// The seconds since the load began, in ascending order, and the maximum number of points into which they are thinned
+/// out.
 pub(super) struct TimeAxis {
     places: BTreeMap<u64, usize>,
     points: usize,
@@ -17,13 +18,14 @@ impl TimeAxis {
         Self { places, points }
     }
 
-    /// Returns the number of seconds that share a pair of points, or 1 if each second has its own
-    /// point.
+    /// Returns the number of seconds that share two points, one for the minimum and one for the maximum. Returns 1 if
+    /// each second has its own point.
     pub(super) fn per_bucket(&self) -> usize {
         if self.places.len() <= self.points { 1 } else { self.places.len().div_ceil((self.points / 2).max(1)) }
     }
 
-    /// Returns the time of each point in seconds, followed by the end of the last second.
+    /// Returns the time of each point in seconds. The end of the last second follows as an extra point, so that its
+    /// step has a length.
     pub(super) fn times(&self) -> Vec<f64> {
         let seconds: Vec<u64> = self.places.keys().copied().collect();
         let size = self.per_bucket();
@@ -41,8 +43,8 @@ impl TimeAxis {
         times.into_iter().chain(end).collect()
     }
 
-    /// Returns the value of a curve from each time to the next. The last value is repeated. A
-    /// second without a value gets NaN.
+    /// Returns the values of a curve, each of which holds until the next time. The last value is repeated for the extra
+    /// point. A second without a value gets NaN.
     pub(super) fn values(&self, rows: impl Iterator<Item = (u64, f64)>) -> Vec<f64> {
         let mut values = vec![f64::NAN; self.places.len()];
         for (second, value) in rows {
@@ -59,7 +61,7 @@ impl TimeAxis {
     }
 }
 
-/// Returns the minimum and the maximum in the order in which they occurred.
+/// Returns the minimum and the maximum in the order in which they occurred, so that a rise is not drawn as a fall.
 fn extremes(values: &[f64]) -> [f64; 2] {
     let numbers = || values.iter().copied().enumerate().filter(|(_, value)| value.is_finite());
     let min = numbers().min_by(|one, other| one.1.total_cmp(&other.1));

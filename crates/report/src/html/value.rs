@@ -1,4 +1,4 @@
-//! Numbers on the page. Each number has its text, its exact value, and its ratio to the baseline.
+//! Numbers on the page. Each has a text for the reader, its exact value for programs, and its ratio to the baseline.
 use super::escape::escaped;
 use mailrun_text::numbers::count;
 
@@ -15,8 +15,7 @@ pub(super) fn compared(value: f64, text: &str, baseline: Option<f64>) -> String 
     format!("{}{ratio}", data(value, text))
 }
 
-/// Formats a ratio, for example `1.08×`. Returns `None` if a value is not finite, or if exactly one
-/// of them is negative.
+/// Formats a ratio, for example `1.08×`. Returns `None` if a value is not finite, or if the ratio would be negative.
 fn ratio(value: f64, other: f64) -> Option<String> {
     if !value.is_finite() || !other.is_finite() {
         return None;

@@ -1,4 +1,4 @@
-//! The top of the page: the verdict with its reason, the key figures, and the remarks.
+//! The top of the page: the verdict with its reason, the key figures, and the remarks on the run.
 use super::escape::{escaped, isolated};
 use super::tables::PageRuns;
 use super::value;
@@ -55,7 +55,7 @@ fn mark(headline: Headline) -> &'static str {
     }
 }
 
-/// Returns the CSS class of the top of the page, and the stamp that shows the outcome.
+/// Returns the CSS class for the top of the page, and the stamp that shows the outcome, such as `PASS`.
 pub(super) fn stamp(headline: Headline, word: &str) -> (&'static str, String) {
     let stamp = format!(
         "<strong class=\"stamp\"><span aria-hidden=\"true\">{}</span> {}</strong>",
@@ -74,7 +74,7 @@ pub(super) fn remark_list(remarks: &[String]) -> String {
     if rows.is_empty() { rows } else { format!("<ul class=\"remarks\">{rows}</ul>") }
 }
 
-/// Names the baseline, to which the ratios and the grey curves refer.
+/// Returns a line that names the baseline, to which the ratios and the grey curves refer.
 fn baseline_line(runs: PageRuns<'_>) -> String {
     runs.baseline.map_or_else(String::new, |other| {
         format!(
@@ -100,7 +100,7 @@ fn tiles(runs: PageRuns<'_>) -> String {
     format!("<dl class=\"tiles\">{tiles}</dl>")
 }
 
-/// Returns the key figures of the last observed stage and of the whole run.
+/// Returns the key figures: those of the last observed stage, and those of the whole run.
 fn key_figures(record: &Record) -> Vec<KeyFigure<'_>> {
     let mut figures = Vec::new();
     let mut add = |name, value, text| figures.push(KeyFigure { name, value, text });

@@ -1,4 +1,5 @@
-//! Options, facts and clock of a client session. They outlive the session's states.
+//! Data of a client session that survives a change of state: options, counters, the awaited
+//! replies, and the clock.
 use super::event::{Event, GaveUp, Verb};
 use super::options::{BurstSize, Chunking, PipelineMode, StopPoint};
 use super::state::DueReply;
@@ -47,12 +48,14 @@ pub(super) struct ClientCore {
     pub(super) accepted_recipients: VecDeque<u32>,
     /// In LMTP, set once the message was accepted for at least one recipient.
     pub(super) is_delivered: bool,
-    /// Set while MAIL is accepted. If the transaction fails, RSET must come before the next MAIL.
+    /// Set from an accepted MAIL to the end of the transaction. If the transaction fails while this
+    /// is set, RSET must come before the next MAIL.
     pub(super) mail_stands: bool,
     /// Set when a reply shows that the peer has lost track of the commands. The session then ends
     /// with the current transaction.
     pub(super) is_out_of_step: bool,
-    /// Set when the peer has accepted EHLO or LHLO.
+    /// Set when the peer has accepted EHLO or LHLO. A later refusal, for example over TLS, then
+    /// does not lead to HELO.
     pub(super) is_greeted: bool,
     /// Set when the message that is being sent in chunks can no longer be accepted, because MAIL,
     /// every RCPT or a chunk was refused.
@@ -92,14 +95,16 @@ impl ClientCore {
         }
     }
 
-    /// Returns true if the session must end after this event.
+    /// Returns true if the event reaches the stop point of the options, so that the session must
+    /// end.
     pub(super) fn is_reached(&self, point: StopPoint, event: &Event<'_>) -> bool {
         let is_done = event.reply.code() / 100 == 2;
         match (point, event.to) {
             (StopPoint::Greeting, Verb::Greeting) | (StopPoint::Hello, Verb::Hello) | (StopPoint::Mail, Verb::Mail) => {
                 is_done
             }
-            // After the last recipient, the session has written DATA.
+            // With the reply to the last RCPT, the session writes DATA, so only the reply to DATA
+            // is due.
             (StopPoint::Recipients, Verb::Recipient(_)) => self.due.front() == Some(&DueReply::Data),
             (StopPoint::Data, Verb::Data) => event.reply.code() == 354,
             _ => false,

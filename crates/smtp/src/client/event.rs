@@ -9,7 +9,7 @@ pub enum Verb {
     Greeting,
     /// EHLO, the HELO after a refused EHLO, or LHLO.
     Hello,
-    /// STARTTLS (RFC 3207 §4).
+    /// STARTTLS, after whose positive reply TLS begins (RFC 3207 §4).
     StartTls,
     /// XCLIENT, with which a proxy names its client (Postfix).
     Xclient,
@@ -19,7 +19,7 @@ pub enum Verb {
     Mail,
     /// RCPT of the recipient with this position in the envelope, from 0.
     Recipient(u32),
-    /// DATA (RFC 5321 §4.1.1.4).
+    /// DATA, whose usual reply is 354 (RFC 5321 §4.1.1.4).
     Data,
     /// BDAT, except the last BDAT of a message.
     Chunk,
@@ -37,9 +37,9 @@ pub enum Verb {
 /// A reply from the server, and the command that it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The command that the reply answers.
+    /// Command that the reply answers.
     pub to: Verb,
-    /// The reply of the server to this command.
+    /// The reply itself, with all its lines.
     pub reply: ReceivedReply<'a>,
     /// Set if the reply ends the transaction of its command.
     pub ends: Option<Outcome>,
@@ -139,8 +139,8 @@ pub enum Violation {
     /// The peer accepted a message before it had received all of it.
     #[error("the peer's reply {0} to the message came before the whole message had been sent")]
     Early(u16),
-    /// The peer accepted a message and then reset the connection, as a system does for a program
-    /// that closes without having read all of it.
+    /// The peer accepted a message and then reset the connection, as an operating system does if a
+    /// program closes a socket with unread bytes.
     #[error(
         "the peer's reply {0} to the message came with a reset of the connection: the message may not have been read to its end"
     )]

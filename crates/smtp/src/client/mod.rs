@@ -1,7 +1,8 @@
 //! The client's side of a session. It writes commands and reads the replies.
 //!
 //! `ClientState` documents the state machine. A step consumes the state and returns the next state,
-//! so that an ended session cannot continue. Facts that outlive a state are in `ClientCore`.
+//! so that an ended session cannot continue. Data that survives a change of state is in
+//! `ClientCore`.
 //!
 //! The session keeps a queue of the replies that its transactions await. For this reason, pipelined
 //! and lock-step dialogues use the same state machine, and differ only in the number of commands
@@ -28,7 +29,8 @@ pub use self::event::{ChunkPosition, Event, GaveUp, Outcome, Verb, Violation, Wa
 pub use self::options::{BurstSize, Chunking, Notifications, Options, PipelineMode, StartTls, StopPoint};
 pub use crate::settings::Protocol;
 
-/// The client's side of a session.
+/// The client's side of an SMTP or LMTP session. The caller owns the connection: it passes in
+/// received bytes and writes the bytes of `out`.
 #[derive(Debug)]
 pub struct Client {
     reader: ReplyReader,
@@ -56,7 +58,7 @@ impl Client {
         client.core.greeting_timeout = options.greeting_timeout;
         client.core.stop_after = options.stop_after;
         if options.stop_after.is_some() {
-            // The commands after the stop must not be under way already.
+            // Pipelining would send commands that follow the stop point before it is reached.
             client.core.pipelining = PipelineMode::Off;
             client.core.chunking = Chunking::Never;
         }
@@ -108,7 +110,8 @@ impl Client {
         } else if let Some(point) = self.core.stop_after
             && self.core.is_reached(point, &event)
         {
-            // Sends QUIT in place of the next command.
+            // Replace the next command, which this step has already written, with QUIT. After DATA,
+            // the server would take QUIT for a line of the message, so only close.
             out.truncate(written);
             self.core.due.clear();
             self.core.stop_after = None;
@@ -163,8 +166,8 @@ impl Client {
         }
     }
 
-    /// Tells the session that part of a message was sent. The time-out for the reply starts again,
-    /// because the peer is busy receiving.
+    /// Tells the session that part of a message was sent. This restarts the time-out for the reply,
+    /// because a peer that still receives the message cannot answer it yet.
     pub fn progressed(&mut self, now: Duration) {
         self.core.last_received = now;
     }
@@ -254,9 +257,10 @@ impl Client {
         self.core.due.iter().filter(|due| **due == DueReply::Message).count()
     }
 
-    /// Returns true if a message is all that the peer has to answer, with one reply: what the peer
-    /// leaves unread is then a part of this message. In LMTP, a peer that has answered for some
-    /// recipients and then breaks off has read the message.
+    /// Returns true if the peer owes only one more reply, and this is the reply to a message. If
+    /// the peer then resets the connection with bytes unread, these bytes belong to the message.
+    /// While LMTP replies for several recipients are due, this returns false: a peer that answers
+    /// for some of them and then breaks off has read the message.
     pub fn awaits_last_reply_to_message(&self) -> bool {
         self.core.due.len() == 1 && self.awaited_messages() == 1 && self.core.accepted_recipients.len() <= 1
     }

@@ -11,8 +11,9 @@ pub enum PipelineMode {
     /// The client sends one command at a time and waits for its reply.
     #[default]
     Off,
-    /// MAIL, RCPT and DATA together, or MAIL, RCPT and every BDAT, if the server offers PIPELINING
-    /// (RFC 2920). The next message waits for the result of the message before it.
+    /// The client sends MAIL, RCPT and DATA together, or MAIL, RCPT and every BDAT, if the server
+    /// offers PIPELINING (RFC 2920). The next message waits for the result of the message before
+    /// it.
     Transaction,
     /// Like `Transaction`, but the next message's commands may be sent before the result of a
     /// message is known.
@@ -37,7 +38,8 @@ pub enum Chunking {
     /// The client always sends messages with DATA.
     #[default]
     Never,
-    /// BDAT if the server offers CHUNKING (RFC 3030), otherwise DATA.
+    /// The client sends messages with BDAT if the server offers CHUNKING (RFC 3030), otherwise with
+    /// DATA.
     IfOffered,
 }
 
@@ -70,8 +72,8 @@ impl BurstSize {
     /// No bursts: only the next message may begin before the current message has its result.
     pub const NONE: Self = Self::of(0);
 
-    /// A burst of that many messages. Output is written once it reaches 16 KiB, which a server
-    /// usually reads at once.
+    /// Allows this number of messages under way. Output is written once it reaches 16 KiB, which a
+    /// server usually reads at once.
     pub const fn of(messages: u32) -> Self {
         Self { messages, bytes: 16 * 1024 }
     }
@@ -86,17 +88,18 @@ impl Default for BurstSize {
 /// Point of a session after which the client ends it, although it could go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopPoint {
-    /// After the greeting.
+    /// The client stops after the greeting.
     Greeting,
-    /// After the first accepted EHLO.
+    /// The client stops after the first accepted EHLO.
     Hello,
-    /// After STARTTLS and the TLS handshake.
+    /// The client stops after STARTTLS and the TLS handshake.
     Tls,
-    /// After an accepted MAIL.
+    /// The client stops after an accepted MAIL.
     Mail,
-    /// After the replies to all RCPT, if one of them was accepted.
+    /// The client stops after the replies to all RCPT, if at least one RCPT was accepted.
     Recipients,
-    /// After the 354 to DATA. The server waits for the message then, so the client cannot send QUIT.
+    /// The client stops after the 354 to DATA. It closes the connection without QUIT, because the
+    /// server would read QUIT as part of the message.
     Data,
 }
 
@@ -105,19 +108,21 @@ pub enum StopPoint {
 pub struct Options {
     /// Protocol that the server speaks: SMTP or LMTP.
     pub protocol: Protocol,
-    /// Number of commands that are sent before their replies.
+    /// Says how many commands are sent before their replies arrive.
     pub pipelining: PipelineMode,
     /// Says whether the session uses STARTTLS.
     pub tls: StartTls,
     /// Credentials to log in with. Without them, the client does not use AUTH.
     pub credentials: Option<Credentials>,
-    /// Command with which messages are sent.
+    /// Says whether messages are sent with DATA or BDAT.
     pub chunking: Chunking,
-    /// Client that the session introduces with XCLIENT.
+    /// Attributes of the real client, which the session sends with XCLIENT. `None` sends no
+    /// XCLIENT.
     pub xclient: Option<XclientRequest>,
-    /// Use of DSN parameters in envelopes.
+    /// Says whether envelopes ask for notifications, which requires a server that offers DSN.
     pub notifications: Notifications,
-    /// Number of messages under way, and the output to hold back for them.
+    /// Maximum number of messages under way, and the amount of output that may wait for the next
+    /// message.
     pub burst: BurstSize,
     /// Longest wait for the reply to QUIT, if shorter than for other replies. Nothing depends on
     /// the reply to QUIT.

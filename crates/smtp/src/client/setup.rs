@@ -30,7 +30,7 @@ pub(super) fn greeted(
 }
 
 /// Returns true if the peer introduces itself with the client's own name, in the greeting or in the
-/// reply to EHLO.
+/// reply to EHLO. The peer is then probably this host, so mail could go in circles.
 fn is_own_name(setup: Option<&SessionSetup>, reply: &ReceivedReply<'_>, core: &ClientCore) -> bool {
     let name =
         |line: &'_ [u8]| line.split(|byte| *byte == b' ').next().map(Domain::new) == Some(Domain::new(&*core.name));
@@ -152,7 +152,7 @@ impl SessionSetup {
     }
 
     /// Sends AUTH if there are credentials. Gives up first if the envelopes need DSN and the server
-    /// does not offer it.
+    /// does not offer it, because no message could be sent.
     fn log_in(&self, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
         if self.options.notifications == Notifications::Asked && !core.extensions.dsn {
             return give_up(GaveUp::NoDsn, core, out);

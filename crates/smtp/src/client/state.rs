@@ -29,7 +29,7 @@ pub(super) enum ClientState {
     /// Waits for the reply to QUIT, after the replies to [earlier
     /// commands](super::core::ClientCore::before_quit).
     ExpectQuit,
-    /// The session is over. Holds the command whose reply did not arrive.
+    /// The session is over. The command is the one whose reply did not arrive, if there is one.
     Closed(Option<Verb>),
 }
 
@@ -49,7 +49,7 @@ pub(super) enum SetUpState {
     ExpectCancelled(ExchangeError),
 }
 
-/// Options of the setup, and its progress.
+/// Data that only the steps before the first transaction need.
 #[derive(Debug)]
 pub(super) struct SessionSetup {
     pub(super) options: Arc<Options>,

@@ -6,7 +6,7 @@ use super::state::{ClientState, SendState, SetUpState};
 use crate::reply::ReceivedReply;
 
 impl ClientState {
-    /// Handles a reply. Appends the next commands to `out`.
+    /// Handles a reply, and appends the commands that follow from it to `out`.
     pub(super) fn receive<'r>(
         &mut self,
         reply: ReceivedReply<'r>,

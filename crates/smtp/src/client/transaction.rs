@@ -189,15 +189,15 @@ fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) ->
     }
 }
 
-/// Commands of transactions, and the replies that they make due.
+/// Writes the commands of transactions, and records the replies that are then due.
 impl ClientCore {
     /// Counts the transactions whose results are certain after this reply. If every command has
     /// been answered, all results are certain. Otherwise enhanced status codes help, because only
     /// replies to MAIL and RCPT have subject 1 (addressing):
     ///
-    /// - If only MAIL, RCPT and DATA follow a message, the reply to the message cannot be one of
-    ///   theirs.
-    /// - If a reply that fits MAIL arrives when the reply to MAIL is due, no earlier reply was
+    /// - If only MAIL, RCPT and DATA follow a message, a positive reply with another subject must
+    ///   belong to the message. (MAIL and RCPT get subject 1, and DATA gets 354.)
+    /// - If the reply to MAIL is due and a reply that fits MAIL arrives, no earlier reply is
     ///   missing. The same is true of 421, which servers send to MAIL after a maximum number of
     ///   messages.
     fn settle(&mut self, to: DueReply, reply: &ReceivedReply<'_>, are_all_answered: bool) -> u32 {
@@ -256,6 +256,8 @@ impl ClientCore {
 
     pub(super) fn begin(&mut self, envelope: Arc<Envelope>, out: &mut Vec<u8>) -> SendState {
         if self.under_way > 0 && self.bursts() {
+            // RSET makes this transaction independent of the result of the message before it (RFC
+            // 3030 §2).
             self.send(b"RSET\r\n", DueReply::Reset, out);
         }
         self.under_way += 1;
@@ -296,7 +298,8 @@ impl ClientCore {
         }
     }
 
-    /// Ends a refused transaction. Sends RSET if the peer has accepted MAIL.
+    /// Ends a refused transaction. Sends RSET if the peer has accepted MAIL, because the peer would
+    /// otherwise refuse the next MAIL as nested.
     fn refused(&mut self, out: &mut Vec<u8>) -> SendStep {
         self.accepted_recipients.clear();
         if std::mem::take(&mut self.mail_stands) && !self.is_out_of_step {

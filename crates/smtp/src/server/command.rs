@@ -276,6 +276,7 @@ impl ServerCore {
         if (mail.returns.is_some() || mail.envelope_id.is_some()) && !offers.dsn {
             return Err(ReplyReason::UnknownParameter);
         }
+        // Look at the mechanisms over TLS, because a server may hide AUTH until TLS has begun.
         if mail.auth.is_some() && self.settings.extensions_over_tls.auth.is_empty() {
             return Err(ReplyReason::UnknownParameter);
         }

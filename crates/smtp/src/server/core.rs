@@ -1,4 +1,4 @@
-//! Settings, counters and clock of a server session. They outlive the session's states.
+//! Data of a server session that survives a change of state: settings, counters and clock.
 use super::event::Event;
 use super::state::{ChunkedMessage, DataMessage, MessagePace, State, Transition};
 use crate::command::{Chunk, Command, Hello};
@@ -126,6 +126,7 @@ impl ServerCore {
 
     pub(super) fn refuse<'a>(&mut self, stays: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         let reason = match reason {
+            // Without CHUNKING, no bytes of a chunk are expected, so the session can continue.
             ReplyReason::BadChunk if !self.offers().chunking => ReplyReason::NotImplemented,
             ReplyReason::BadChunk | ReplyReason::OtherProtocol => return self.give_up(reason, out),
             reason => reason,
@@ -148,12 +149,13 @@ impl ServerCore {
         self.errors <= limits.errors && self.unknown <= limits.unknown_before_hello
     }
 
-    /// Ends the session because of something that the client did.
+    /// Ends the session because of a fault of the client, such as too many errors.
     pub(super) fn give_up<'a>(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         (self.give_up_state(reason, out), Some(Event::Answered))
     }
 
-    /// Ends the session like `give_up`, for a step that reports an event of its own.
+    /// Ends the session like `give_up`, but returns only the state, for steps that report another
+    /// event than [`Event::Answered`].
     pub(super) fn give_up_state(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> State {
         self.gave_up = Some(reason);
         self.say(reason, out);

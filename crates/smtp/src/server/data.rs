@@ -181,7 +181,8 @@ impl ServerCore {
         (State::Closed, Some(Event::Discarded(reason)))
     }
 
-    /// Records that a message has got its last reply. Errors are counted from 0 again.
+    /// Records that a message has got its last reply. Errors are counted from 0 again, so the limit
+    /// on errors applies to each message of a long session.
     pub(super) fn settled(&mut self) -> State {
         self.has_brought_mail();
         self.errors = 0;

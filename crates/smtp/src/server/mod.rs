@@ -1,8 +1,8 @@
 //! The server's side of a session. It reads commands, reports them as events, and takes the
 //! application's answers.
 //!
-//! `State` documents the state machine. A step consumes the state and returns the next state, so that
-//! an ended session cannot continue. Facts that outlive a state are in `ServerCore`.
+//! `State` documents the state machine. A step consumes the state and returns the next state, so
+//! that an ended session cannot continue. Data that survives a change of state is in `ServerCore`.
 //!
 //! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]. Until then no
 //! further event comes, so that replies are sent in the order of their commands (RFC 2920 §3.2). The
@@ -28,7 +28,8 @@ use std::time::Duration;
 pub use self::event::Event;
 pub use crate::settings::{Offer, Protocol, Requires, ServerSettings};
 
-/// The server's side of a session.
+/// The server's side of an SMTP or LMTP session. The caller owns the connection: it passes in
+/// received bytes, answers events, and writes the bytes of `out`.
 #[derive(Debug)]
 pub struct Server {
     lines: LineReader,
@@ -102,6 +103,7 @@ impl Server {
                 self.core.application_answered(now);
                 question.answered(reply, now, &mut self.core, out)
             }
+            // No question is open, for example because the session has been closed meanwhile.
             unasked => unasked,
         };
         self.state.put(next);
@@ -197,7 +199,8 @@ impl Server {
         }
     }
 
-    /// Ends the session with the reply of this reason. An open question stays unanswered.
+    /// Ends the session with the fixed reply for this reason, for example
+    /// [`ReplyReason::ShuttingDown`]. An open question stays unanswered.
     pub fn close(&mut self, verdict: ReplyReason, out: &mut Vec<u8>) {
         self.hang_up(Some(verdict.reply()), out);
     }

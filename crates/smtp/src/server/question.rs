@@ -30,7 +30,7 @@ fn send<'a>(answer: Option<&'a Reply>, usual: &'a Reply, out: &mut Vec<u8>) -> &
     reply
 }
 
-/// Returns `granted` if the reply is positive, otherwise the state after a refusal.
+/// Returns the state that follows the reply: `granted` after a positive reply, otherwise `refused`.
 fn after(reply: &Reply, granted: CommandState, refused: CommandState) -> State {
     State::Command(if reply.is_positive() { granted } else { refused })
 }

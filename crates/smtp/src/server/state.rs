@@ -80,9 +80,9 @@ pub(super) enum CommandState {
 /// A transaction whose message has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TransactionState {
-    /// Recipients that were accepted.
+    /// Number of accepted recipients. DATA needs at least one.
     pub(super) accepted: u32,
-    /// Recipients that were refused.
+    /// Number of refused recipients. It selects the reply to DATA if no recipient was accepted.
     pub(super) refused: u32,
     pub(super) addresses: Addresses,
     pub(super) content_kind: ContentKind,
@@ -154,7 +154,7 @@ pub(super) enum ChunkRefusal {
     TurnedAway,
     /// The message was refused and gets this number of replies.
     Message(ReplyReason, u32),
-    /// The application refused. Its reply is sent this number of times.
+    /// The application refused with this reply, which is sent this number of times.
     Said(Reply, u32),
 }
 
@@ -228,9 +228,9 @@ pub(super) struct PendingProof {
 #[derive(Debug)]
 pub(super) enum AuthEnd {
     Granted,
-    /// The session refused for this reason.
+    /// The session refused the login for this reason.
     Refused(ReplyReason),
-    /// The application refused.
+    /// The application refused the login with a reply of its own.
     RefusedByApplication {
         /// Set if the reply is 5xx, which means that the secret was wrong.
         has_failed: bool,

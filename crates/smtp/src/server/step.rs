@@ -11,8 +11,8 @@ use crate::sasl::MAX_EXCHANGE_LINE_BYTES;
 use std::time::Duration;
 
 impl State {
-    /// Puts the next state in its place. `take_state` left `Closed` there, which needs no drop.
-    /// Forgetting it saves a check in each step.
+    /// Stores the next state. The old value is the `Closed` that `take_state` left, which owns
+    /// nothing. Forgetting it instead of dropping it saves a check in each step.
     pub(super) fn put(&mut self, next: Self) {
         std::mem::forget(std::mem::replace(self, next));
     }

@@ -1,5 +1,5 @@
-//! Watches a Maildir: `new`, in which deliveries appear, and `cur`, to which programs that read mail move
-//! them. The directories are listed when their times change.
+//! Watches a Maildir: `new`, in which deliveries appear, and `cur`, to which mail programs move them. A directory is
+//! listed when its modification time changes.
 use super::watcher::{Watcher, read_trace};
 use mailrun_mailbox::{Announced, MailboxUrl};
 use mailrun_measurement::Phase;
@@ -13,21 +13,21 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Interval at which the directories are looked at, unless the user sets another one.
+/// Interval at which the directories are checked, unless the user sets another interval.
 const DEFAULT_POLL: Duration = Duration::from_millis(10);
-/// Pause after the directory could not be read.
+/// Pause after a directory could not be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// A directory that changed this recently is listed again, because its time is as coarse as a tick of the
-/// kernel: two deliveries may leave the same time.
+/// A directory that changed more recently than this is listed again. Its time is as coarse as a tick of the kernel, so
+/// two deliveries may leave the same time.
 const TIME_GRAIN: Duration = Duration::from_millis(100);
-/// Maximum size of a message that is read.
+/// Maximum number of bytes of a message that are read.
 const MAX_BYTES: u64 = 64 << 20;
-/// Size of the part of a message that is read if only its header is needed.
+/// Maximum number of bytes of a message that are read if only its header is needed.
 const HEADER_BYTES: u64 = 64 << 10;
-/// Maximum number of messages that are remembered.
+/// Maximum number of messages of a directory. All of them are remembered, to recognise new ones.
 const MAX_MESSAGES: usize = 1 << 20;
 
-/// Watches the directory until the task is dropped, or returns if it cannot be read the first time.
+/// Watches the directory until the task is dropped. Returns if the directory cannot be read the first time.
 pub(super) async fn watch(watcher: Watcher, url: MailboxUrl) {
     let MailboxUrl::Maildir(directory) = url else { return };
     let interval = watcher.shared.options.poll.unwrap_or(DEFAULT_POLL);
@@ -67,11 +67,11 @@ fn count(watcher: &Watcher, path: &Path) {
     }
 }
 
-/// Reads a message, or its first part. Returns its size, and the content with the line ends of SMTP.
+/// Reads a message or its first part. Returns the size of the file, and the content with the line ends of SMTP.
 fn read(path: &Path, is_whole: bool) -> io::Result<(u64, Vec<u8>)> {
     let file = match fs::File::open(path) {
         Ok(file) => file,
-        // A program that reads mail has moved it to `cur` in the meantime.
+        // A mail program may have moved the message to `cur` in the meantime.
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::File::open(moved(path)?)?,
         Err(error) => return Err(error),
     };
@@ -82,7 +82,7 @@ fn read(path: &Path, is_whole: bool) -> io::Result<(u64, Vec<u8>)> {
     Ok((size, with_crlf(&content)))
 }
 
-/// Finds a message of `new` in `cur`, where its name ends with flags.
+/// Finds a message of `new` that was moved to `cur`, where flags are appended to its name.
 fn moved(path: &Path) -> io::Result<PathBuf> {
     let not_found = || io::Error::from(io::ErrorKind::NotFound);
     let name = path.file_name().map(base_name).ok_or_else(not_found)?;
@@ -106,14 +106,14 @@ fn with_crlf(content: &[u8]) -> Vec<u8> {
     lines
 }
 
-/// Returns the unique part of a file's name, which stays the same when flags change.
+/// Returns the unique part of a file name, which does not change when flags do.
 fn base_name(name: &OsStr) -> OsString {
     let bytes = name.as_bytes();
     let end = bytes.iter().position(|octet| *octet == b':').unwrap_or(bytes.len());
     OsString::from_vec(bytes[..end].to_vec())
 }
 
-/// The two directories of a Maildir, and what they contained.
+/// The two directories of a Maildir with the times of their last listings, and the messages that are known.
 struct Maildir {
     directories: [(PathBuf, Option<SystemTime>); 2],
     known: HashSet<OsString>,
@@ -125,7 +125,7 @@ impl Maildir {
         Self { directories: [part("new"), part("cur")], known: HashSet::new() }
     }
 
-    /// Returns the messages that were not there before.
+    /// Returns the messages that have appeared since the last call. The first call returns all messages.
     fn look(&mut self) -> io::Result<Vec<PathBuf>> {
         let mut new = Vec::new();
         for (directory, listed) in &mut self.directories {

@@ -1,5 +1,5 @@
-//! A sink that watches mailboxes instead of listening. Each mailbox has a task on one thread, which
-//! counts what is new into the same tally as the sessions of a sink that listens.
+//! A sink that watches mailboxes instead of listening. Each mailbox has a task on a common thread. New messages are
+//! counted into the same kind of tally as by a sink that listens.
 //!
 //! ```text
 //! options ─ Watchers ─ a thread ┬ server_mailbox: a connection with IMAP or POP3, made again when it breaks
@@ -37,11 +37,11 @@ use std::time::Duration;
 pub(super) use watcher::WatchCounts;
 use watcher::{WatchShared, Watcher};
 
-/// Interval at which the thread hands its counts to the collector and looks whether it should end.
+/// Interval at which the thread hands its counts to the collector and checks whether it should end.
 const TICK: Duration = Duration::from_millis(250);
-/// Time at the end in which the last messages are deleted.
+/// Time at the end in which the last counted messages may still be deleted.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(2);
-/// Size of the buffer that all connections of the thread share.
+/// Size in bytes of the buffer that all connections of the thread share.
 const READ_BYTES: usize = 64 << 10;
 
 /// The thread that watches all mailboxes.
@@ -53,11 +53,11 @@ pub(super) struct Watchers {
 }
 
 impl Watchers {
-    /// Starts to watch, and waits until all mailboxes are open. Mail that arrives later is counted.
+    /// Starts to watch, and waits until all mailboxes are open. Mail that arrives after that is counted.
     ///
     /// # Errors
     ///
-    /// If a mailbox cannot be opened.
+    /// Fails if a mailbox cannot be opened.
     pub(super) fn start(
         options: MailboxOptions,
         context: &Arc<SinkContext>,
@@ -98,7 +98,7 @@ impl Watchers {
                 sleep(TICK).await;
                 state.send_tally();
             }
-            // The messages that were counted last are still to be deleted.
+            // The messages that were counted last may not be deleted yet, so go on for a while.
             let limit = clock::now() + DELETION_TIMEOUT;
             while shared.undeleted.get() > 0 && clock::now() < limit {
                 sleep(Duration::from_millis(10)).await;
@@ -118,15 +118,15 @@ impl Watchers {
         Arc::clone(&self.counts)
     }
 
-    /// Stops watching, after the last counts were handed to the collector.
+    /// Stops watching. When this returns, the collector has the last counts.
     pub(super) fn stop(self) {
         self.stops.store(true, Ordering::Relaxed);
-        // Ignore a panic, because it was reported on standard error, and the counts so far are with the collector.
+        // Ignore a panic of the thread. It was reported on standard error, and the collector has the counts so far.
         let _ = self.thread.join();
     }
 }
 
-/// Watches mailboxes for somebody who accounts for each message of a run by itself.
+/// Watches mailboxes for a probe, which keeps its own account of each message of a run.
 pub(crate) struct MailboxWatch {
     watchers: Watchers,
     tallies: Receiver<TallyTransfer>,
@@ -135,11 +135,11 @@ pub(crate) struct MailboxWatch {
 }
 
 impl MailboxWatch {
-    /// Starts to watch, as [`Watchers::start`] does.
+    /// Starts to watch, and waits until all mailboxes are open.
     ///
     /// # Errors
     ///
-    /// If a mailbox cannot be opened.
+    /// Fails if a mailbox cannot be opened.
     pub(crate) fn start(options: MailboxOptions, run: RunId, is_interrupted: &dyn Fn() -> bool) -> Result<Self> {
         let rules = ActiveRules::new(Rulebook::default(), 0);
         let context = Arc::new(SinkContext::new(rules, None, None, None, Some(run), Protocol::Smtp));
@@ -148,8 +148,8 @@ impl MailboxWatch {
         Ok(Self { watchers, tallies, run, finder: ArrivalFinder::default() })
     }
 
-    /// Waits for the next counts, and returns the messages that are new. There are counts four times
-    /// per second, most of them without a message. Returns `None` if the thread has ended.
+    /// Waits for the next counts, and returns the new messages. Counts come four times per second, most of them without
+    /// a message. Returns `None` if the thread has ended.
     pub(crate) fn next(&mut self) -> Option<Vec<Arrival>> {
         let (mut tally, back) = self.tallies.recv().ok()?;
         let arrivals = tally.runs.find(self.run).map(|tally| self.finder.of_tally(tally)).unwrap_or_default();
@@ -159,7 +159,7 @@ impl MailboxWatch {
         Some(arrivals)
     }
 
-    /// True if all mailboxes can be read at the moment.
+    /// True if all mailboxes can be read at present.
     pub(crate) fn is_up(&self) -> bool {
         self.watchers.counts.closed() == 0
     }
@@ -169,7 +169,7 @@ impl MailboxWatch {
     }
 }
 
-/// Waits until all mailboxes are open, or returns why one cannot be opened.
+/// Waits until all mailboxes are open. Fails if a mailbox cannot be opened, or if the user stops the sink.
 fn await_opened(opened: &Receiver<Result<(), String>>, count: usize, is_interrupted: &dyn Fn() -> bool) -> Result<()> {
     let mut left = count;
     while left > 0 {
@@ -188,7 +188,8 @@ fn await_opened(opened: &Receiver<Result<(), String>>, count: usize, is_interrup
 
 type Server = (Endpoint, Option<ClientTls>);
 
-/// Returns the servers of the mailboxes with their TLS settings, which all mailboxes of a host share.
+/// Returns the server of each mailbox with its TLS settings. All mailboxes of a host share the settings. A Maildir has
+/// no server.
 fn servers(options: &MailboxOptions) -> Result<Vec<Option<Server>>> {
     let mut settings: HashMap<&str, ClientTls> = HashMap::new();
     let mut servers = Vec::new();

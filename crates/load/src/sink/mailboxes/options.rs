@@ -1,4 +1,4 @@
-//! Which mailboxes are watched, and how.
+//! Options of a sink that watches mailboxes.
 use mailrun_lock::lock;
 use mailrun_mailbox::MailboxUrl;
 use mailrun_measurement::{Ledger, RunId};
@@ -9,60 +9,61 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Mailboxes to watch, and how.
+/// Mailboxes to watch, and how to treat their messages.
 #[derive(Clone, Debug)]
 pub struct MailboxOptions {
-    /// The mailboxes, at least one.
+    /// Mailboxes to watch. There must be at least one.
     pub mailboxes: Vec<WatchedMailbox>,
-    /// Interval at which to ask for new mail, also servers that would tell by themselves.
+    /// Interval at which to ask for new mail. Servers that would report new mail by themselves are then asked, too.
     pub poll: Option<Duration>,
-    /// Count the messages that are already there when a mailbox is opened first, too.
+    /// True if messages count that are already there when a mailbox is first opened.
     pub existing: bool,
-    /// Fetch whole messages and check their bodies.
+    /// True if messages are fetched whole, so that their bodies can be checked.
     pub whole: bool,
-    /// Delete messages of `run` after they were counted.
+    /// Run whose messages are deleted after they were counted, or `None` to keep all messages.
     pub deletes: Option<RunId>,
-    /// Messages whose arrival somebody has written down. If this is set, only these are deleted, when
-    /// they are seen the next time, and they are not counted again.
+    /// Messages whose arrival is recorded. If this is set, only these are deleted, when they are seen the next time,
+    /// and they do not count again. A probe that is killed before it records an arrival therefore finds the message
+    /// again.
     pub settled: Option<Arc<Mutex<Ledger>>>,
-    /// TLS of connections to servers.
+    /// TLS settings of connections to the mailboxes' servers.
     pub tls: MailboxTls,
 }
 
-/// A mailbox, whose mail it has, and who logs in.
+/// A mailbox, the recipient whose mail it holds, and the login.
 #[derive(Clone, Debug)]
 pub struct WatchedMailbox {
     pub url: MailboxUrl,
-    /// Address of the recipient whose mail is in this mailbox.
+    /// Address of the recipient whose mail arrives in this mailbox.
     pub address: String,
-    /// Who logs in. A Maildir needs nobody.
+    /// User and password for the server, or `None` for a Maildir.
     pub credentials: Option<Credentials>,
-    /// Server of the mailbox. A Maildir has none.
+    /// Address of the mailbox's server, or `None` for a Maildir.
     pub server: Option<Endpoint>,
 }
 
-/// TLS settings of connections to servers.
+/// TLS settings of connections to the mailboxes' servers.
 #[derive(Clone, Debug, Default)]
 pub struct MailboxTls {
-    /// Accept any certificate, and send passwords without TLS.
+    /// True if any certificate is accepted, and passwords may be sent without TLS.
     pub insecure: bool,
-    /// Trusted certificates. By default, the system's certificates are trusted.
+    /// File with trusted certificates. By default, the certificates of the system are trusted.
     pub ca: Option<PathBuf>,
 }
 
 impl MailboxOptions {
-    /// True if the arrival of the message has been written down.
+    /// True if the arrival of the message with this number is recorded.
     pub(super) fn is_settled(&self, number: u64) -> bool {
         let settled = self.settled.as_ref();
         settled.is_some_and(|settled| lock(settled).contains(number, 0))
     }
 
-    /// True if a password may be sent to this server without TLS.
+    /// True if passwords may be sent to this server without TLS.
     pub(super) fn allows_plain_login(&self, endpoint: &Endpoint) -> bool {
         self.tls.insecure || is_loopback(endpoint)
     }
 
-    /// Name of the protocol in the record.
+    /// Returns the name of the protocol for the record.
     pub(crate) fn protocol(&self) -> &'static str {
         match self.mailboxes.first().map(|mailbox| &mailbox.url) {
             Some(MailboxUrl::Server { scheme, .. }) if scheme.is_imap() => "imap",

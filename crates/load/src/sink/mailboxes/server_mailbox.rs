@@ -1,5 +1,5 @@
-//! Watches a mailbox over a connection to its server. A connection that breaks is made again, and the next
-//! session reports what came meanwhile.
+//! Watches a mailbox over a connection to its server. If the connection breaks, it is opened again, and the next
+//! session finds the messages that came meanwhile.
 use super::options::WatchedMailbox;
 use super::watcher::{TRACE_FIELD, Watcher, read_trace};
 use mailrun_mailbox::imap::{ImapSession, Position};
@@ -16,22 +16,22 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Maximum number of connections that are being set up at the same time, so that a server is not
-/// flooded with logins.
+/// Maximum number of connections that are being set up at the same time. A server would otherwise be flooded with
+/// logins.
 const MAX_STARTING: usize = 64;
-/// Time between two attempts to connect again. It doubles with each failure up to the second value.
+/// Pause before the next attempt to connect. It doubles with each failure, up to the next value.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
-/// Options that help if a certificate is not accepted.
+/// Options that the error message suggests if a certificate is not accepted.
 const REMEDIES: Remedies = Remedies {
     trust: "--mailbox-cacert FILE",
     name: "write NAME as the host in --mailbox",
     insecure: "--mailbox-insecure",
 };
-/// Time limit for a connection and for its TLS handshake.
+/// Time limit for connecting, and again for the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the last session ended.
+/// Position in the mailbox at which the last session ended. The next session continues from it.
 enum Memory {
     Imap(Option<Position>),
     Pop(Option<Listing>),
@@ -42,9 +42,9 @@ enum Session {
     Pop(Box<PopSession>),
 }
 
-/// Reason why a session ended.
+/// Reason for which a session ended.
 enum SessionEnd {
-    /// POP3: all is done until the next session.
+    /// POP3 only: the session has read everything, and the next session comes later.
     Done,
     Network(Phase, io::Error),
     Server(SessionError),
@@ -96,7 +96,7 @@ impl ServerMailbox {
         }
     }
 
-    /// Watches the mailbox until the task is dropped, or until the mailbox cannot be opened the first time.
+    /// Watches the mailbox until the task is dropped. Returns if the mailbox cannot be opened the first time.
     pub(super) async fn run(mut self) {
         let mut retry = FIRST_RETRY;
         loop {
@@ -137,7 +137,8 @@ impl ServerMailbox {
         end
     }
 
-    /// Lets another connection be set up.
+    /// Records that this connection is set up, so that another one may begin. Only the first call for a connection has
+    /// an effect.
     fn started(&self, is_starting: &mut bool) {
         if std::mem::take(is_starting) {
             let starting = &self.watcher.shared.starting;
@@ -202,13 +203,13 @@ impl ServerMailbox {
         }
     }
 
-    /// Runs a session until it ends.
+    /// Runs a session until it ends, and counts its messages.
     async fn drive(&mut self, session: &mut Session, stream: &mut Stream, is_starting: &mut bool) -> SessionEnd {
         let mut out = Vec::new();
         let mut events = Vec::new();
         loop {
             let result = self.turn(session, stream, &mut out, &mut events).await;
-            // Count the events that came before an error, because their messages have arrived.
+            // Events before an error still count, because their messages have arrived.
             for event in std::mem::take(&mut events) {
                 if matches!(event, Event::Watching { .. }) {
                     self.started(is_starting);
@@ -225,7 +226,7 @@ impl ServerMailbox {
         }
     }
 
-    /// Sends output, and then waits for input or for the session's deadline.
+    /// Sends pending output, and then waits for input or for the session's deadline.
     async fn turn(
         &mut self,
         session: &mut Session,
@@ -265,7 +266,7 @@ impl ServerMailbox {
         .await
     }
 
-    /// Handles an event. Returns true if the session has ended.
+    /// Handles an event of the session, and returns true if the session has ended normally.
     async fn handle(
         &mut self,
         event: Event,
@@ -341,7 +342,8 @@ impl Session {
         }
     }
 
-    /// Continues after a message has been counted, and deletes it if it has a number here.
+    /// Continues the session after a message has been counted. If `deleted` has the message's number in this session,
+    /// deletes the message.
     fn handled(&mut self, deleted: Option<u32>, out: &mut Vec<u8>) {
         match self {
             Self::Imap(session) => deleted.into_iter().for_each(|uid| session.delete(uid)),
@@ -353,13 +355,13 @@ impl Session {
     }
 }
 
-/// Says why the connection failed, and what helps if the certificate is not accepted.
+/// Describes why the connection failed. For a certificate that is not accepted, names the options that help.
 fn network_reason(error: &io::Error) -> String {
     let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
     fault.map_or_else(|| reason(error), |fault| fault.with_remedy(&REMEDIES))
 }
 
-/// Returns the phase under which an error is counted.
+/// Returns the phase under which an error in this step is counted.
 fn phase(step: Step) -> Phase {
     match step {
         Step::Greeting => Phase::Banner,

@@ -1,5 +1,4 @@
-//! The work that is the same for every kind of mailbox: reading the traces of its messages, and
-//! counting them.
+//! The work that is the same for all kinds of mailboxes: reading the traces of messages, and counting the messages.
 use super::super::worker_state::{SinkRecipient, SinkWorkerState};
 use super::options::{MailboxOptions, WatchedMailbox};
 use mailrun_mailbox::Announced;
@@ -19,17 +18,17 @@ use std::time::Duration;
 /// Name of the header field that carries the trace.
 pub(super) const TRACE_FIELD: &str = "X-Mailrun";
 
-/// Observations of all watchers, from which the record is made.
+/// Counts of all watchers, from which the record is made.
 #[derive(Debug, Default)]
 pub(crate) struct WatchCounts {
     count: u64,
     whole: bool,
-    /// Mailboxes that were open at some time, and whose server tells of messages by itself.
+    /// Number of mailboxes whose server reports new messages by itself, of those that have been open.
     idle: AtomicU64,
     poll_ns: AtomicU64,
     broken: AtomicU64,
     deleted: AtomicU64,
-    /// Mailboxes that are not open now.
+    /// Number of mailboxes that are not open at present.
     closed: AtomicU64,
     renumbered: AtomicU64,
 }
@@ -66,30 +65,31 @@ impl WatchCounts {
     }
 }
 
-/// State that the tasks of the thread share.
+/// State that all tasks of the thread share.
 pub(super) struct WatchShared {
     pub(super) state: Rc<SinkWorkerState>,
     pub(super) counts: Arc<WatchCounts>,
-    /// Buffer for reading. A task borrows it for one turn, and never while it waits.
+    /// Buffer into which all tasks read. A task borrows it only for one turn and never while it waits, so one buffer is
+    /// enough.
     pub(super) room: RefCell<Vec<u8>>,
-    /// Messages that are to be deleted and are not yet.
+    /// Number of messages that should be deleted but are not deleted yet.
     pub(super) undeleted: Cell<u64>,
-    /// Connections that are being set up.
+    /// Number of connections that are being set up.
     pub(super) starting: Cell<usize>,
     pub(super) opened: Sender<Result<(), String>>,
     pub(super) options: MailboxOptions,
 }
 
-/// Reads the traces of a mailbox's messages and counts them, whatever kind of mailbox it is.
+/// Reads the traces of a mailbox's messages and counts the messages, for any kind of mailbox.
 pub(super) struct Watcher {
     pub(super) shared: Rc<WatchShared>,
-    /// The mailbox in messages.
+    /// Name of the mailbox in error messages: its URL.
     name: String,
     recipient: SinkRecipient,
-    /// Set once the mailbox has been open.
+    /// True once the mailbox has been open.
     pub(super) has_opened: Cell<bool>,
     is_open: Cell<bool>,
-    /// The watcher has told that the server tells of messages by itself.
+    /// True if the mailbox is counted among those whose server reports new messages by itself.
     is_idle: Cell<bool>,
 }
 
@@ -105,8 +105,8 @@ impl Watcher {
         }
     }
 
-    /// Records that mail which arrives from now on is found. `poll` is the interval at which it is looked
-    /// for, unless the server tells of it.
+    /// Records that mail which arrives from now on will be found. `poll` is the interval at which the watcher looks for
+    /// mail, or `None` if the server reports it.
     pub(super) fn opened(&self, poll: Option<Duration>) {
         if !self.is_open.replace(true) {
             self.shared.counts.closed.fetch_sub(1, Ordering::Relaxed);
@@ -119,13 +119,13 @@ impl Watcher {
             None => {}
         }
         if !self.has_opened.replace(true) {
-            // Ignore the error, because the sink does not start if another mailbox cannot be
-            // opened.
+            // Ignore the error. If another mailbox could not be opened, nobody waits for this, because the sink does
+            // not start.
             let _ = self.shared.opened.send(Ok(()));
         }
     }
 
-    /// Counts an error that ended a session. Before the mailbox has been open, the error ends the sink.
+    /// Counts an error that ended a session. If the mailbox was never open, the error ends the sink instead.
     pub(super) fn failed(&self, phase: Phase, text: &str) {
         if !self.has_opened.get() {
             let _ = self.shared.opened.send(Err(format!("cannot watch {}: {text}", self.name)));
@@ -138,25 +138,26 @@ impl Watcher {
         self.complain(phase, text);
     }
 
-    /// Records that messages which came while no session was open cannot be told from those that were there before.
+    /// Records that the server has renumbered the mailbox. Messages that came while no session was open cannot be
+    /// distinguished from older ones.
     pub(super) fn renumbered(&self) {
         self.shared.counts.renumbered.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an error after which the session goes on.
+    /// Counts an error, after which the session may go on.
     pub(super) fn complain(&self, phase: Phase, text: &str) {
         let text = format!("mailbox: {text}");
         let error = ErrorEvent { phase, code: 0, text: &text, at: clock::now() };
         self.shared.state.tally.borrow_mut().count_error(error, || Some(self.name.clone()));
     }
 
-    /// Counts messages that were deleted because the user asked for it.
+    /// Counts messages that were deleted from the mailbox, which the user had asked for.
     pub(super) fn deleted(&self, count: u64) {
         self.shared.counts.deleted.fetch_add(count, Ordering::Relaxed);
         self.shared.undeleted.set(self.shared.undeleted.get().saturating_sub(count));
     }
 
-    /// Counts a message. Returns true if it should be deleted.
+    /// Counts a message in the tally. Returns true if the caller should delete the message.
     pub(super) fn count(&self, result: &TraceResult, announced: Announced, bytes: u64) -> bool {
         let state = &self.shared.state;
         if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = result
@@ -180,8 +181,8 @@ impl Watcher {
     }
 }
 
-/// Reads the trace of a message. `content` is the message if it was fetched whole, and otherwise the
-/// header or the part of it with the trace, whose body is taken for intact.
+/// Reads the trace of a message. `content` is the whole message if it was fetched whole. Otherwise, it is the header or
+/// only the field of the trace, and the body counts as intact because nobody has seen it.
 pub(super) fn read_trace(content: &[u8], is_whole: bool) -> TraceResult {
     if is_whole {
         let mut reader = TraceReader::default();
