@@ -254,6 +254,19 @@ fn a_server_that_comes_back_and_dies_is_no_loss_either() {
 }
 
 #[test]
+fn a_server_that_ends_with_an_error_when_it_is_stopped_and_comes_back_keeps_its_word() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("rough.toml");
+    let rough = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"trap 'kill $!; wait; kill -ALRM $$' TERM; {mailrun} \
+                 relay --listen {listen} --to {to} --spool {dir}/spool & wait\"]\n[queue]\ncommand = [\"{mailrun}\", \
+                 \"queue\", \"list\", \"--spool\", \"{dir}/spool\"]\nempty = \"Mail queue is empty\"\n";
+    fs::write(&file, rough).unwrap();
+    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "2", "--inject", "stop"]);
+    audited.expect_kept_word(&["stop"], 2);
+    assert!(audited.ended.err.contains("the server ended by: signal 14 (SIGALRM)"), "{:?}", audited.ended);
+}
+
+#[test]
 fn a_server_that_dies_before_the_fault_is_no_reason_to_stop() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("early.toml");

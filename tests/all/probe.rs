@@ -145,6 +145,25 @@ fn the_account_is_that_of_the_sinks_however_often_probe_and_server_are_killed() 
 }
 
 #[test]
+fn routes_to_several_domains_share_a_sink() {
+    let files = Files::new();
+    let sink = Sink::start(&[]);
+    let route = |name: &str| {
+        let (server, url) = (sink.address(), sink.url());
+        format!(
+            "[[route]]\nname = \"{name}\"\nserver = \"{server}\"\nto = \"probe@{name}.example\"\nrate = \"10/s\"\n\
+             sink = \"{url}\"\nlost_after = \"5s\"\n"
+        )
+    };
+    let routes = ["a", "b", "c"];
+    let text = format!("state = \"state\"\nhttp = \"127.0.0.1:0\"\n{}", routes.map(route).concat());
+    let probe = Probe::start(&files.keep("probe.toml", &text));
+    probe.await_value("delivered_total", &routes, 60.0);
+    let metrics = probe.metrics();
+    routes.iter().for_each(|route| assert_eq!(metrics.of("lost_total", route), 0.0, "{route}"));
+}
+
+#[test]
 fn a_second_probe_and_a_damaged_account_are_refused() {
     let files = Files::new();
     let sink = Sink::start(&[]);

@@ -550,6 +550,13 @@ impl Supervisor {
         self.deaths.iter().find_map(|(whose, death)| (*whose == role).then_some(death))
     }
 
+    /// Forgets how the relay ended, and returns it. A caller needs this if it has ended the relay
+    /// itself and starts it again: the end says nothing about the next start.
+    pub(super) fn take_relay_death(&mut self) -> Option<Death> {
+        let at = self.deaths.iter().position(|(whose, _)| *whose == Role::Relay)?;
+        Some(self.deaths.remove(at).1)
+    }
+
     /// Returns an error if a process has died. A caller needs this if it cannot use the results of
     /// half a run.
     pub(super) fn ensure_all_alive(&self) -> Result<()> {

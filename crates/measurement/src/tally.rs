@@ -428,6 +428,18 @@ impl SinkTally {
         Self { runs: RunTallies { own_run, ..RunTallies::default() }, ..Self::default() }
     }
 
+    /// Returns the counts of a run in a worker's tally, with all of its units in the ledger. A worker itself leaves units
+    /// of further domains and addresses out of the ledger until its tally is merged.
+    pub fn of_run(&self, run: RunId) -> Option<RunTally> {
+        let mut alone = RunTally::default();
+        alone.merge(self.runs.find(run)?, self.names());
+        Some(alone)
+    }
+
+    fn names(&self) -> WorkerNames<'_> {
+        WorkerNames { domains: &self.domain_names, rewrites: &self.rewrites }
+    }
+
     pub fn count_error(&mut self, error: ErrorEvent<'_>, sample: impl FnOnce() -> Option<String>) {
         self.error_times.add(error.at);
         self.errors.add(error, sample);
@@ -542,7 +554,7 @@ impl RunTallies {
     /// Adds the counts that another worker has of all runs. `messages_before` is the number of messages of all kinds
     /// that were merged before.
     fn merge(&mut self, other: &SinkTally, messages_before: u64) {
-        let worker = WorkerNames { domains: &other.domain_names, rewrites: &other.rewrites };
+        let worker = other.names();
         let other = &other.runs;
         self.evicted += other.evicted;
         self.evicted_messages += other.evicted_messages;

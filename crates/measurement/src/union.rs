@@ -361,8 +361,12 @@ fn move_times(record: &mut Record, by_s: f64) {
     record.errors.iter_mut().flat_map(|row| [&mut row.first_s, &mut row.last_s]).flatten().for_each(moved);
     record.observed_until_s.iter_mut().for_each(moved);
     record.slowest.iter_mut().for_each(|message| moved(&mut message.created_s));
-    let of_missing = |message: &mut MissingMessage| [&mut message.created_s, &mut message.answered_s];
-    record.missing.iter_mut().flat_map(of_missing).flatten().for_each(moved);
+    record
+        .missing
+        .iter_mut()
+        .flat_map(|message| [&mut message.created_s, &mut message.answered_s])
+        .flatten()
+        .for_each(moved);
     record.load_stages.iter_mut().flat_map(|stage| [&mut stage.begin_s, &mut stage.end_s]).for_each(moved);
     record.stalls.iter_mut().flat_map(|stall| [&mut stall.from_s, &mut stall.to_s]).for_each(moved);
 }
@@ -528,7 +532,7 @@ fn disturbance(one: Option<Surroundings>, other: Option<Surroundings>) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{ClockRow, ErrorRow, ShardRow};
+    use crate::record::{ClockRow, ErrorRow, EventKind, MissingMessage, ShardRow};
     use crate::stage::Stage;
     use crate::tally::{LatencyKind, SourceTally};
     use proptest::prelude::*;
@@ -590,7 +594,7 @@ mod tests {
         let mut record = Record {
             observed_until_s: Some(1.0),
             load_stages: vec![LoadStageRow { begin_s: 1.0, end_s: 1.0, ..LoadStageRow::default() }],
-            events: vec![EventRow { at_s: 1.0, ..EventRow::default() }],
+            events: vec![EventRow { at_s: 1.0, kind: EventKind::FaultOn, text: String::new() }],
             errors: vec![ErrorRow { first_s: Some(1.0), last_s: Some(1.0), ..ErrorRow::default() }],
             slowest: vec![SlowMessage { created_s: 1.0, ..SlowMessage::default() }],
             missing: vec![MissingMessage { created_s: Some(1.0), answered_s: Some(1.0), ..MissingMessage::default() }],

@@ -238,7 +238,9 @@ async fn count_signals(signals: WatchedSignals, watch: &SignalWatch) {
         };
         tokio::select! {
             _ = interrupts.recv() => {}
-            _ = terminations.recv() => _ = watch.terminations.fetch_add(1, Ordering::Relaxed),
+            _ = terminations.recv() => {
+                watch.terminations.fetch_add(1, Ordering::Relaxed);
+            }
             _ = hangup => {
                 watch.terminations.fetch_add(1, Ordering::Relaxed);
                 // Count SIGHUP only as a first signal, because when a terminal is closed, both the

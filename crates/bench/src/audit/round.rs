@@ -536,6 +536,12 @@ impl Round<'_> {
     }
 
     fn start_again(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, start: u32) -> Result<(), Early> {
+        // Only how the server comes back counts. A stop may take a server too long, so that it ends
+        // itself by another signal (Postfix by SIGALRM after 5 s) or is killed.
+        if let Some(death) = supervisor.take_relay_death() {
+            let (case, how) = (self.case.name(), death.how);
+            mailrun_process::tell!("mailrun: round {}, {case}: asked to stop, the server ended by: {how}", self.number);
+        }
         let Err(error) = supervisor.start_relay(self.launch(&ground.server, &ground.places, start)) else {
             return Ok(());
         };

@@ -5,7 +5,7 @@
 //! has one message, and its histograms have one value, which belongs to this message. If a tally
 //! has several messages, the times are correct, but some may be assigned to the wrong message.
 use mailrun_measurement::trace::message_number;
-use mailrun_measurement::{Latencies, Ledger, RunTally};
+use mailrun_measurement::{Latencies, Ledger, RunId, RunTally, SinkTally};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -43,9 +43,13 @@ pub(crate) struct ArrivalFinder {
 }
 
 impl ArrivalFinder {
-    /// Returns the messages of a tally. The tally must not have been merged with another, because
-    /// its times would then be mixed.
-    pub(crate) fn of_tally(&mut self, tally: &RunTally) -> Vec<Arrival> {
+    /// Returns the messages of a run in a worker's tally. The tally must not have been merged with
+    /// another, because its times would then be mixed.
+    pub(crate) fn of_worker(&mut self, tally: &SinkTally, run: RunId) -> Vec<Arrival> {
+        tally.of_run(run).map(|tally| self.of_run(&tally)).unwrap_or_default()
+    }
+
+    fn of_run(&mut self, tally: &RunTally) -> Vec<Arrival> {
         let untimed = |number, kind| Arrival { number, kind, delivered_ns: None, announced_ns: None };
         let mut delivered = times(&tally.delivered);
         let mut announced = times(&tally.told);
@@ -104,7 +108,8 @@ impl ArrivalLog {
     pub(super) fn begin(so_far: Option<&RunTally>) -> Self {
         let mut log = Self::default();
         if let Some(tally) = so_far {
-            log.add(tally);
+            let arrivals = log.finder.of_run(tally);
+            log.keep(arrivals);
             for arrival in &mut log.kept {
                 (arrival.delivered_ns, arrival.announced_ns) = (None, None);
             }
@@ -112,9 +117,14 @@ impl ArrivalLog {
         log
     }
 
-    /// Adds the messages of a tally that has not been merged with another.
-    pub(super) fn add(&mut self, tally: &RunTally) {
-        self.kept.extend(self.finder.of_tally(tally));
+    /// Adds the messages of a run in a worker's tally that has not been merged with another.
+    pub(super) fn add(&mut self, tally: &SinkTally, run: RunId) {
+        let arrivals = self.finder.of_worker(tally, run);
+        self.keep(arrivals);
+    }
+
+    fn keep(&mut self, arrivals: Vec<Arrival>) {
+        self.kept.extend(arrivals);
         let excess = self.kept.len().saturating_sub(MAX_KEPT);
         self.kept.drain(..excess);
         self.forgotten += excess as u64;
@@ -134,6 +144,8 @@ impl ArrivalLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mailrun_measurement::rewrites::RewrittenUnit;
+    use mailrun_measurement::tally::DomainUnit;
     use std::time::Duration;
 
     fn tally(numbers: &[u64], duplicates: u64, milliseconds: &[u64]) -> RunTally {
@@ -143,6 +155,24 @@ mod tests {
         }
         milliseconds.iter().for_each(|ms| tally.delivered.record(Duration::from_millis(*ms)));
         tally
+    }
+
+    const RUN: RunId = RunId([1; 16]);
+
+    fn worker(run: RunTally) -> SinkTally {
+        let mut worker = SinkTally::default();
+        *worker.runs.open(RUN) = run;
+        worker
+    }
+
+    #[test]
+    fn units_that_only_a_merge_counts_are_listed_too() {
+        let mut run = tally(&[5], 0, &[]);
+        run.domain_units = vec![DomainUnit { sequence: 7, recipient: 0, domain: 1 }];
+        let elsewhere = RewrittenUnit { sequence: 9, recipient: 0, domain: 0, pair: 0, address: 3, is_added: false };
+        run.rewritten_units = vec![elsewhere];
+        let listed = ArrivalFinder::default().of_worker(&worker(run), RUN);
+        assert_eq!(shown(&listed), "5 Delivered, 7 Delivered, 9 Delivered");
     }
 
     fn shown(arrivals: &[Arrival]) -> String {
@@ -164,10 +194,14 @@ mod tests {
             (tally(&[5], 0, &[900]), "5 Duplicate 900"),
             (tally(&[6], 2, &[1, 2, 3]), "6 Delivered 1, 6 Duplicate, 6 Duplicate"),
             (tally(&[10], 0, &[]), "10 Delivered"),
+            (
+                tally(&[11, 1 << 32, 2 << 32], 0, &[1, 2, 3]),
+                "11 Delivered 1, 4294967296 Delivered 2, 8589934592 Delivered 3",
+            ),
             (bounced.clone(), "9 Bounced"),
             (bounced, ""),
         ] {
-            assert_eq!(shown(&finder.of_tally(&tally)), expected);
+            assert_eq!(shown(&finder.of_run(&tally)), expected);
         }
     }
 
@@ -175,11 +209,11 @@ mod tests {
     fn a_log_tells_what_came_since_and_is_bounded() {
         let mut log = ArrivalLog::begin(Some(&tally(&[1], 0, &[5])));
         assert_eq!(shown(&log.after(0, "a").arrivals), "1 Delivered", "its time was not kept");
-        log.add(&tally(&[2], 0, &[5]));
+        log.add(&worker(tally(&[2], 0, &[5])), RUN);
         let list = log.after(1, "a");
         assert_eq!((list.next, shown(&list.arrivals).as_str()), (2, "2 Delivered 5"));
         assert_eq!(log.after(2, "a").arrivals, []);
-        (3..MAX_KEPT as u64 + 10).for_each(|number| log.add(&tally(&[number], 0, &[])));
+        (3..MAX_KEPT as u64 + 10).for_each(|number| log.add(&worker(tally(&[number], 0, &[])), RUN));
         let list = log.after(0, "a");
         assert_eq!((list.next, list.arrivals.len()), (MAX_KEPT as u64 + 9, MAX_KEPT));
         assert_eq!(list.arrivals[0].number, 10, "the oldest are forgotten");

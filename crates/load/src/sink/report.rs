@@ -126,7 +126,7 @@ impl SinkReport {
 
     pub(super) fn merge(&mut self, tally: &SinkTally) {
         for (run, log) in &mut self.arrivals {
-            tally.runs.find(*run).into_iter().for_each(|tally| log.add(tally));
+            log.add(tally, *run);
         }
         for (_, run) in tally.runs.iter() {
             self.delivered.record_all(&run.delivered);

@@ -152,7 +152,7 @@ impl MailboxWatch {
     /// a message. Returns `None` if the thread has ended.
     pub(crate) fn next(&mut self) -> Option<Vec<Arrival>> {
         let (mut tally, back) = self.tallies.recv().ok()?;
-        let arrivals = tally.runs.find(self.run).map(|tally| self.finder.of_tally(tally)).unwrap_or_default();
+        let arrivals = self.finder.of_worker(&tally, self.run);
         tally.clear();
         // Ignore the error, because a thread that has ended needs no empty tally.
         let _ = back.try_send(tally);
