@@ -32,7 +32,8 @@ const IDLE_SESSIONS: usize = 1_000;
 const IDLE_LIMIT_BYTES: u64 = 16 * MEGABYTE;
 const BUSY_SESSIONS: usize = 10_000;
 const BUSY_LIMIT_BYTES: u64 = 64 * MEGABYTE;
-/// Enough that the first sessions are still busy when the last one opens.
+/// Number of messages of the busy sessions. It is so large that the first sessions are still busy
+/// when the last one opens.
 const BUSY_MESSAGES: u64 = 400_000;
 /// Descriptors that a program needs in addition to its sessions.
 const OTHER_DESCRIPTORS: u64 = 100;

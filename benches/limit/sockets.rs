@@ -52,7 +52,8 @@ impl<S> Sockets<S> {
         Ok(())
     }
 
-    /// Closing the last descriptor of a socket also removes it from the epoll instance.
+    /// Closes a connection. Closing the last descriptor of a socket also removes the socket from
+    /// the epoll instance.
     pub(super) fn close(&mut self, key: usize) {
         self.table[key] = None;
     }

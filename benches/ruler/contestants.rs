@@ -54,7 +54,7 @@ pub(crate) const LIMIT_SPINNING: Contestant =
     Contestant { name: "limit → limit, spinning", waiting: Waiting::Spins, ..LIMIT };
 pub(crate) const MAILRUN_SPINNING: Contestant =
     Contestant { name: "mailrun → mailrun, --busy-poll 50us", waiting: Waiting::Spins, ..MAILRUN_PAIR };
-/// These show which half is slow if mailrun's pair is slow.
+/// Pairs of one half of mailrun and one half of the raw pair, which show the slow half if mailrun's pair is slow.
 pub(crate) const HALVES: [Contestant; 2] = [
     asleep("mailrun → limit", Program::Mailrun, Program::Limit),
     asleep("limit → mailrun", Program::Limit, Program::Mailrun),

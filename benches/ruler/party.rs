@@ -13,7 +13,7 @@ use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// Time for a sink to report its address, and for any process to stop.
+/// Time limit for a sink to report its address, and for any process to stop.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running child process. Dropping the value kills the process, so that a failed bench leaves

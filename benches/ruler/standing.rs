@@ -25,7 +25,7 @@ pub(crate) struct Standing<'a> {
 pub(crate) enum Outcome {
     Passed,
     Failed,
-    /// The program to compare with is not installed.
+    /// No ratio, because the program to compare with is not installed.
     Skipped,
 }
 

@@ -28,7 +28,7 @@ const RUN: Duration = Duration::from_millis(800);
 /// How a connection ends after the handshake.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parting {
-    /// The client closes it at once, as s_time does.
+    /// The client closes the connection at once, as s_time does.
     AtOnce,
     /// The client ends its side and reads until the server ends its own. It thereby receives TLS
     /// 1.3 tickets, which the server sends after the handshake.

@@ -1,6 +1,6 @@
-//! Any replies to a client session, whole and cut: it says the same, and always knows what it waits for. The last
-//! octet of the input chooses options and cuts. The same bytes are the choices of a server whose replies are dropped or
-//! changed on the way.
+//! Feeds any replies to a client session, whole and cut into blocks. The session must send the same in both cases, and
+//! must always know which reply it waits for. The last octet of the input chooses options and cuts. The same bytes are
+//! the choices of a server whose replies are dropped or changed on the way.
 #![no_main]
 #[path = "../../crates/smtp/tests/all/adversary.rs"]
 mod adversary;

@@ -1,5 +1,6 @@
-//! Any bytes to a server session, whole and cut: it hears and says the same, and comes to rest. The last octet of
-//! the input chooses limits, what is offered, whether the client is turned away, and cuts.
+//! Feeds any bytes to a server session, whole and cut into blocks. The session must report and send the same in
+//! both cases, and must come to rest. The last octet of the input chooses limits, what is offered, whether the
+//! client is turned away, and cuts.
 #![no_main]
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
@@ -21,7 +22,7 @@ fn limits(choice: u8) -> Limits {
     }
 }
 
-/// From the basics to everything.
+/// Returns an offer for each choice, from no extensions to all of them.
 fn offer(choice: u8, limits: &Limits) -> Offer {
     let mut offer = Offer::new(limits);
     if choice & 0x10 != 0 {

@@ -1,4 +1,5 @@
-//! Any text as SERVER on the command line: an address that is read again as the same, or a complaint.
+//! Parses any text as SERVER on the command line. The parser must report a mistake, or return an
+//! address that stays the same when it is written and read again.
 #![no_main]
 #[path = "../../crates/cli/src/options/server.rs"]
 #[allow(dead_code)] // a part of it is the command line's

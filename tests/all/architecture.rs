@@ -113,7 +113,8 @@ fn crates_stand_on_crates_below_them() {
     assert!(strangers.is_empty(), "not in the drawing: {strangers:?}");
 }
 
-/// A mail server must run where nobody looks at a screen, and must not have to be built again when a report changes.
+/// The relay must not depend on reports or the dashboard, because a mail server runs without a screen and must not be
+/// rebuilt when a report changes.
 #[test]
 fn the_relay_stands_on_no_report_and_no_dashboard() {
     let mut found = vec!["relay"];
@@ -277,7 +278,7 @@ fn every_way_to_write_an_import_is_caught() {
     }
 }
 
-/// What a lock does after a panic is decided in `mailrun_lock` alone. Code that unwraps a lock ends every thread that
+/// Only `mailrun_lock` may decide what a lock does after a panic. Code that unwraps a lock ends every thread that
 /// locks it later, and code that takes a poisoned lock for a missing value answers wrongly. The file system of the
 /// audit has its own copy of the decision, because it stands on no other crate.
 #[test]

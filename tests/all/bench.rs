@@ -290,7 +290,7 @@ fn an_address_that_is_taken_is_one_line() {
     }
 }
 
-/// The help shows an option's text as written and under the right heading, although clap replaces `{n}` in texts.
+/// The help must show an option's text unchanged and under the right heading, although clap replaces `{n}` in texts.
 #[test]
 fn help_says_what_was_written() {
     let source = mailrun(&["source", "--help"]).out;

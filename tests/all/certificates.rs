@@ -80,7 +80,7 @@ fn copy_of_live(files: &Files) -> String {
     files.keep("first.ca", &fs::read_to_string(files.path("live.pem")).unwrap())
 }
 
-/// How often the server has written this text.
+/// Returns the number of times that the server has written this text.
 fn said(host: &Host, what: &str) -> usize {
     host.process().complained().matches(what).count()
 }

@@ -1,5 +1,5 @@
 //! Defects of the program itself: a task that panics loses no message, and the run reports the panic. Only builds with
-//! debug assertions can be asked for a panic.
+//! debug assertions have the planned panics that these tests use.
 use crate::party::{Process, Sink, bench_within, mailrun, skip, wait_until};
 use crate::relay::{Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, http, introduced, kept, submit};
 use crate::secured::Files;

@@ -592,7 +592,8 @@ fn faults(flags: &[&str], section: &Section) -> Vec<String> {
     told.collect()
 }
 
-/// Reports whether a command ended as the page says, or could not tell because the machine was busy.
+/// Returns true if a command ended as the page says, or if the command could not give a verdict because the machine was
+/// busy.
 fn is_right(status: i32, done: &Done) -> bool {
     let is_open = ["INVALID", "INCONCLUSIVE"].iter().any(|outcome| done.said.contains(outcome));
     done.code == Some(status) || (status < 2 && done.code == Some(3) && is_open)

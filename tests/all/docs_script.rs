@@ -67,7 +67,7 @@ pub(crate) struct Step {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
-    /// `None` if it did not end in time.
+    /// Exit status. `None` if the command did not end in time.
     pub(crate) code: Option<i32>,
     pub(crate) said: String,
 }

@@ -244,7 +244,7 @@ impl Handler for Faceless {
     }
 }
 
-/// The first reply to a client that sends `before` first.
+/// Sends `before` on a new connection, and returns the first reply.
 fn first_reply(address: SocketAddr, before: &str) -> (Wire, String) {
     let mut wire = Wire::connect(address);
     wire.send(before);

@@ -55,7 +55,7 @@ begin retry
 ";
 
 struct Exim {
-    /// Must be dropped first: it ends everything that runs in `root`.
+    /// The daemon must be dropped before `root`, because dropping the daemon ends every process that runs in `root`.
     daemon: Option<Process>,
     root: TempDir,
     port: u16,

@@ -20,12 +20,13 @@ use std::time::Duration;
 /// Number of runs at the same time.
 const TOGETHER: usize = 4;
 
-/// How sessions are compared when several share the messages in an order that varies.
+/// Rule for comparing sessions if several sessions share the messages in an order that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// All connections carry the same. Their order may vary.
+    /// Each connection must match one of the original's connections, but the order of the connections may vary.
     Connections,
-    /// As `Connections`, but ignores how they ended: the recorder may learn that from its own write.
+    /// Like `Connections`, but ignores how the connections ended, because the recorder may notice the end only at its
+    /// next write.
     Octets,
     /// Compares the lines of all connections together, because it varies which connection carries which.
     Lines,

@@ -248,7 +248,7 @@ fn the_services_of_compose_watch_a_server() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// The services of Compose with the probe. None if the file cannot be read here.
+/// Returns the services of the Compose file with the probe, or `None` if Python's YAML reader is missing.
 fn services() -> Option<Value> {
     Some(documents("deploy/compose/compose-probe.yaml")?.remove(0)["services"].take())
 }

@@ -29,8 +29,8 @@ fn reason<'a>(record: &'a Record, words: &str) -> &'a str {
 /// become so long that the report may not recognize them.
 const LOOKS: usize = 12;
 
-/// Called when none of `LOOKS` attempts reported delayed ACKs. Fails unless the processors were
-/// overloaded in each attempt.
+/// Called when none of the `LOOKS` attempts reported delayed ACKs. Fails unless the processors were overloaded in
+/// each attempt, which would explain the missing report.
 fn nobody_named_it(records: &[Record]) {
     let is_crowded = |record: &Record| {
         let around = record.surroundings.as_ref();

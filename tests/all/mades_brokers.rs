@@ -1,5 +1,5 @@
 //! MADES on real brokers: ActiveMQ Artemis, which an ECP endpoint has inside, and RabbitMQ. The endpoint pair and the
-//! bench are two clients of it, as an endpoint and a Business Application are.
+//! bench are two clients of the broker, like an endpoint and a business application.
 //!
 //! `make test-slow PART=brokers` runs this file.
 use crate::mades::{QUEUES, left_in, put};
@@ -42,7 +42,8 @@ impl Node {
         Some(Self::start("start-rabbitmq.sh", None, 3))
     }
 
-    /// That of Debian 13, which speaks AMQP 1.0 by itself. Returns `None`, with a note, if it cannot be run here.
+    /// Starts RabbitMQ 4 of Debian 13, which speaks AMQP 1.0 without a plugin. Returns `None`, with a note, if it
+    /// cannot run here.
     fn rabbitmq_4() -> Option<Self> {
         let tar = concat!(env!("CARGO_MANIFEST_DIR"), "/target/roots/rabbitmq-trixie.tar");
         if !is_root() || !Path::new(tar).is_file() {

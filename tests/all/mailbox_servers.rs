@@ -1,5 +1,5 @@
-//! Private servers of mailboxes that the bench starts. All mail is accounted for; what somebody deletes or copies in a
-//! mailbox is noticed; and what outlives a crash of the server is not called lost.
+//! Private servers of mailboxes that the bench starts. The bench must account for all mail, must notice mail that a
+//! user deletes or copies in a mailbox, and must not call mail lost that survives a crash of the server.
 //!
 //! `make test-slow PART=mailboxes` makes the Debian roots of these servers and runs this file.
 use crate::party::{Bench, BenchRun, bench_as_typed, low_port, stage, wait_until, wait_within};
@@ -53,7 +53,8 @@ fn watched(record: &Record) -> &Watched {
     sink.reception.as_ref().unwrap().mailboxes.as_ref().unwrap()
 }
 
-/// Prints figures for whoever runs this by hand. The host may be busy, so the test expects nothing of them.
+/// Prints figures for a person who runs this test by hand. The test expects nothing of the figures, because the
+/// host may be busy.
 fn tell(what: &str, run: &BenchRun) {
     let record = run.record();
     for name in [Stage::Accepted, Stage::Announced, Stage::Delivered] {
@@ -248,7 +249,7 @@ fn imap_address(bench: &Bench) -> String {
     })
 }
 
-/// Somebody who changes a mailbox by IMAP.
+/// An IMAP client that changes a mailbox during a run, as the mailbox's user might.
 struct Hand {
     replies: BufReader<TcpStream>,
     exists: u32,

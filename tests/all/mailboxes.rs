@@ -40,8 +40,8 @@ fn mail_is_delivered_when_it_can_be_read_in_the_mailbox() {
     server.stop();
 }
 
-/// The server that the bench starts, its users and its sink are all private. This is the only test of every commit with a
-/// real server of IMAP.
+/// The server that the bench starts, its users and its sink are all private. Of the tests that run for every commit,
+/// only this one uses a real IMAP server.
 #[test]
 fn a_private_dovecot_takes_mail_that_is_read_in_its_mailboxes() {
     let Some(_) = peer("dovecot").filter(|_| is_root()) else { return };

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// Limit of every wait, even on a slow machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 
-/// How often in a row a busy machine may spoil a measurement.
+/// Number of attempts at a measurement, because a busy machine may spoil several in a row.
 const LOOKS: u32 = 12;
 
 pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
@@ -64,7 +64,7 @@ pub(crate) struct Process {
 
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// `None` after a signal.
+    /// Exit status. `None` if a signal ended the process.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -353,7 +353,7 @@ impl Bench {
         Self::start_as_typed(&[more, words].concat())
     }
 
-    /// Adds no arguments.
+    /// Starts the bench with exactly these words, without further arguments.
     pub(crate) fn start_as_typed(words: &[&str]) -> Self {
         Self::start_within("", words)
     }

@@ -14,9 +14,9 @@ pub(crate) enum Deliver {
     Discard,
     /// Delivers to a server on this port.
     To(u16),
-    /// As `To`, without the header lines whose names begin with `X-`.
+    /// Like `To`, but removes header lines whose names begin with `X-`.
     Stripped(u16),
-    /// As `To`, with other recipients for some local parts of bench.example (`REWRITES`).
+    /// Like `To`, but replaces the recipients of some local parts at bench.example (`REWRITES`).
     Rewritten(u16),
 }
 

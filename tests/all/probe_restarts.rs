@@ -1,5 +1,5 @@
-//! A probe of three routes while probe, servers and sinks are killed and started again in turns: a private Postfix, our relay,
-//! and a port where nobody listens. At the end its account is that of the sinks.
+//! A probe of three routes while probe, servers and sinks are killed and started again in turns: a private Postfix, our
+//! relay, and a port where nobody listens. At the end, the probe's account must agree with the sinks' counts.
 use crate::party::{MAILRUN, Process, Sink, low_port, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::probe::Probe;

@@ -538,14 +538,14 @@ fn postfix_that_retries_soon(place: &Path) -> (PathBuf, PathBuf) {
     (recipe, log)
 }
 
-/// Seconds since the hour began, of a text with the time of day.
+/// Returns the seconds since the full hour, from a text that contains the time of day.
 fn second_of_hour(text: &str) -> f64 {
     let minutes = text.find(':').unwrap() + 1;
     let digits = |from: usize| text[from..from + 2].parse::<f64>().unwrap();
     digits(minutes) * 60.0 + digits(minutes + 3)
 }
 
-/// Times at which Postfix's log has a message as sent, the first per second, with their number.
+/// Returns the number of messages that Postfix's log reports as sent in each second, with the second of the hour.
 fn sent_by_second(log: &str) -> Vec<(f64, u64)> {
     let mut seconds: Vec<(f64, u64)> = Vec::new();
     for line in log.lines().filter(|line| line.contains("status=sent")) {

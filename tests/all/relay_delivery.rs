@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Two segments of 64 MB (one in use, one prepared), and other files.
+/// Minimum size of a spool: two segments of 64 MB (one in use, one prepared), and other files.
 const FLOOR_BYTES: u64 = (128 << 20) + (1 << 20);
 
 #[test]
@@ -619,8 +619,8 @@ fn a_next_hop_that_takes_its_leave_amid_several_messages_has_each_once() {
     assert_eq!((record.ledger.delivered, record.ledger.duplicates), (Some(300), Some(0)));
 }
 
-/// A server of LMTP takes a message for both recipients, and breaks off at the MAIL that was sent together with this message.
-/// The replies have no codes that say which command they belong to.
+/// An LMTP server accepts a message for both recipients, and closes the connection at the MAIL that was sent together
+/// with this message. The replies have no codes that say which command they belong to.
 #[test]
 fn lmtp_replies_that_came_before_the_connection_broke_count() {
     for act in [Act::Close, Act::Reset] {

@@ -10,7 +10,8 @@ fn help(columns: &str) -> String {
     String::from_utf8(shown.stdout).unwrap()
 }
 
-/// The lines from the first that begins with `first` to the next that begins with `last`, as sed prints them.
+/// Returns the lines from the first one that begins with `first` to the next one that begins with `last`, as
+/// sed would print them.
 fn cut(help: &str, first: &str, last: &str) -> String {
     let from: Vec<&str> = help.lines().skip_while(|line| !line.starts_with(first)).collect();
     let end = from.iter().position(|line| line.starts_with(last)).expect("it has an end");

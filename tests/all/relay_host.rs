@@ -353,7 +353,8 @@ fn a_spool_of_somebody_elses_is_refused() {
     assert!(said.contains("belongs to another user"), "{said}");
 }
 
-/// A file above the limit of the host would end the process by a signal, without a word.
+/// The relay must report a limit of file sizes that is too low, because the kernel would end the process by a signal
+/// without an error message.
 #[test]
 fn a_limit_of_file_sizes_that_is_too_low_is_named() {
     let den = Den::new(&all_to("127.0.0.1:9"));

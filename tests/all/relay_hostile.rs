@@ -14,7 +14,7 @@ use crate::wire::Wire;
 use mailrun_measurement::Phase;
 use std::fmt::Write as _;
 
-/// Sequences that some servers take for the end of a message although they are not.
+/// Byte sequences that some servers mistake for the end of a message.
 const ENDINGS: [&[u8]; 16] = [
     b"\n.\n",
     b"\r.\r",
@@ -45,7 +45,7 @@ fn recorded(script: Script) -> (Recorder, Den, tempfile::TempDir) {
     (recorder, den, place)
 }
 
-/// Messages as a strict server would split them, and the commands between them.
+/// Returns the messages as a strict server would find them, and the commands between them.
 fn strictly(heard: &[Heard]) -> (Vec<Vec<u8>>, Vec<String>) {
     let mut messages = Vec::new();
     let mut commands = Vec::new();

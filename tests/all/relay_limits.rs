@@ -29,7 +29,7 @@ fn open(den: &Den) -> Relay {
     den.open_with(&["--http", "127.0.0.1:0"])
 }
 
-/// A session from this address, or the reply that came in place of a greeting.
+/// Connects from this address. Returns the session, or the reply that the relay sent instead of a greeting.
 fn greeted(relay: &Relay, from: [u8; 4]) -> Result<Wire, String> {
     let mut wire = Wire::connect_from(from, relay.smtp[0]);
     let greeting = wire.reply().expect("a greeting");

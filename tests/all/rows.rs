@@ -5,7 +5,7 @@ use std::thread;
 
 const THREADS: usize = 4;
 
-/// Runs a test on each row.
+/// Runs a test on each row, several rows at a time.
 pub(crate) fn each<T: Sync>(rows: &[T], test: impl Fn(&T) + Sync) {
     all_hold(rows, |row| {
         test(row);
@@ -13,7 +13,7 @@ pub(crate) fn each<T: Sync>(rows: &[T], test: impl Fn(&T) + Sync) {
     });
 }
 
-/// Checks all rows. `check` returns what is wrong with a row.
+/// Checks all rows. `check` describes the mistake in a row, or returns `None` if the row is right.
 pub(crate) fn all_hold<T: Sync>(rows: &[T], check: impl Fn(&T) -> Option<String> + Sync) {
     all_hold_by(THREADS, rows, check);
 }

@@ -3,7 +3,7 @@ use crate::party::{BenchRun, bench, fates, stage, took, undisturbed};
 use mailrun_measurement::record::{LatencyMs, Outcome, Record};
 use mailrun_measurement::{Phase, Stage};
 
-/// Delay that a busy machine may add.
+/// Delay in milliseconds that a busy machine may add.
 const ALLOWANCE_MS: f64 = 200.0;
 
 fn latency(record: &Record, name: Stage) -> LatencyMs {

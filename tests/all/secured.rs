@@ -289,7 +289,7 @@ fn parties_that_do_not_agree_on_tls_say_so_and_do_not_hang() {
     assert_eq!(refuses.sink.took().messages, 0);
 }
 
-/// Numbers of accepted and failed messages, on which both records must agree.
+/// Returns the numbers of accepted and failed messages, after checking that both records agree on them.
 fn shares(ours: &SourceRun, theirs: &Record, phase: Phase, code: u16) -> [u64; 2] {
     let failed = errors(theirs, phase, code);
     let lost: u64 = ours.record.errors.iter().map(|row| row.count).sum();

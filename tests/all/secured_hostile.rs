@@ -195,7 +195,7 @@ fn what_is_injected_behind_starttls_is_dropped_and_the_session_begins_anew() {
     assert_eq!((took(&theirs).messages, took(&theirs).recipients, handshakes_in_all(&theirs)), (1, 1, 1));
 }
 
-/// A server for one connection that sends more than the 220 to STARTTLS in the same segment.
+/// A server for one connection. It sends further replies in the same segment as its 220 to STARTTLS.
 fn injecting_server() -> (SocketAddr, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

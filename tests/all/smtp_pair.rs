@@ -61,7 +61,7 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its exit status; `None` after a signal.
+    /// Waits for the exit status of the sink. Returns `None` if a signal ended the sink.
     pub(crate) fn code(&mut self) -> Option<i32> {
         wait_until("a sink to end", || self.child.try_wait().unwrap()).code()
     }
@@ -77,7 +77,7 @@ impl Running {
         });
     }
 
-    /// The content of its standard output (`out`) or standard error (`err`).
+    /// Returns the content of the sink's standard output (`out`) or standard error (`err`).
     pub(crate) fn said(&self, stream: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.streams.path().join(stream)).unwrap()).into_owned()
     }
@@ -240,7 +240,7 @@ pub(crate) struct Case {
     /// Address to which clients connect.
     pub(crate) at: String,
     pub(crate) talks: Vec<Talk>,
-    /// The sink must end by itself.
+    /// Set if the sink must end by itself.
     pub(crate) ends: bool,
 }
 
@@ -273,7 +273,7 @@ pub(crate) fn user() -> &'static [&'static str] {
     if is_root() { &["-u", "nobody"] } else { &[] }
 }
 
-/// Everything that is visible of a sink from outside.
+/// Everything that an observer outside the sink can see, for the comparison of two sinks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) heard: Vec<String>,

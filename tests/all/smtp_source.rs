@@ -20,7 +20,7 @@ const TOGETHER: usize = 12;
 const LIBRARY: [&str; 6] =
     ["name_mask: ", "smtp_stream_setup: ", "vstream_tweak_tcp: ", "fd=", "smtp_get: ", "smtp_flush: "];
 
-/// How sessions are compared when several share the messages in an order that varies.
+/// Rule for comparing sessions if several sessions share the messages in an order that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// A single session: everything, in order.
@@ -840,7 +840,7 @@ fn it_is_called_by_word_or_by_link() {
     assert_eq!(ours(place.path(), &[]).path, program.path, "links are renewed");
 }
 
-/// Our own sink accepts the compared traffic as well.
+/// Our own sink must accept the same traffic, which the other tests send to a scripted server.
 #[test]
 fn it_sends_to_our_sink() {
     let place = tempfile::tempdir().unwrap();

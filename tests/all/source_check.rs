@@ -1,6 +1,6 @@
 //! Each source delivers every message to every recipient, once and unchanged: smtp-source and go-smtp-source where they
-//! are installed, and ours, to every sink that can save what it takes. As go-smtp-source's bench_check.sh does, and more:
-//! that one counts.
+//! are installed, and ours, to every sink that can save what it takes. This is more than go-smtp-source's
+//! bench_check.sh does, which only counts the messages.
 use crate::party::{MAILRUN, Sink, low_port, peer, run, wait_until};
 use crate::smtp_pair::{Running, Who, user};
 use std::collections::HashSet;
@@ -16,7 +16,8 @@ const SEPARATOR: &str = "== the next message ==";
 /// A message that a sink has saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Saved {
-    /// Its Message-Id and its subject: go-smtp-source gives all messages the same Message-Id.
+    /// Message-Id and subject of the message. The subject is needed because go-smtp-source gives all messages the same
+    /// Message-Id.
     name: String,
     recipients: Vec<String>,
     text: Vec<String>,
@@ -60,7 +61,7 @@ fn of_mailrun(dump: &str) -> Vec<Saved> {
     saved
 }
 
-/// Says what is wrong with what a sink has saved, or nothing.
+/// Describes the differences between the saved messages and the expected ones. Returns an empty text if there are none.
 fn faults(saved: &[Saved], messages: usize, recipients: usize) -> String {
     let deliveries: Vec<(&str, &str)> =
         saved.iter().flat_map(|one| one.recipients.iter().map(|to| (one.name.as_str(), to.as_str()))).collect();
@@ -76,7 +77,7 @@ fn faults(saved: &[Saved], messages: usize, recipients: usize) -> String {
     wrong.map(|(what, actual, expected)| format!("{actual} of {expected} {what} ")).collect()
 }
 
-/// A sink with a file of what it took.
+/// A sink that saves its messages to a file.
 struct SavingSink {
     _process: (Option<(Sink, TempDir)>, Option<Running>),
     address: String,
@@ -144,7 +145,7 @@ fn every_recipient_receives_every_message_once_and_unchanged() {
     }
 }
 
-/// The check itself: it finds what a sink loses, changes or doubles.
+/// The check itself must find messages that a sink loses, changes or doubles.
 #[test]
 fn what_is_lost_changed_or_doubled_is_found() {
     for (fault, named) in [("drop 10%", "200 messages"), ("corrupt 10%", "changed messages")] {

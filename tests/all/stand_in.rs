@@ -23,7 +23,7 @@ pub(crate) enum At {
     Other,
 }
 
-/// What the server does instead of its usual reply.
+/// Fault that the server commits instead of sending its usual reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Sends this reply and goes on. In the middle of a message, it is the reply to the message.
@@ -41,7 +41,7 @@ pub(crate) enum Act {
 pub(crate) struct Moment {
     pub(crate) at: At,
     pub(crate) connection: u64,
-    /// How often this connection was at this point before.
+    /// Number of times that this connection has been at this point before.
     pub(crate) before: u64,
     /// The client has already sent more, without waiting for this reply.
     pub(crate) is_ahead: bool,
@@ -53,7 +53,8 @@ pub(crate) enum Delivery {
     ByteByByte,
 }
 
-/// Each thread ends with its connection, and the last one with the test.
+/// A server with a thread for each connection. A thread ends with its connection, at the latest when the test
+/// ends.
 pub(crate) struct StandIn {
     pub(crate) address: SocketAddr,
     counts: Arc<Counts>,

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 pub(crate) struct Endpoint {
     process: Process,
-    /// URL of its own listener, empty if it is on a broker.
+    /// URL of the endpoint's own listener. Empty if its queues are on a broker.
     pub(crate) url: String,
 }
 
 impl Endpoint {
-    /// With its own queues, on a port chosen by the kernel.
+    /// Starts an endpoint pair with its own queues, on a port that the kernel chooses.
     pub(crate) fn embedded(words: &[&str]) -> Self {
         Self::start(&[&["--embedded", "--listen", "127.0.0.1:0"], words].concat())
     }
 
-    /// As `embedded`, but only this user may log in.
+    /// Like `embedded`, but only this user may log in.
     pub(crate) fn guarded(user: &str, password: &str) -> Self {
         // The endpoint reads the file before it is ready, so the file may be deleted then.
         let file = tempfile::NamedTempFile::new().unwrap();

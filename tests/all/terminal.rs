@@ -21,7 +21,7 @@ pub(crate) struct OnTerminal {
 }
 
 pub(crate) struct Seen {
-    /// `None` after a signal.
+    /// Exit status. `None` if a signal ended the program.
     pub(crate) code: Option<i32>,
     pub(crate) screen: Screen,
 }

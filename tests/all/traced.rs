@@ -195,7 +195,7 @@ fn message(sequence: u64, body: &str) -> String {
     message_of(sequence, body, ClockId::monotonic("elsewhere"), Duration::from_secs(1))
 }
 
-/// As `message`, but created at this time of this clock.
+/// Like `message`, but with a creation time on the given clock.
 fn message_of(sequence: u64, body: &str, clock: ClockId, created: Duration) -> String {
     let checksum = mailrun_measurement::trace::checksum(b".body\r\n");
     let (zero, numbering) = (ZeroPhase::default(), RecipientNumbering::TAG);
@@ -255,7 +255,7 @@ fn smtp_sink_tells_duplicates_and_damage() {
     assert_eq!(end(&mut sink), expected);
 }
 
-/// A client that got a refusal sends the message again. That is no duplicate.
+/// A message that a client sends again after a refusal must not count as a duplicate.
 #[test]
 fn smtp_sink_does_not_count_what_it_rejects() {
     let (mut sink, address) = smtp_sink(&["--trace"], &["-r", "."]);

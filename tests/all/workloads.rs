@@ -30,7 +30,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// The drawn values, without times and connections.
+    /// Returns the values that the source drew at random, without times and connections.
     fn drawn(&self) -> (u64, u64, String, Vec<String>) {
         (self.number, self.text.len() as u64, self.sender.clone(), self.recipients.clone())
     }
@@ -114,7 +114,7 @@ impl Office {
         Self { server, book }
     }
 
-    /// What the server saw, sorted by message number.
+    /// Returns the messages that the server saw, sorted by number.
     fn close(self) -> Vec<Seen> {
         self.server.stop();
         let mut seen = self.book.lock().unwrap().clone();
@@ -123,7 +123,7 @@ impl Office {
     }
 }
 
-/// What a server sees of a run.
+/// Runs the source with these words, and returns the messages that a server sees.
 fn seen(words: &[&str]) -> Vec<Seen> {
     let office = Office::open();
     let run = source(&office.server.address().to_string(), words);

@@ -1,5 +1,5 @@
-//! One bit of a stored spool flips. The relay starts, reports the damage, and delivers everything that the bit did not
-//! belong to.
+//! One bit of a stored spool flips. The relay must start, report the damage, and deliver every message that does not
+//! contain the bit.
 use crate::load::{self, Answers};
 use crate::next_hop::StubNextHop;
 use crate::relay::{Home, LIMIT};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A batch contains at most one message per waiting client.
 const CLIENTS: usize = 2;
 
-/// Lives at the same time; they mostly wait.
+/// Number of lives that run at the same time. There can be several, because each mostly waits.
 const LIVES: usize = 4;
 
 /// Flips a bit in a segment, at an offset that is not all zeros. Returns the segment's name and the offset.

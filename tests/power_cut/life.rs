@@ -103,7 +103,7 @@ fn turn(fault: Fault, chance: &mut StdRng) -> u64 {
     }
 }
 
-/// Reports whether the relay must stop promising anything after this fault.
+/// Returns true if the relay must answer no further message with 250 after this fault.
 fn is_final(fault: Fault) -> bool {
     matches!(fault, Fault::Write(_) | Fault::Sync(_) | Fault::AnyWrite(_) | Fault::AnySync(_))
 }
@@ -308,7 +308,7 @@ impl Life {
         }
     }
 
-    /// Counts duplicates. Each must have a reason.
+    /// Counts duplicates. Each duplicate must have one of the reasons at the top of this file.
     fn check_duplicates(&mut self) -> Result<(), String> {
         for (unit, mut deliveries) in self.next_hop.came() {
             self.account.duplicates += deliveries.len() as u64 - 1;

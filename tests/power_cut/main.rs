@@ -77,7 +77,7 @@ fn said(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
-/// Nothing is lost, and the cuts hit mail in progress.
+/// Runs lives until the power has been cut this often. No mail may be lost, and some cuts must hit mail in progress.
 fn hold(cuts: u64) {
     let seed = said("MAILRUN_CUT_SEED").unwrap_or_else(rand::random);
     eprintln!("power-cut: seed {seed}");
@@ -128,7 +128,7 @@ fn a_directory_that_could_not_be_synced_is_synced_by_the_next_relay() {
     }
 }
 
-/// A relay that does not sync must fail this test, or the test would prove nothing about one that does.
+/// A relay that does not sync must fail these tests. Otherwise they would prove nothing about a relay that syncs.
 #[test]
 fn a_relay_that_does_not_sync_is_found_out() {
     if is_possible() {

@@ -41,7 +41,7 @@ pub(crate) struct StubNextHop {
     shared: Arc<Shared>,
 }
 
-/// One recipient in so many is deferred the first time.
+/// Share of the recipients that are deferred at their first attempt: one in this number.
 const PUT_OFF_ONE_IN: u64 = 12;
 
 impl StubNextHop {

@@ -37,7 +37,7 @@ pub(crate) struct Relay {
     http: Option<SocketAddr>,
 }
 
-/// What is left when the queue has nothing more to deliver.
+/// State of the relay when its queue has nothing more to deliver.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Remainder {
     pub(crate) missing: Vec<Unit>,
@@ -173,7 +173,7 @@ impl Relay {
         _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     }
 
-    /// Waits for its exit status; the inner `None` means that a signal ended it.
+    /// Waits for the relay's exit status. The inner `None` means that a signal ended the relay.
     pub(crate) fn wait(&mut self, time: Duration) -> Option<Option<i32>> {
         let limit = Instant::now() + time;
         loop {

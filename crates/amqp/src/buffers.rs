@@ -98,7 +98,7 @@ impl From<Vec<u8>> for EncodedMessage {
 /// else is collected in the tail.
 #[derive(Debug, Default)]
 pub struct OutputBuffer {
-    /// Pieces that come before the tail.
+    /// Pieces to write before the tail, oldest first.
     pieces: VecDeque<Bytes>,
     /// Bytes that were added last. `tail_written` of them have been sent.
     tail: Vec<u8>,

@@ -12,7 +12,7 @@ pub enum DecodeError {
     /// The bytes end before the announced length.
     #[error("the value ends before it is complete")]
     Truncated,
-    /// AMQP 1.0 has no such format code, or a descriptor has a descriptor itself.
+    /// AMQP 1.0 does not define the format code, or a descriptor has a descriptor of its own.
     #[error("there is no type with the format code {0:#04x}")]
     NoSuchType(u8),
     /// A frame is longer than its receiver allows.
@@ -30,7 +30,7 @@ pub enum DecodeError {
 
 /// Format code of null (AMQP 1.0 §1.6.1).
 const NULL: u8 = 0x40;
-/// First byte of a described type.
+/// First byte of a described type. A descriptor follows, and then the value itself.
 const DESCRIBED: u8 = 0x00;
 
 /// One decoded value. It borrows the bytes in which it was encoded.

@@ -88,8 +88,8 @@ pub enum ConnectionEvent<T> {
         /// Reason of the end. `None` if neither side gave a reason.
         error: Option<EndError>,
     },
-    /// On a server, the peer asks for a link, and the caller must `accept` or `refuse` it. On a
-    /// client, the peer has accepted a link.
+    /// On a server, the peer asks for a link, which the caller must `accept` or `refuse`. On a client, the peer has
+    /// accepted a link.
     Attached {
         /// The link, which the caller names in later calls.
         link: LinkId,
@@ -116,7 +116,7 @@ pub enum ConnectionEvent<T> {
     Settled {
         /// The token with which the message was sent.
         sent: T,
-        /// The outcome that the receiver reported.
+        /// Outcome that the receiver reported, for example that it accepted or rejected the message.
         outcome: DeliveryOutcome,
         /// The peer's reason, if it rejected the message and gave a reason.
         error: Option<Arc<PeerError>>,
@@ -131,7 +131,7 @@ pub enum ConnectionEvent<T> {
     },
     /// A link has ended. Messages that were sent over it and not settled come back.
     Detached {
-        /// The link that has ended.
+        /// The ended link, which the caller must not use any more.
         link: LinkId,
         /// Tokens of the unsettled messages, in the order in which they were sent.
         unsettled: Vec<T>,
@@ -538,7 +538,7 @@ impl<T> AmqpConnection<T> {
                 self.read_close(error);
                 return Ok(());
             }
-            // The frame was already under way when we closed the connection.
+            // Ignore the frame, because the peer may have sent it before it received our close.
             _ if self.state == ConnectionState::CloseSent => return Ok(()),
             Performative::Open { .. } => return Err(Violation::illegal_state("a second open").into()),
             Performative::Begin { remote_channel, next_outgoing_id, incoming_window } => {
@@ -798,7 +798,7 @@ impl<T> AmqpConnection<T> {
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        // The flow may have crossed our detach. Only the part about the session counts then.
+        // The peer may have sent the flow before it received our detach. Only the fields about the session count then.
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let link = link.filter(|(_, link)| link.accepted);
         let id = link.as_ref().map(|(id, _)| *id);
@@ -846,8 +846,8 @@ impl<T> AmqpConnection<T> {
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let (id, link) = link.ok_or(of_session(Violation::unattached_handle()))?;
         if let Some(underway) = &mut link.detach_sent {
-            // Drop transfers that still arrive on a link that we have detached. For their sender,
-            // they remain unsettled.
+            // Drop transfers that the peer sent before it received our detach. The peer still counts their deliveries
+            // as unsettled.
             let goes_on = Violation::new("amqp:session:errant-link", "transfers of a link that we have detached go on");
             *underway = underway.checked_sub(1).ok_or(of_session(goes_on))?;
         } else {
@@ -1076,7 +1076,7 @@ impl<T> AmqpConnection<T> {
         let link = handle.and_then(|handle| session.links.get(&handle));
         frame::write(self.output.tail(), Layer::Amqp, channel, |out| {
             out.described_list(0x13, |fields| {
-                // The peer's number is unknown until it answers our begin.
+                // The number of the peer's next transfer is unknown until the peer answers our begin.
                 match session.remote_channel {
                     Some(_) => fields.uint(session.next_incoming_id),
                     None => fields.null(),
@@ -1569,7 +1569,7 @@ mod tests {
         assert!(!connection.may_send(LINK), "no credit");
         feed(&mut connection, &flow(2, 1, 5)).unwrap();
         assert!(connection.may_send(LINK));
-        // With frames of 512 bytes the message needs three frames, but the window is two.
+        // The message needs three frames of 512 bytes, but the window has room for only two.
         connection.send(LINK, EncodedMessage::from(vec![7; 1000]), 42);
         let first = written_frames(&mut connection);
         assert_eq!(first.len(), 2);
@@ -1605,13 +1605,14 @@ mod tests {
     fn credit_that_is_taken_back_while_messages_are_on_their_way_is_none() {
         let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
         (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
-        // The peer has seen none of the three messages, and grants only one.
+        // The peer had received none of the three messages when it sent this flow, which grants only one message. So no
+        // credit is left.
         feed(&mut connection, &flow(100, 1, 1)).unwrap();
         assert!(!connection.may_send(LINK));
         assert_eq!(connection.credit(LINK), 0);
         feed(&mut connection, &flow(100, 1, u32::MAX)).unwrap();
         assert_eq!(connection.credit(LINK), u32::MAX - 3);
-        // The three frames exceed the window.
+        // The peer reduces the window to two frames, but three frames are already on their way.
         feed(&mut connection, &flow(2, 1, 10)).unwrap();
         assert!(!connection.may_send(LINK));
     }
@@ -1631,7 +1632,8 @@ mod tests {
             written_frames(&mut connection);
         }
         assert_eq!(connection.sessions[&0].unsettled.len(), 1);
-        // These ranges are wrong: reversed, ahead of the last delivery, and all numbers.
+        // None of these ranges may settle the message. The first is reversed, the second is ahead of the last delivery,
+        // and the third contains all numbers.
         for (first, last) in [(5, 0), (10_000, 10_005), (u32::MAX, u32::MAX - 1)] {
             assert_eq!(
                 feed(&mut connection, &settled(first, last, DeliveryOutcome::Accepted)).unwrap(),
@@ -1663,8 +1665,7 @@ mod tests {
         }
         written_frames(&mut connection);
         for handle in 0..10 {
-            // One byte per frame is the most expensive case. Only the bytes may be kept, and not
-            // the frames.
+            // Frames of one byte have the largest overhead. The receiver may keep only their bytes, and not the frames.
             let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
             feed(&mut connection, &frames).unwrap();
         }
@@ -1687,7 +1688,7 @@ mod tests {
         })
     }
 
-    /// Returns the frames that were written.
+    /// Returns the bodies of the frames that the connection wrote since the last call.
     fn written_bodies(connection: &mut TestConnection) -> Vec<Bytes> {
         connection.write_dispositions();
         let length = connection.output.remaining();
@@ -1712,7 +1713,7 @@ mod tests {
     fn a_drain_is_answered_when_the_queue_is_empty_or_the_credit_used_up() {
         let message = || EncodedMessage::from(vec![7; 1000]);
         let begun = || opened(&[attach(1, LinkRole::Receiver, "q")]);
-        // The queue is empty, so the remaining credit is returned.
+        // In the first case, the queue becomes empty before the credit is used up, so the remaining credit is returned.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 5)).unwrap();
         assert!(connection.is_draining(LINK));
@@ -1723,12 +1724,12 @@ mod tests {
         connection.complete_drain(LINK);
         assert_eq!(written_drains(&mut connection), [], "once is enough");
         assert!(!connection.may_send(LINK) && !connection.is_draining(LINK));
-        // The last message uses up the credit.
+        // In the second case, the last message uses up the credit, which already answers the drain.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 2)).unwrap();
         (1..3).for_each(|number| connection.send(LINK, message(), number));
         assert_eq!(written_drains(&mut connection), [2]);
-        // The credit was used up before, or there was none.
+        // In the third case, the credit was used up before the drain arrived, or there was none.
         for credit in [0, 1] {
             let mut connection = begun();
             feed(&mut connection, &flow(100, 1, credit)).unwrap();
@@ -1913,15 +1914,15 @@ mod tests {
         let error = || Some(EndError::Violation(Violation::invalid_field("a transfer without delivery-id")));
         let detached = ConnectionEvent::Detached { link: LINK, unsettled: vec![], scope: Scope::Link, error: error() };
         assert_eq!(feed(&mut connection, &of_none).unwrap(), [detached]);
-        // Transfers that were under way are dropped, and the peer's answer to the detach causes no
-        // event.
+        // Transfers that the peer sent before it received the detach are dropped. The peer's answer to the detach
+        // causes no event.
         assert_eq!(feed(&mut connection, &transfer(1, 3, false, b"x")).unwrap(), []);
         let mut detach = Vec::new();
         write_detach(&mut detach, LINK, true, None);
         assert_eq!(feed(&mut connection, &detach).unwrap(), []);
         assert!(connection.may_send(receiver), "the other link stays");
-        // Both sides have detached the link by now. Sending over it is an error that ends the
-        // session, and with it the other link.
+        // Both sides have detached the link by now. Sending over it is an error that ends the session, and with the
+        // session its second link.
         let events = feed(&mut connection, &transfer(1, 4, false, b"x")).unwrap();
         let [ConnectionEvent::Detached { link, unsettled, scope, .. }, ConnectionEvent::Ended { session, .. }] =
             &events[..]
@@ -2097,7 +2098,8 @@ mod tests {
         fn no_octets_are_too_much(
             octets in proptest::collection::vec(any::<u8>(), 1..300), keep in 0usize..200,
         ) {
-            // A valid beginning that is cut somewhere, followed by any bytes.
+            // Feed the beginning of a valid conversation, followed by arbitrary bytes, so that later states of the
+            // connection are tested as well.
             let good = [open(), begin(1000), attach(1, LinkRole::Sender, "q"), attach(2, LinkRole::Receiver, "q"), flow(9, 2, 9)].concat();
             let mut all = good[..keep.min(good.len())].to_vec();
             all.extend(octets);

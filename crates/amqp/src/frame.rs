@@ -325,7 +325,6 @@ pub(crate) fn write_error(fields: &mut Writer<'_>, error: Option<(&str, &str)>) 
     }
 }
 
-/// Writes the rejection of one delivery with its reason.
 pub(crate) fn write_rejection(out: &mut Vec<u8>, channel: u16, delivery: u32, error: (&str, &str)) {
     write(out, Layer::Amqp, channel, |out| {
         out.described_list(0x15, |fields| {
@@ -393,7 +392,7 @@ mod tests {
         ] {
             assert!(decode(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
         }
-        // The decoder must not wait for more bytes.
+        // The decoder must reject these sizes at once instead of waiting for more bytes.
         for size in [&[0, 0, 0, 7], &[0xff; 4]] {
             assert!(decode(&mut BytesMut::from(&size[..]), 512).is_err(), "{size:x?}");
         }

@@ -12,7 +12,7 @@ pub struct PeerProduct {
     pub container: String,
     /// Name of the product, such as `RabbitMQ`.
     pub name: String,
-    /// Version of the product, as the peer writes it.
+    /// Version of the product in any form, because each peer writes versions in its own way.
     pub version: String,
 }
 

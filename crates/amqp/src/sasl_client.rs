@@ -27,7 +27,7 @@ pub enum ClientLogin {
     External,
     /// The client proves that it knows the password (RFC 5802).
     Scram {
-        /// Hash function of the SCRAM mechanism.
+        /// Hash function, which also determines the mechanism: for example SCRAM-SHA-256.
         hash: ScramHash,
         /// Name of the user that logs in.
         user: String,

@@ -97,7 +97,7 @@ impl RunDirectory {
             let path = results.join(if number == 1 { stem.clone() } else { format!("{stem}-{number}") });
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Self { path: absolute(&path)?, origin: DirectoryOrigin::Generated }),
-                // Another run has started in the same second. Try the next number.
+                // Another run has started in the same second, so try the next number.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
@@ -153,8 +153,8 @@ impl RunDirectory {
     /// named is kept, except for the relay's spool in it.
     pub(super) fn discard(&self) {
         if self.origin == DirectoryOrigin::Generated {
-            // Ignore the error, because the one that the user is about to see matters more than a
-            // directory that stays.
+            // Ignore the error, because the user is about to see why the run failed, which matters more than a leftover
+            // directory.
             let _ = fs::remove_dir_all(&self.path);
         }
         let _ = remove_tree(&self.spool());

@@ -242,7 +242,7 @@ pub(super) fn relay(
             .map(|row| row.failed)
             .fold(0, u64::saturating_add)
     });
-    // Assume an empty queue. The caller reads the queue itself if mail may be left in it.
+    // Assume an empty queue, because the caller reads the queue itself if mail may be left in it.
     let queued = relay.is_own().then(Ledger::default);
     Some(BenchRelayResults { party, queued, given_up, notes: remarks })
 }

@@ -338,7 +338,7 @@ fn drain(
             let own = own.map(|sink| sink.with_bounces_at(bounces.map(|(second, _)| second.clone())));
             let LedgerRow { rejected, failed, in_doubt, .. } = source.record.ledger;
             let has_strangers = [rejected, failed, in_doubt].into_iter().flatten().any(|count| count > 0);
-            // Ignore a sink that does not answer now. It is reported when its results are read.
+            // Ignore a sink that does not answer now, because its failure is reported when its results are read.
             let are_all_there = || match &own {
                 Some(sink) if has_strangers => sink.has_all(run, units).unwrap_or(false),
                 _ => true,

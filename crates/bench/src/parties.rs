@@ -89,7 +89,6 @@ pub(super) enum GroupLeader {
 #[derive(Clone, Debug)]
 pub(super) struct PartyCommand {
     pub(super) role: Role,
-    /// Name of the process in messages.
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
@@ -218,7 +217,6 @@ impl PartyObservation {
 #[derive(Debug)]
 pub(super) struct PartyProcess {
     pub(super) role: Role,
-    /// Name of the process in messages.
     pub(super) name: &'static str,
     command: Vec<String>,
     child: Child,
@@ -349,7 +347,8 @@ impl PartyProcess {
         let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
         let more = match names.len().saturating_sub(MAX_LEFT_BEHIND) {
             0 => String::new(),
-            // A server that starts a process for each message may have left a thousand.
+            // A server that starts a process for each message may have left a thousand processes, so name only the
+            // first few.
             more => format!(" and {} more", count(more as u64)),
         };
         let first = names[..names.len().min(MAX_LEFT_BEHIND)].join(", ");
@@ -399,8 +398,8 @@ impl PartyProcess {
     /// Asks the process to write its files and exit.
     pub(super) fn terminate(&self) {
         if self.ended.is_none() {
-            // Ignore an error, because the process may have exited meanwhile. Its ID still belongs
-            // to it, because nobody has waited for it yet.
+            // Ignore an error, because the process may have exited meanwhile. The ID still belongs to this process,
+            // because nobody has waited for it yet.
             let _ = kill_process(self.pid(), Signal::TERM);
         }
     }
@@ -488,7 +487,7 @@ impl PartyProcess {
         let line = output.lines().rev().map(str::trim).find(is_telling);
         match line {
             Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),
-            // The disk may have had no room for the process's own message either.
+            // A process that stops because the disk is full may have had no room for its own message either.
             None if is_full(&self.stderr) => format!("No space left on device: {}", self.stderr.display()),
             None => otherwise.to_owned(),
         }
@@ -686,7 +685,7 @@ mod tests {
 
     #[test]
     fn its_processor_time_is_complete_though_it_has_ended() {
-        // CPU time is read once more after the process has ended, before it is reaped.
+        // CPU time is read once more after the process has ended, before it is reaped, so that the figure is complete.
         let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
         wait(&mut shell.process);
         let usage = shell.process.observation().usage;

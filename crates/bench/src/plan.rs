@@ -187,7 +187,7 @@ impl BenchOptions {
         let own_certificate = (self.trusted == TrustedCertificate::OwnSink).then(|| files.certificate());
         let mailboxes = self.mailboxes().map(|mailboxes| mailboxes.sink_options(listen)).unwrap_or_default();
         let sink_options = self.sink_options.clone().and(mailboxes);
-        // A sink that watches mailboxes does not listen.
+        // A sink that watches mailboxes accepts no connections, so it gets no address to listen on.
         let listen = Some(listen).filter(|_| !sink_options.has(MAILBOX));
         of_party(run, files)
             .and(self.party_options.clone())

@@ -143,8 +143,7 @@ impl RelayKeeper {
         let KeptRelay { directory, process, .. } = *kept;
         if let Some(relay) = process {
             let mut supervisor = Supervisor::with_relay(options, relay)?;
-            // Ignore complaints. All runs are finished, so an error at the relay's end affects none
-            // of them.
+            // Ignore a complaint about the relay's shutdown, because all runs are finished, so it affects none of them.
             supervisor.stop_relay(PartyProcess::terminate)?;
         }
         directory.remove_spool()

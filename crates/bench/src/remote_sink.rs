@@ -89,8 +89,8 @@ impl<'s> PolledCount<'s> {
             && self.asked_at.is_none_or(|at| at.elapsed() >= POLL_INTERVAL)
         {
             self.asked_at = Some(Instant::now());
-            // Keep the previous count if the sink does not answer. That is reported when its
-            // results are fetched.
+            // Keep the previous count if the sink does not answer, because its failure is reported when its results are
+            // fetched.
             self.count = sink.run_status(run).map_or(self.count, |status| status.settled());
         }
         self.count
@@ -334,8 +334,7 @@ impl SinkClocks {
         let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));
         let rows: Vec<Option<SinkClockRow>> = after.collect();
         own.sinks = rows.iter().flatten().filter(|sink| sink.boot != own.boot).cloned().collect();
-        // Without a remote sink, this run is a part of a load. Leave the judgement to `mailrun
-        // merge`.
+        // Without a remote sink, this run is only a part of a load, so leave the judgement to `mailrun merge`.
         if remote_sink.is_none() {
             return;
         }

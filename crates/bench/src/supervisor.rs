@@ -28,21 +28,21 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Longest time that `process_events` waits for a report.
+/// Maximum time that `process_events` waits for a report, so that the display is updated in between.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 /// Time that the sink has to report that it listens.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a process has to write its files and exit after it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// As `STOP_TIMEOUT`, after the user's second signal.
+/// Like `STOP_TIMEOUT`, but shorter, because the user has asked a second time.
 const URGENT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// If nothing arrives for this long, no more messages are expected. The pause is short because the
 /// bench's own sink is only one hop away.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
-/// As `QUIET_TIMEOUT`, behind a relay. A working relay may pause, but has no reason to wait for
-/// long because its next hop accepts everything.
+/// Like `QUIET_TIMEOUT`, for a sink behind a relay. A working relay may pause, but has no reason to wait for long
+/// because its next hop accepts everything.
 const RELAY_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// As `QUIET_TIMEOUT`, while a mailbox is closed and the sink cannot see its mail. The sink tries to open the mailbox
+/// Like `QUIET_TIMEOUT`, while a mailbox is closed and the sink cannot see its mail. The sink tries to open the mailbox
 /// again every 5 s, and a server that has just been started may be slow to answer a login.
 pub(super) const CLOSED_MAILBOX_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the bench checks whether the relay is idle.
@@ -107,7 +107,7 @@ pub(super) struct Supervisor {
 #[derive(Clone, Copy, Debug)]
 struct LoadStart {
     instant: Instant,
-    /// The same time on the clock that run records use.
+    /// The time of the field above, on the clock that run records use.
     at: Duration,
 }
 
@@ -141,7 +141,8 @@ impl Supervisor {
     /// Creates a supervisor for a run with a relay that is already running from an earlier run.
     pub(super) fn with_relay(options: &BenchOptions, relay: StandingRelay) -> Result<Self> {
         let StandingRelay { mut process, events, events_tx } = relay;
-        // Discard reports that processes of the previous run have left in the channel.
+        // Discard reports that processes of the previous run have left in the channel, because they must not count for
+        // this run.
         while events.try_recv().is_ok() {}
         process.begin_run();
         Ok(Self { parties: vec![process], events, events_tx, ..Self::new(options)? })
@@ -650,8 +651,8 @@ mod tests {
     #[test]
     fn the_wait_ends_when_what_was_accepted_is_there_and_not_when_as_much_else_is() {
         let quiet = Duration::from_millis(150);
-        // Each row has reports of arrived units and of closed mailboxes, and says whether the last accepted unit is
-        // among the arrived ones.
+        // Each report has the number of arrived units and the number of closed mailboxes. The flag says whether the
+        // last accepted unit is among the arrived ones.
         for (situation, reports, has_last, expected) in [
             ("all", vec![(10, 0)], true, Completeness::All),
             ("one whose 250 was lost instead of one that was accepted", vec![(10, 0)], false, Completeness::NotAll),
@@ -667,7 +668,7 @@ mod tests {
                 for (settled, closed) in reports {
                     let progress = LiveProgress { settled, closed, ..LiveProgress::default() };
                     events.send((Role::Sink, LiveEvent::Progress(progress))).unwrap();
-                    // A mailbox may be closed for longer than the usual wait.
+                    // While a mailbox is closed, pause for longer than the usual wait, which must not end in that time.
                     std::thread::sleep(if closed > 0 { 3 * quiet } else { quiet / 3 });
                 }
             });

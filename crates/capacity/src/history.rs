@@ -22,7 +22,6 @@ pub(crate) struct LoadBounds {
     pub(crate) upper: Option<f64>,
 }
 
-/// Grade of a trial for one goal.
 #[derive(Clone, Copy, Debug)]
 struct TrialGrade {
     loss_ratio: f64,

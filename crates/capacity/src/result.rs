@@ -6,11 +6,11 @@ use serde::Serialize;
 pub enum GoalFinding {
     /// Both bounds were found, and are as close to each other as requested.
     Found,
-    /// The highest rate of the search meets the goal.
+    /// The highest rate of the search meets the goal, so the capacity may be above the range that was searched.
     HighestRateHeld,
     /// Above the lower bound, the generator, the sink or the host is the bottleneck, so the server may be faster.
     GeneratorLimit,
-    /// The lowest rate of the search misses the goal.
+    /// The lowest rate of the search misses the goal, so the capacity is below the range that was searched.
     LowestRateMissed,
     /// Not even the lowest rate could be offered.
     Void,

@@ -152,7 +152,7 @@ mod tests {
         let grows: Vec<_> = (0..=20).map(|at| sample(at, f64::from(at.max(8)) * 25.0)).collect();
         let growth = backlog_growth(&grows, 5.0).unwrap();
         assert!((growth - 100.0).abs() < 1e-6, "{growth}");
-        // The backlog at the beginning has drained.
+        // A backlog that existed at the beginning and then drained does not count as growth.
         let falls: Vec<_> = (0..=20).map(|at| sample(at, if at < 10 { 1_000.0 } else { 3.0 })).collect();
         assert_eq!(backlog_growth(&falls, 5.0), Some(0.0));
         assert_eq!(backlog_growth(&grows[..2], 5.0), None, "too few samples");

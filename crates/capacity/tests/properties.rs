@@ -6,7 +6,7 @@ use mailrun_capacity::{
 };
 use proptest::prelude::*;
 
-/// Numbers that a caller may come up with.
+/// Numbers that a careless caller may pass, such as NaN and negative numbers.
 fn hostile_number() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => 0.0..1.0,

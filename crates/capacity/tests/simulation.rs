@@ -42,7 +42,7 @@ fn rate_of(trial: SearchTrial, flat_out: f64) -> f64 {
     }
 }
 
-/// A trial of a server that accepts so many messages per second, and stalls in some seconds.
+/// Simulates a trial of a server that accepts `capacity` messages per second, and stalls in some seconds.
 fn limited(trial: SearchTrial, capacity: f64, stall_chance: f64, dice: &mut Dice) -> TrialOutcome {
     let now = capacity * (1.0 + 0.01 * dice.normal());
     let rate = rate_of(trial, now * 0.93);

@@ -104,7 +104,7 @@ mod tests {
         let b: Vec<f64> = (0..12).map(|run| f64::from(run) + 3.5).collect();
         assert!(divisions(24, 12).is_none());
         let [drawn] = adjusted_p(&[(&a, &b)], 20_000, 3)[..] else { panic!("one metric") };
-        // R: wilcox.test(0:11, 0:11 + 3.5, exact = TRUE): W = 36 of 144, p = 0.03877.
+        // The reference is R: wilcox.test(0:11, 0:11 + 3.5, exact = TRUE) gives W = 36 of 144 and p = 0.03877.
         assert!((drawn - 0.0388).abs() < 0.006, "{drawn}");
     }
 }

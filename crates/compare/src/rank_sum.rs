@@ -65,7 +65,8 @@ mod tests {
         let a = [1.0, 2.0, 3.0, 4.0, 5.0];
         let b = [11.0, 12.0, 13.0, 14.0, 15.0];
         let (middle, interval) = shift(&a, &b, 0.05);
-        // R: wilcox.test(b, a, conf.int = TRUE): 95 percent from 7 to 13, the third difference from each end.
+        // The reference is R: wilcox.test(b, a, conf.int = TRUE) gives a 95 percent interval from 7 to 13, which are
+        // the third differences from each end.
         let (lower, upper) = interval.unwrap();
         assert_eq!(middle, 10.0);
         assert!(lower < 10.0 && upper > 10.0 && (upper - 10.0 - (10.0 - lower)).abs() < 1e-12);

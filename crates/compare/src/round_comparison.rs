@@ -76,7 +76,7 @@ pub struct RoundCourse {
     pub notes: Vec<String>,
 }
 
-/// A comparison in its JSON form.
+/// JSON form of a comparison whose runs were made in rounds.
 #[derive(Debug, Serialize)]
 pub struct RoundComparison {
     pub format: &'static str,
@@ -293,7 +293,8 @@ impl PairedMetric {
             verdict: finding.verdict.word("too few rounds"),
             is_beyond_margin: finding.is_beyond_margin,
             more_rounds: finding.verdict.more_rounds(),
-            // With an interval of this width, a ratio at least half the width away from 1 would show a difference.
+            // With an interval of this width, a ratio shows a difference only if it is at least half the width away
+            // from 1.
             resolution: finding.interval.map(|(lower, upper)| (upper / lower).sqrt() - 1.0),
             finding,
         }
@@ -388,7 +389,7 @@ pub(crate) mod tests {
         assert!(compared.failures().count() == 2 && compared.reference == "a", "{compared:?}");
         let rounds: Vec<usize> = compared.comparisons.iter().map(|one| one.rounds).collect();
         assert_eq!(rounds, [40, 25]);
-        // Two comparisons share the risk.
+        // Two comparisons share the risk of a false alarm of 5 %, so each interval has a confidence of 97.5 %.
         assert!((compared.confidence_percent - 97.5).abs() < 1e-9);
     }
 

@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_of_the_tables() {
-        // Wilcoxon's table: P(W ≤ 0) = 1/64 for six, P(W ≤ 8) = 0.024 for ten.
+        // Wilcoxon's table has P(W ≤ 0) = 1/64 for six numbers, and P(W ≤ 8) = 0.024 for ten numbers.
         assert!((rank_sum_probabilities(6)[0] - 1.0 / 64.0).abs() < 1e-12);
         let ten: f64 = rank_sum_probabilities(10)[..=8].iter().sum();
         assert!((ten - 0.0244).abs() < 1e-4, "{ten}");
@@ -118,7 +118,8 @@ mod tests {
         let values: Vec<f64> = (1..=10).map(f64::from).collect();
         assert_eq!(estimate(&values[..5], 0.05), (3.0, None));
         assert_eq!(estimate(&values[..6], 0.05), (3.5, Some((1.0, 6.0))));
-        // R: wilcox.test(1:10, conf.int = TRUE) on numbers without ties gives the 9th average from each end.
+        // The reference is R: wilcox.test(1:10, conf.int = TRUE) on numbers without ties gives the 9th average from
+        // each end.
         let (middle, interval) = estimate(&values, 0.05);
         assert_eq!((middle, interval), (5.5, Some((3.0, 8.0))));
     }

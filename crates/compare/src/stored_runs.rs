@@ -42,7 +42,7 @@ pub enum ComparisonOutcome {
     Undecided,
 }
 
-/// A comparison in its JSON form.
+/// JSON form of a comparison of stored runs.
 #[derive(Debug, Serialize)]
 pub struct StoredComparison {
     pub format: &'static str,
@@ -213,8 +213,8 @@ fn figure_rows(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> F
             side.iter().map(of_run).collect::<Option<Vec<f64>>>()
         };
         let (of_old, of_new) = (values(old), values(new));
-        // A value that is not finite has no ratio to another, and neither has a zero if more is better. Such a value
-        // counts as the worst possible one.
+        // A value that is not finite has no ratio to another value, and neither has zero if more is better. Such a
+        // value counts as the worst possible one.
         let is_bad = |value: f64| !value.is_finite() || (metric.gain == Gain::Higher && value <= 0.0);
         let is_whole =
             |side: &Option<Vec<f64>>| side.as_ref().is_some_and(|values| !values.iter().copied().any(is_bad));

@@ -10,9 +10,9 @@ use mailrun_report::{ReportLength, TextStyle, render, sample};
 use proptest::prelude::*;
 
 struct Figure {
-    /// Name in a threshold.
+    /// Name of the figure in a threshold.
     metric: &'static str,
-    /// Name in a comparison, after the name of the stage.
+    /// Name of the figure in a comparison, where it follows the name of the stage.
     compared: Option<&'static str>,
     set: fn(&mut StageRow, f64),
 }
@@ -97,7 +97,8 @@ fn shows(number: &str, values: &[f64]) -> bool {
         .is_ok_and(|shown| values.iter().any(|value| (shown - value).abs() <= half * 1.001 + value * 1e-9))
 }
 
-/// Returns true if both are one number. A column has as many decimals as fit its largest number.
+/// Returns true if both texts show the same number. They may differ in their decimals, because a
+/// column has as many as fit its largest number.
 fn are_one(left: &str, right: &str) -> bool {
     let value = |number: &str| number.replace(',', "").parse::<f64>();
     left == right

@@ -298,8 +298,8 @@ impl<'a> DashboardScreen<'a> {
 
     fn new_terminal(&self) -> io::Result<Terminal<CrosstermBackend<FrameBytes>>> {
         let options = TerminalOptions { viewport: Viewport::Fixed(self.area) };
-        // Do not use `Terminal::clear`. It would ask the terminal for the cursor's position, with a sequence that is
-        // written to standard output.
+        // Do not use `Terminal::clear`, because it would ask the terminal for the cursor's position, with a sequence
+        // that is written to standard output.
         self.frame.0.borrow_mut().extend_from_slice(CLEAR);
         Terminal::with_options(CrosstermBackend::new(self.frame.clone()), options)
     }
@@ -354,8 +354,8 @@ impl<'a> DashboardScreen<'a> {
         thread::sleep(STOP_DELAY);
         while !self.shared.is_over.load(Ordering::Relaxed) {
             if is_in_foreground() {
-                // Ignore an error here. If the screen cannot be entered, `alternate_screen::draw` returns false for the
-                // next picture, and the thread then ends.
+                // Ignore an error here, because if the screen cannot be entered, `alternate_screen::draw` returns false
+                // for the next picture, and the thread then ends.
                 let _ = alternate_screen::enter();
                 return;
             }

@@ -51,7 +51,7 @@ impl History {
         self.bin_s *= 2.0;
     }
 
-    /// Returns the values of the first `span_s` seconds, averaged over so many columns. Columns in the future are
+    /// Returns the values of the first `span_s` seconds, averaged over `columns` columns. Columns in the future are
     /// `None`. A column without a value repeats the previous one.
     pub(crate) fn columns(&self, span_s: f64, columns: usize) -> Vec<Option<f64>> {
         let column_s = span_s / columns.max(1) as f64;

@@ -304,7 +304,8 @@ mod tests {
         let limits = || vec![Threshold::parse("rejected <= 0", RunProtocol::Smtp).unwrap()];
         let plain = Load::default;
         let rejecting = |from| Load { abort_on: limits(), rejects_from: Some(ms(from)), ..Load::default() };
-        // Signals with their times, then the ending, when the load stopped and when the run ended.
+        // Each row has the signals with their times. Then come the expected ending, the time at which the load stopped,
+        // and the time at which the run ended.
         for (situation, load, signals, ending, stopped_ms, ended_ms) in [
             ("nobody stops it", plain(), vec![], Ending::Complete, None, None),
             ("it is done", Load { done_at: Some(ms(700)), ..plain() }, vec![], Ending::Complete, None, Some(700)),
@@ -369,7 +370,7 @@ mod tests {
             (false, &limits[..0], &servers[..], false),
             (true, &limits[..0], &servers[..], true),
             (false, &limits[..], &servers[..], true),
-            // Another process watches the host.
+            // Without servers to watch for, this process leaves the host to the process that watches it.
             (true, &limits[..], &servers[..0], false),
         ] {
             let surroundings = LoadHost::observe(has_rate, &[&[], thresholds], servers).finish();

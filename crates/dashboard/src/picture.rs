@@ -123,7 +123,7 @@ impl Look {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Glyph {
     Blank,
-    /// A bar that fills so many eighths of its cell, from 1 to 8.
+    /// A bar that fills this number of eighths of its cell, from 1 to 8.
     Bar(u32),
     /// A horizontal line of this thickness in pixels.
     Line(f64),

@@ -29,7 +29,7 @@ pub struct ThresholdState {
     pub expression: String,
     /// Current value of the threshold's figure, or empty if it is unknown.
     pub value: String,
-    /// Whether the threshold is kept. `None` as long as this is undecided.
+    /// True if the threshold is met, and false if it is missed. `None` as long as this is undecided.
     pub passed: Option<bool>,
 }
 

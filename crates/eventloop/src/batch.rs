@@ -232,7 +232,8 @@ mod tests {
             ),
             room in prop_oneof![1..10usize, 100..5000usize],
         ) {
-            // Small reads of long pieces take many turns, so the pieces are shorter then.
+            // Reading long pieces into a small buffer takes many turns, so the pieces are shorter
+            // in that case.
             let longest = if room < 10 { 3000 } else { usize::MAX };
             let lists: Vec<Vec<usize>> =
                 lists.into_iter().map(|list| list.into_iter().map(|length| length.min(longest)).collect()).collect();

@@ -47,7 +47,7 @@ impl Endpoint {
         let unknown = |detail: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{detail}"));
         let addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
             // The look-up itself failed, for example because there are no more file descriptors.
-            // The host may exist, so do not call it unknown.
+            // The host may exist, so the error must not say that it is unknown.
             Some(_) => error,
             None => unknown(""),
         })?;

@@ -77,7 +77,7 @@ pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
     if matches!(endpoint, Endpoint::Tcp(_)) {
         sockopt::set_tcp_nodelay(socket, true)?;
     }
-    // A second `listen` only changes the length of the queue.
+    // If the socket already listens, this call only changes the length of its queue.
     net::listen(socket, BACKLOG)?;
     Ok(())
 }
@@ -142,7 +142,7 @@ mod tests {
         let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, SOCKET_MODE, "other users can connect, whatever the umask is");
         assert_eq!(listen_unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        // A server that never accepts, so that its queue fills up.
+        // This server never accepts a connection, so its short queue fills up.
         net::listen(&living, 1).unwrap();
         let connect = || {
             let client =

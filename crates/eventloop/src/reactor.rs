@@ -498,8 +498,8 @@ impl Reactor {
                     source.writable = false;
                 }
                 Err(error) => {
-                    // The task gets the error after it has read everything that the peer sent
-                    // before.
+                    // The task gets the error only after it has read everything that the peer had sent before the
+                    // error.
                     source.cold().error = Some(error);
                     source.readable = true;
                     self.ready_tasks.borrow_mut().push(source.task);
@@ -520,12 +520,12 @@ impl Reactor {
         match catch_unwind(AssertUnwindSafe(|| task.work.as_mut().poll(&mut context))) {
             Ok(Poll::Pending) => self.tasks.borrow_mut()[key] = Some(task),
             Ok(Poll::Ready(())) => drop(self.tasks.borrow_mut().remove(key)),
-            // A panic of the main task ends the worker.
+            // A panic of the main task ends the whole worker, unlike a panic of a session's task.
             Err(panic) if key == MAIN_TASK => {
                 FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 resume_unwind(panic)
             }
-            // Only this session ends. Its panic was already reported on standard error.
+            // A panic of a session's task ends only this session. The panic was already reported on standard error.
             Err(_) => {
                 FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 drop(self.tasks.borrow_mut().remove(key));
@@ -807,7 +807,7 @@ mod tests {
             while waiting.get() < CONNECTIONS {
                 yield_now().await;
             }
-            // Everything has been sent before the loop looks for events again.
+            // All peers write within one turn, so all bytes have been sent when the loop next looks for events.
             for peer in &mut peers {
                 peer.write_all(b"x").expect("written");
             }

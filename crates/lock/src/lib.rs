@@ -1,4 +1,5 @@
-//! What mailrun's locks do after a thread has panicked while it held one: the others go on.
+//! Locks that the other threads can still use after a thread has panicked while it held one of
+//! them.
 //!
 //! A session that panics ends alone, so its panic must not spread to every thread that locks the
 //! same data later. The data can be used: no code of ours can panic where it has changed only a

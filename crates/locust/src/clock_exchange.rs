@@ -84,7 +84,8 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    /// Exchanges with a master whose clock is 250 s ahead. Each way takes so many milliseconds.
+    /// Exchanges with a master whose clock is 250 s ahead. `ways` has the milliseconds of each request and of its
+    /// answer.
     fn measured(ways: &[(u64, u64)]) -> MasterClockExchange {
         let mut exchange = MasterClockExchange::default();
         let mut now = ms(0);
@@ -114,7 +115,7 @@ mod tests {
     fn a_measurement_needs_all_its_exchanges_and_is_made_again() {
         let mut exchange = measured(&[(1, 1); 7]);
         assert_eq!(exchange.estimate(ms(20)), None);
-        // An unanswered question is asked again.
+        // A question that stays unanswered for a second is asked again.
         assert!(exchange.question(ms(20), 5.0).is_some() && exchange.question(ms(30), 6.0).is_none());
         assert_eq!(exchange.question(ms(1_020), 7.0), Some(7.0));
         exchange.answer(5.0, 255.0, ms(1_021));

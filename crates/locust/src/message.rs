@@ -195,7 +195,7 @@ fn map<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
 }
 
 fn count(count: u64) -> Value {
-    // Python adds these counts up as floats. The limit is far above any real count.
+    // Limit the count, because Python adds these counts up as floats. The limit is far above any real count.
     count.min(1 << 62).into()
 }
 
@@ -296,7 +296,7 @@ impl ErrorEntry {
 }
 
 fn seconds(seconds: &BTreeMap<u64, u64>) -> Value {
-    // Skip seconds that Python's `datetime` cannot represent. They cannot belong to a test.
+    // Skip seconds that Python's `datetime` cannot represent, because they cannot belong to a test.
     let seconds = seconds.iter().filter(|(second, _)| **second < MAX_SECOND);
     map(seconds.map(|(second, number)| (*second, count(*number))))
 }

@@ -284,8 +284,8 @@ impl LocustWorker {
                 self.send(WorkerMessage::ClientReady);
             }
             Link::Registered { since } => {
-                // If this worker has sent no heartbeat for so long, its process was stopped, and the master may believe
-                // it missing.
+                // If this worker has sent no heartbeat for longer than `CONTACT_LIMIT`, its process was stopped in that
+                // time, and the master may believe the worker missing.
                 let has_slept = now.saturating_sub(self.heartbeat_at) > CONTACT_LIMIT;
                 let is_silent = self.reply_at.is_some_and(|at| now.saturating_sub(at) > SILENCE_LIMIT);
                 if has_slept || is_silent {
@@ -315,8 +315,8 @@ impl LocustWorker {
             self.complain(failure.clone());
         }
         match self.load {
-            // Do not send counts until a `spawn` confirms that the master runs this test. The counts might be added to
-            // another test.
+            // Do not send counts until a `spawn` confirms that the master runs this test, because the counts might
+            // otherwise be added to another test.
             LoadState::Active { next_report } if now >= next_report && self.is_registered() && !self.resumes => {
                 self.load = LoadState::Active { next_report: now + REPORT_INTERVAL };
                 self.report();

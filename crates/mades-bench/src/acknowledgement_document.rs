@@ -38,8 +38,8 @@ pub(super) struct AcknowledgementText {
 
 impl AcknowledgementText {
     pub(super) fn new(about_run: Uuid, created: jiff::Timestamp) -> Self {
-        // One bit is flipped, so the id differs from the run's own id. The probability that another run has the same id
-        // is 1 in 2^122.
+        // Flip one bit of the run's id, so that this id differs from it. The probability that another run has the same
+        // id is 1 in 2^122.
         let run = Uuid::from_u128(about_run.as_u128() ^ 1);
         Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
     }
@@ -105,7 +105,8 @@ impl ReceivedAcknowledgement {
 fn find_root(octets: &[u8]) -> Option<&[u8]> {
     let front = &octets[..octets.len().min(PROLOGUE_BYTES)];
     if xml::is_utf16(front) {
-        // Without their zeros, the ASCII characters of UTF-16 stand one after another.
+        // Remove the zero bytes of UTF-16, so that its ASCII characters stand one after another and can be searched for
+        // the name.
         let ascii: Vec<u8> = octets.iter().take(2 * PROLOGUE_BYTES).copied().filter(|octet| *octet != 0).collect();
         return memmem::find(&ascii, ROOT.as_bytes()).map(|_| octets);
     }

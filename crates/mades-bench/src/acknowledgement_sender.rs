@@ -41,7 +41,7 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
         acknowledgements.handed_over();
         transfers.unsettled.push(await_settlement(sequence, settling, run_state.options.timeout));
     }
-    // The tracker has already recorded an error of the link, so it is ignored here.
+    // Ignore an error of the link here, because the tracker has already recorded it.
     let _ = sender.close().await;
     Ok(())
 }

@@ -197,7 +197,7 @@ fn record_event(
         Some(EventState::Delivered) => tracker.event(sequence, now, MessageStage::Delivered),
         Some(EventState::Received) if !is_tracing => tracker.event(sequence, now, MessageStage::Received),
         Some(EventState::Failed) => tracker.failed(sequence, now, code, text),
-        // The report has no stage for these states.
+        // Ignore these states, because the report has no stage for them.
         Some(EventState::Accepted | EventState::Transported) | None => {}
         Some(other) => {
             let text = format!("an event {other} of a message in mode {}", tracker.mode().name());

@@ -119,8 +119,9 @@ impl InFlightTable {
         None
     }
 
-    /// Moves messages back that are further on only because their place was taken. Without this, a
-    /// search would end too early, because it ends at the first free place.
+    /// Moves messages back towards their own places if they are further on only because those
+    /// places were taken. Without this, a search would end too early, because it ends at the first
+    /// free place.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.entries.len() - 1;
         let mut at = self.next_index(gap);

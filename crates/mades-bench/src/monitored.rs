@@ -46,7 +46,8 @@ pub(super) async fn follow(monitor: &mut Monitor<MadesLoad>, interrupt: &Interru
         let now = clock::now();
         state.tracker.borrow_mut().expire(now);
         state.give_up_if_silent(now);
-        // There may be room for another message now, or creation may be over.
+        // Wake the waiting sender, because there may be room for another message now, or the creation of messages may
+        // be over.
         state.room_notify.notify_one();
         if monitor.poll(now, requested_stop(&state, interrupt.requested(), now)) {
             return;
@@ -73,9 +74,9 @@ impl MadesLoad {
         let arrived = tracker.waterfall.count(tracker.mode().arrival());
         let offered_s = self.state.offered().unwrap_or_default().as_secs_f64();
         let usual_s = MAX_USUAL_GAPS * offered_s / arrived.max(1) as f64;
-        // The time until the first delivery is the length of the route, and no stall.
+        // The time until the first delivery is the latency of the route, so it does not count as a stall.
         let is_stall = |row: &StallRow| row.from_s > 0.0 && row.to_s - row.from_s >= usual_s.max(MIN_STALL_S);
-        // After the end of the load, waiting for a lost message is no stall.
+        // After the end of the load, waiting for a lost message does not count as a stall.
         let within_offer = |row: StallRow| match row.to_the_end {
             true => StallRow { to_s: row.to_s.min(offered_s), ..row },
             false => row,
@@ -87,8 +88,7 @@ impl MadesLoad {
 
     fn record_stalls(&mut self, now: Duration) {
         let mut tracker = self.state.tracker.borrow_mut();
-        // A message that is due and has room but is not created waits for a connection or for
-        // credit.
+        // A message that is due and has room, but was not created, is waiting for a connection or for credit.
         let is_held_up = tracker.has_room() && matches!(self.state.pacer.borrow().next(now), PacerAction::Create(_));
         let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
         let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();

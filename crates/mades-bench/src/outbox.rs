@@ -18,7 +18,7 @@ const MAX_OTHERS: u64 = 10_000;
 /// cannot be read, for example because the user may only write to it, the messages count as lost.
 pub(super) async fn find_waiting(run_state: &MadesRunState) {
     let missing = run_state.tracker.borrow().final_ledger().ledger.lost.unwrap_or_default();
-    // Without an endpoint, the bench itself reads the queue.
+    // In the mode `amqp`, the bench itself reads the queue, so there is no outbox to search.
     if missing > 0 && run_state.options.mode != MadesMode::Amqp {
         let _ = timeout(SEARCH_TIMEOUT, search(run_state, missing)).await;
     }

@@ -26,8 +26,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
 
-/// The checksum of the body is stored after every so many bytes, so that the checksum of a shorter body can be found
-/// quickly.
+/// Interval in bytes at which the checksum of the body is stored, so that the checksum of a shorter body can be
+/// found quickly.
 const CHECKSUM_STRIDE: usize = 4_096;
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
@@ -107,7 +107,7 @@ impl Payloads {
         let trace_at = before.len();
         let size = head.len() + text.time_series.len() + text.tail.len();
         Self {
-            // The checksums also cover the head after the trace and the empty line.
+            // The checksums also cover the part of the head that follows the trace and the empty line.
             checksums: prefix_checksums(&head[trace_at + Trace::HEADER_BYTES + 2..], &text.time_series),
             head,
             id_at: Some(id_at),

@@ -1,6 +1,6 @@
-//! Sends one message before the load. Its way proves that somebody reads the outbox, and that replies,
-//! events and the message itself come out of the expected queues. A wrong prefix, queue or mode is thus
-//! found within seconds, and no load goes to a queue that nobody reads.
+//! Sends one message before the load. This message proves that a program reads the outbox, and that replies, events
+//! and the message itself come out of the expected queues. A wrong prefix, queue or mode is thus found within
+//! seconds, and no load goes to a queue that nobody reads.
 use super::acknowledgement::preflight_run;
 use super::options::{Leftovers, MadesOptions, MadesPreflight};
 use super::run_payloads::RunPayloads;

@@ -63,7 +63,7 @@ pub(super) async fn receive(
         }
         receiver.retry_unmatched()?;
     }
-    // The tracker has already recorded an error of the link, so it is ignored here.
+    // Ignore an error of the link here, because the tracker has already recorded it.
     let _ = receiver.release_held();
     let _ = receiver.link.close().await;
     Ok(())
@@ -140,7 +140,7 @@ impl QueueReceiver {
                 self.link.queue()
             );
             self.run_state.record_trouble(TroubleKind::Blocked, "", &text);
-            // Messages that are sent from now on would not arrive.
+            // Stop the load, because messages that are sent from now on would not arrive.
             self.run_state.pacer.borrow_mut().stop(now);
         }
         tokio::select! {

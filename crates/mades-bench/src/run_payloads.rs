@@ -50,7 +50,7 @@ impl RunPayloads {
     /// payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         if self.forms.len() > 1 {
-            // The buffer may hold the document of another shape.
+            // The buffer may hold the document of another shape, whose parts cannot be used again.
             buffer.clear();
         }
         self.of(sequence).render(sequence, created, buffer);

@@ -44,7 +44,7 @@ pub(super) async fn send(
         transfers.unsettled.push(await_settlement(sequence, settling, run_state.options.timeout));
     }
     transfers.run_alongside(run_state.ended()).await;
-    // The tracker has already recorded an error of the link, so it is ignored here.
+    // Ignore an error of the link here, because the tracker has already recorded it.
     let _ = sender.close().await;
     Ok(())
 }
@@ -57,7 +57,7 @@ async fn offer(
     message: &AmqpMessage,
     sequence: u64,
 ) -> Result<Option<DispositionFuture>, Error> {
-    // Hardly any message waits, so the clock is read only for a message that does.
+    // Hardly any message has to wait, so the clock is read only for a message that waits.
     if let Some(settling) = sender.send(message).now_or_never() {
         return settling.map(Some);
     }

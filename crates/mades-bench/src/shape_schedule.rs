@@ -180,12 +180,13 @@ mod tests {
     fn each_shape_has_its_times_by_the_clock() {
         for (shape, start, expected) in [
             ("quarter-hour:2x1", "2026-11-26T09:00:00Z", &[0.0, 0.0, 900.0, 900.0, 1_800.0][..]),
-            // Half a second into the quarter of an hour its burst is over, so the next one comes first.
+            // Half a second after the quarter of an hour began, its burst is already over, so the first burst is that
+            // of the next quarter.
             ("quarter-hour:2x1", "2026-11-26T09:00:00.5Z", &[899.5, 899.5, 1_799.5]),
             ("quarter-hour:2x1", "2026-11-26T09:14:59Z", &[1.0, 1.0, 901.0]),
             ("heartbeat 12m,7m30s,3m before quarter", "2026-11-26T09:00:00Z", &[180.0, 450.0, 720.0, 1_080.0]),
             ("heartbeat 3m,12m,7m30s before quarter", "2026-11-26T09:05:00Z", &[150.0, 420.0, 780.0]),
-            // All times of this window are in the past.
+            // Both times of the current quarter, 09:03 and 09:07:30, have already passed.
             ("heartbeat 12m,7m30s before quarter", "2026-11-26T09:08:00Z", &[600.0, 870.0, 1_500.0]),
             ("heartbeat 15m before quarter", "2026-11-26T09:15:00Z", &[0.0, 900.0]),
             ("heartbeat every 5m", "2026-11-26T09:07:00Z", &[180.0, 480.0, 780.0]),
@@ -222,11 +223,11 @@ mod tests {
         let hours = |start: &str, shape: &str, count| {
             seconds(&schedule(&[shape], 1, OSLO, start), count).into_iter().map(|s| s / 3_600.0).collect::<Vec<_>>()
         };
-        // These are 00:00, 06:00, 12:00 and 18:00 in Oslo, on days with 23, 24 and 25 hours.
+        // The expected times are 00:00, 06:00, 12:00 and 18:00 in Oslo, on days with 23, 24 and 25 hours.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 6h", 5), [0.0, 5.0, 11.0, 17.0, 23.0]);
         assert_eq!(hours("2026-06-01T22:00:00Z", "every 6h", 5), [0.0, 6.0, 12.0, 18.0, 24.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 6h", 5), [0.0, 7.0, 13.0, 19.0, 25.0]);
-        // 02:00 is skipped in spring and occurs twice in autumn.
+        // When the clocks in Oslo change, 02:00 is skipped in spring and occurs twice in autumn.
         assert_eq!(hours("2026-03-28T23:00:00Z", "every 2h", 4), [0.0, 3.0, 5.0, 7.0]);
         assert_eq!(hours("2026-10-24T22:00:00Z", "every 2h", 5), [0.0, 2.0, 3.0, 5.0, 7.0]);
         // A clock change does not affect shapes that repeat within an hour.

@@ -177,13 +177,14 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
         let Err(error) = run_links(links, &run_state, &timer).await else { return };
         let lost_at = clock::now();
         record_loss(&side, &run_state, &error);
-        // A broker that ends each connection at once is tried more and more rarely, like a broker
-        // that refuses connections.
+        // Reset the pause only after a connection that lasted. A broker that ends each connection at once is tried more
+        // and more rarely, like a broker that refuses connections.
         if lost_at - start >= MAX_RECONNECT_DELAY {
             pause = Duration::ZERO;
         }
         let new_links = match error {
-            // The broker would deliver the oversized message again, and the link would end again.
+            // Do not reconnect, because the broker would deliver the oversized message again, and the link would end
+            // again.
             Error::Oversized { .. } => {
                 give_up(&side, &run_state, &error);
                 None
@@ -243,7 +244,7 @@ fn record_loss(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
 }
 
 fn give_up(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
-    // Messages that are sent from now on could not arrive, or nobody would see them.
+    // Give up the whole run, because messages that are sent from now on could not arrive, or nobody would see them.
     run_state.give_up(&format!("{}: {error}", side.name));
 }
 

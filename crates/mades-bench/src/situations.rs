@@ -124,7 +124,8 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
     record
 }
 
-/// Messages of a load of `per_s` that a network carries one after the other, `network` of them per second.
+/// Returns `count` messages that are due at `per_s` per second. A network carries them one after another, at most
+/// `network` per second.
 fn carried(count: u32, per_s: f64, network: f64) -> Vec<Way> {
     let mut free = 0.0_f64;
     let way = |number: u32| {
@@ -261,7 +262,7 @@ fn what_held_messages_up_is_told_apart() {
         ways[after..].fill(Way::Waits);
         ways
     };
-    // 250 messages in the 4 s in which 400 were due.
+    // Only 250 messages were created in the 4 s in which 400 were due.
     let fewer: RecordEdit = |record, _| (record.offered_s, record.due) = (Some(4.0), Some(400));
     let no_change: RecordEdit = |_, _| ();
     let mut wrong = Vec::new();
@@ -520,7 +521,7 @@ fn a_busy_host_excuses_what_it_explains() {
 
 #[test]
 fn no_more_messages_are_in_transit_than_there_are() {
-    // Most messages take a millisecond, and one is given up after a minute.
+    // Most messages take a millisecond, and one message is given up after a minute.
     let ways = each(vec![Way::Arrives { lag: 0.0, took: 0.001 }; 100], 100, Way::Lost { lag: 0.0 });
     let record = run(&ways, 1_000.0, 60.0, 1_000, &[]);
     let mean = record.mades.as_ref().unwrap().in_transit_mean;

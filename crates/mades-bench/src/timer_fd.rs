@@ -16,8 +16,8 @@ impl TimerFd {
     pub(super) fn new() -> Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("cannot create a timer")?;
-        // The deprecation concerns types that return a different descriptor at each call, and this
-        // type does not. The replacement is unsafe.
+        // The deprecation concerns types that return a different descriptor at each call, which
+        // this type does not. Its replacement would need unsafe code.
         #[expect(deprecated)]
         Ok(Self(AsyncFd::new(timer).context("cannot create a timer")?))
     }

@@ -332,7 +332,7 @@ impl MessageTracker {
     }
 
     pub(super) fn failed(&mut self, sequence: u64, now: Duration, code: &str, text: &str) {
-        // A reply or an earlier event has already reported the failure.
+        // Ignore the event if a reply or an earlier event has already reported the failure.
         if self.history.flags(sequence).contains(MessageFlags::FAILED) {
             return;
         }
@@ -410,7 +410,7 @@ impl MessageTracker {
     /// Returns true if a message reaches a stage for the first time. A repeated stage counts as a
     /// duplicate unless a cut connection explains it.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
-        // A message has several events, and each of them comes once. The mark therefore also names the stage.
+        // The mark also names the stage, because a message has several events, each of which comes once.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let deliveries = &mut self.recent_deliveries[queue as usize];
         let flags = self.history.flags(sequence);
@@ -543,7 +543,7 @@ mod tests {
 
     #[test]
     fn one_lost_message_does_not_hold_its_place_for_ever() {
-        // go-mades-bench hangs in this case (reference §1.6).
+        // go-mades-bench hangs if a single message is lost (reference §1.6).
         let mut tracker = tracker(MadesMode::Endpoint);
         for round in 0..100 {
             let now = ms(1 + round * 100);
@@ -609,7 +609,7 @@ mod tests {
 
     #[test]
     fn an_error_reply_is_an_outcome() {
-        // go-mades-bench crashes in this case (§1.7.10).
+        // go-mades-bench crashes at an error reply (reference §1.7.10).
         let mut tracker = tracker(MadesMode::Endpoint);
         let sequence = tracker.create(ms(1), ms(1));
         tracker.replied(sequence, ms(2), EndpointReply::Refused { code: "ECP-1", text: "no such receiver" });
@@ -669,7 +669,7 @@ mod tests {
         get_through(&mut tracker, answered, ms(5));
         for number in 0..2 {
             let id = tracker.create(ms(10 + number), ms(10 + number));
-            // A confirmation by the broker is no answer of the endpoint.
+            // The broker confirms both messages, but that is no answer of the endpoint.
             tracker.settled(id, ms(20));
         }
         tracker.expire(ms(60));
@@ -766,7 +766,6 @@ mod tests {
             match event {
                 MessageEvent::Settled => self.settle(),
                 MessageEvent::Returned => (self.is_returned, self.is_settled) = (true, true),
-                // This event changes nothing.
                 MessageEvent::NotSettled => {}
                 MessageEvent::Accepted => drop(self.reach(MessageStage::Replied)),
                 MessageEvent::Refused => self.is_refused |= self.reach(MessageStage::Replied),
@@ -789,7 +788,7 @@ mod tests {
 
         fn settle(&mut self) {
             self.is_settled = true;
-            // A broker settles a message once, and later settlements are ignored.
+            // A broker settles a message only once, so later settlements are ignored.
             if self.stages.insert(MessageStage::Settled) && self.is_over {
                 self.late.push(MessageStage::Settled);
             }

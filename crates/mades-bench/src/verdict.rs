@@ -29,7 +29,8 @@ const MAX_WAITED_SHARE: f64 = 0.01;
 /// could not make a run fall below 95 % of its rate.
 const MIN_SHORTFALL_SHARE: f64 = 0.05;
 
-/// If so many messages in a row get no answer, the endpoint stopped. Fewer may have been lost by chance.
+/// Number of consecutive messages without an answer at which the endpoint counts as stopped. Fewer messages may have
+/// been lost by chance.
 const MIN_UNANSWERED: u64 = 20;
 
 /// Maximum number of error codes that a sentence names. The report lists all of them.
@@ -84,7 +85,7 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
             first.name.name(),
             outbox.name
         );
-        // Messages that are still in the outbox are not lost.
+        // If no message counts as lost, all missing messages are still in the outbox, so nobody reads it.
         let cause = if record.ledger.lost > Some(0) { Cause::Lost } else { Cause::ServerGone };
         Reason::new(cause, text)
     })
@@ -108,10 +109,10 @@ fn unanswered(record: &Record, mades: &Mades) -> Option<Reason> {
         0 => String::new(),
         count => format!(", and {} were never sent", grouped(count)),
     };
-    // Each of these messages has waited for the time-out. An endpoint that answered others in this
-    // time was at work.
+    // The endpoint is silent if it has answered nothing during the last time-out. An endpoint that answered other
+    // messages in that time was at work.
     let is_silent = end_s - last_answer_s >= mades.timeout_s;
-    // A few messages at the end may all have been lost by chance.
+    // A few messages at the end may all have been lost by chance, so require a minimum number of messages.
     let later = record.series.iter().filter(|row| row.second as f64 >= last_answer_s);
     let created_later = later.map(|row| row.created).fold(0, u64::saturating_add);
     let became_of = match queued {
@@ -260,7 +261,7 @@ fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
 /// Returns the reason for a run that ended early because its messages were not accepted or not
 /// answered.
 fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
-    // Codes of other kinds come from the endpoint.
+    // Check the kind as well, because codes of other kinds come from the endpoint and may look the same.
     let is_own = |row: &&MadesTrouble| row.kind == TroubleKind::Connection.name() && row.code == GIVEN_UP;
     let row = mades.troubles.iter().find(is_own)?;
     let text = format!("The run was given up ({}); {}.", row.text, losses_text(record));
@@ -314,7 +315,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         );
         return Some(Reason::new(cause, text));
     }
-    // A single message has no rate.
+    // A single message has no rate that could be too low.
     record.stage(Stage::Created).filter(|row| row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
         // Foreign programs explain the missed rate. Also say what the bench saw, because only a repeated run shows
@@ -362,7 +363,7 @@ fn shortfall(record: &Record) -> Option<String> {
 }
 
 fn cpu_validity(record: &Record) -> Option<String> {
-    // The run may have waited for missing messages long after the last arrival.
+    // Use the whole length of the run, because it may have waited for missing messages long after the last arrival.
     let span_s = record.duration_s.max(record.series.len() as f64 - 1.0);
     let share = busy_share(record.parties.first()?, span_s)?;
     Some(format!(
@@ -640,8 +641,8 @@ mod tests {
         let nobody = silent(|_, _| {});
         assert_eq!((nobody.why.as_str(), nobody.outcome), (sentence, Some(Outcome::Fail)), "{nobody:?}");
         for change in [
-            // In these cases somebody answered, the broker accepted nothing, or there was no
-            // endpoint.
+            // The sentence must not appear in these cases, in which somebody answered, the broker accepted nothing, or
+            // there was no endpoint.
             (|record, _| record.stages[3].count = 1) as fn(&mut Record, &mut Mades),
             |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
             |record, _| record.stages[2].count = 0,

@@ -49,7 +49,7 @@ pub(super) struct Waterfall {
     /// Latencies to the last stage since the last interval.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
-    /// The same figures by shape and window, for a market's load.
+    /// Figures by shape and window. `None` unless the load is that of a market.
     pub(super) shapes: Option<ShapeStats>,
     /// Set in an open loop, in which a message may be created later than it was due.
     pub(super) is_open_loop: bool,
@@ -136,7 +136,7 @@ impl Waterfall {
 
     /// Records that a message reaches a stage for the first time, but after its time-out.
     pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
-        // The due time of a message that is no longer in flight is not kept.
+        // The due time of a message that is no longer in flight is forgotten, so zero stands in for it.
         self.add(sequence, stage, now, Reach { at: now, due: Duration::ZERO, latency: None });
         self.count_second(stage, now);
     }
@@ -273,8 +273,8 @@ mod tests {
 
     #[test]
     fn every_sample_counts_in_the_median() {
-        // The median of go-mades-bench ignores samples that are below the first sample (reference
-        // §1.7.1). Here it gave 0.
+        // The median of go-mades-bench ignores samples that are below the first sample (reference §1.7.1). For these
+        // times it gave 0.
         let waterfall = run(MadesMode::Amqp, 2_000, |number| {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(MessageStage::Sent, 0), (MessageStage::Settled, 1), (MessageStage::Inbox, inbox)]
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_median_is_not_a_millisecond_wide() {
-        // For {1, 100, 100}, go-mades-bench gave 1 ms (§1.7.3).
+        // For the times 1, 100 and 100 ms, go-mades-bench gave a median of 1 ms (§1.7.3).
         let waterfall =
             run(MadesMode::Amqp, 3, |number| vec![(MessageStage::Inbox, if number == 0 { 1 } else { 100 })]);
         assert!(near(waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0)[3].latency_ms.unwrap().p50, 100.0));

@@ -133,7 +133,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
                 Poll::Ready(Ok(())) => {
                     self.read_at = Instant::now();
                     self.client.process(state, &mut self.input);
-                    // The answers are written in the next pass.
+                    // Ask for another pass at once, because the answers to this input are written in the next pass.
                     context.waker().wake_by_ref();
                 }
                 Poll::Ready(Err(error)) => self.client.end(state, &ConnectionFailure::Io(error)),
@@ -183,7 +183,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             }
             let next = self.on_timer(state, now);
             self.timer.as_mut().reset(self.linger_deadline.map_or(next, |deadline| deadline.min(next)));
-            // The frames that are due now are written in the next pass.
+            // Ask for another pass at once, because the frames that are due now are written in the next pass.
             context.waker().wake_by_ref();
         }
         Poll::Pending

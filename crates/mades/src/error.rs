@@ -54,7 +54,6 @@ pub enum Error {
          another queue", .after.as_secs_f64()
     )]
     NeverEmpty { queue: String, removed: u64, after: Duration },
-    /// Another consumer holds the queue exclusively.
     #[error("queue {queue} is held exclusively by another consumer: stop that one, or use another queue ({why})")]
     QueueHeld { queue: String, why: String },
     /// Another client attached a link with the same name, and the broker gave it the place of this client's link.

@@ -26,7 +26,8 @@ pub fn options() -> WatchOptions {
     WatchOptions { messages: 100, message_bytes: 1 << 16, ..WatchOptions::new("X-Mailrun") }
 }
 
-/// Returns somebody who logs in with PLAIN or LOGIN. SCRAM would let the input choose the work.
+/// Returns credentials for every mechanism with a password except SCRAM, with which the input would
+/// choose the amount of work.
 pub fn identity() -> (Credentials, mailrun_sasl::Nonce) {
     let simple = Mechanisms::NONE.with(Mechanism::Plain).with(Mechanism::Login).with(Mechanism::CramMd5);
     (Credentials::new("user", "pencil").by(simple), [7; 18])

@@ -560,7 +560,8 @@ impl ImapSession {
             return Err(self.violation("it told neither UIDNEXT nor UIDVALIDITY".to_owned()));
         }
         let opened = std::mem::take(&mut self.opened);
-        // Messages that are announced in the answer to EXAMINE were there before, or came between two sessions.
+        // Messages that are announced in the answer to EXAMINE were in the mailbox before the first session, or came
+        // between two sessions.
         let is_first = !self.has_position;
         let renumbered = !is_first && self.position.validity != opened.validity;
         let skips = is_first && !self.options.existing;
@@ -706,7 +707,7 @@ impl ImapSession {
             return Err(self.violation(format!("message {number} of {exists} was deleted")));
         }
         self.exists -= 1;
-        // The numbers of all later messages decrease by one (RFC 3501 §7.4.1).
+        // When a message is removed, the numbers of all later messages decrease by one (RFC 3501 §7.4.1).
         for announcement in self.announcements.iter_mut().filter(|announcement| announcement.up_to >= number) {
             announcement.up_to -= 1;
         }

@@ -333,7 +333,7 @@ impl PopSession {
             }
             Waiting::ListLine => self.note_message(line, now)?,
             _ => {
-                // The deadline is not moved, so a message cannot last forever.
+                // Do not move the deadline, so that a server cannot send a single message forever.
                 if self.options.whole && self.response_bytes > self.options.message_bytes {
                     let limit = self.options.message_bytes;
                     return Err(self.violation(format!("a message is longer than {limit} bytes")));
@@ -384,7 +384,7 @@ impl PopSession {
                 let listed = std::mem::take(&mut self.listed);
                 match &mut self.known {
                     None => self.known = Some(Listing(listed)),
-                    // Identifiers of messages that are gone need not be remembered.
+                    // Forget the identifiers of messages that are gone, so that the list does not grow.
                     Some(Listing(known)) => known.retain(|id| listed.contains(id)),
                 }
                 events.push(Event::Watching { idle: false });

@@ -11,7 +11,7 @@ const MAX_TEXT_CHARS: usize = 200;
 /// Mechanisms that do not reveal the password to an eavesdropper.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
-/// How a mailbox is watched. All sessions of a program share these options.
+/// Options for watching a mailbox, which all sessions of a program share.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
     /// Set if the session must start TLS with STARTTLS or STLS before it logs in.

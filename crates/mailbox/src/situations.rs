@@ -70,7 +70,7 @@ fn what_servers_say_has_these_results() {
     let opened = [GREETING, LOGGED_IN, OPENED].concat();
     let fetching = [GREETING, LOGGED_IN, OPENED, NEWS].concat();
     for (what, script, expected) in [
-        // Correct servers.
+        // These servers follow the protocol, so no error is expected.
         ("a flag changed", opened.clone() + "+ idling\r\n* 1 FETCH (FLAGS (\\Seen))\r\n", "idle"),
         ("a response of an extension", opened.clone() + "* VANISHED (EARLIER) 1:5\r\n+ idling\r\n", "idle"),
         ("the last message is not new", fetching.clone() + "* 3 FETCH (UID 11 BODY[] {1}\r\nx)\r\nm4 OK done\r\n", "idle"),
@@ -89,7 +89,7 @@ fn what_servers_say_has_these_results() {
                 .to_owned(),
             "poll",
         ),
-        // Servers that refuse something.
+        // These servers refuse a step of the session. The error must name the step.
         ("a full server", "* BYE too many\r\n".to_owned(), "! the server closed the session (greeting): too many"),
         (
             "a wrong password",
@@ -109,7 +109,7 @@ fn what_servers_say_has_these_results() {
         ("BYE", opened.clone() + "+ idling\r\n* BYE down\r\n", "idle ! the server closed the session (waiting for mail): down"),
         ("BYE", fetching.clone() + "* BYE down\r\n", "idle ! the server closed the session (fetching): down"),
         ("NO", fetching.clone() + "m4 NO [SERVERBUG] oops\r\n", "idle ! the server refused (fetching): oops"),
-        // Servers that break the protocol.
+        // These servers break the protocol. The error must name the step and what was wrong.
         (
             "a wrong tag",
             fetching.clone() + "m3 OK fetched\r\n",
@@ -173,7 +173,7 @@ fn a_broken_connection_loses_and_repeats_nothing() {
         let line = |uid: &u32| format!("* {} FETCH (UID {uid} RFC822.SIZE 1 BODY[] \"x\")\r\n", uid - 8);
         uids.iter().map(line).collect()
     };
-    // 14 was fetched before 13, and then the connection broke.
+    // The connection broke after message 14, which the server sent before message 13.
     let first = [GREETING, LOGGED_IN, OPENED, NEWS, &fetch(&[12, 14])].concat();
     let (played, position) = play_imap(options(), None, &first);
     assert_eq!(events(&played), "idle 12:1 14:1");
@@ -318,14 +318,14 @@ fn a_deletion_that_fails_is_tried_again() {
     let refusal = SessionError::Refused { step: Step::Delete, text: "locked".to_owned() };
     assert_eq!(events.last(), Some(&Event::NotDeleted(refusal)), "the session goes on");
     assert!(out.ends_with(b"m6 UID EXPUNGE 12\r\nm7 IDLE\r\n"), "{}", String::from_utf8_lossy(&out));
-    // The retry comes a second later, and mail is watched meanwhile.
+    // The session retries the deletion a second later, and watches for mail meanwhile.
     let retry = session.deadline();
     assert_eq!(retry, start + Duration::from_secs(1));
     out.clear();
     session.tick(retry, &mut out, &mut events).unwrap();
     session.receive(b"m7 OK ended\r\n", retry, &mut out, &mut events).unwrap();
     assert_eq!(String::from_utf8_lossy(&out), "DONE\r\nm8 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\n");
-    // Now the connection breaks, and the next session deletes the message.
+    // Now the connection breaks before the deletion is done, so the next session must delete the message.
     let mut next = new(session.into_position());
     let opened = OPENED.replace("UIDNEXT 12", "UIDNEXT 13");
     out.clear();

@@ -146,7 +146,8 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let heard_of = known_units.count_without(state.accepted) + doubtful;
     let strangers = strangers(&state, &arrivals);
     let bounced = reported - strangers;
-    // The relay has also given up on units that bounced. Each of them counts once, as bounced.
+    // The relay's count of units that it gave up on includes those that bounced. Subtract these, because each of them
+    // already counts as bounced.
     let expired = relay.given_up.saturating_sub(bounced).min(missing);
     let unheard = Unheard::among(&state, heard_of - strangers);
     let (lost, not_delivered) = match state.queue {

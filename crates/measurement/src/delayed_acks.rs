@@ -143,25 +143,26 @@ mod tests {
     const TABLE: &[(&[(u64, u64)], bool)] = &[
         (&[], false),
         (&[(1, 1000)], false),
-        // The share is just above 1 %, and then exactly 1 %.
+        // A share of delayed times just above 1 % counts, and a share of exactly 1 % does not.
         (&[(1, 989), (41, 11)], true),
         (&[(1, 990), (41, 10)], false),
-        // Small counts may be chance, whatever their share.
+        // Fewer than ten delayed times may be chance, whatever their share.
         (&[(1, 50), (41, 9)], false),
         (&[(1, 50), (41, 10)], true),
-        // The times lie at the edges of the window.
+        // Times from 38 to 44 ms lie in the window, and 37 and 45 ms lie outside it.
         (&[(1, 900), (37, 100)], false),
         (&[(1, 900), (38, 100)], true),
         (&[(1, 900), (44, 100)], true),
         (&[(1, 900), (45, 100)], false),
-        // A median just below 10 ms, and just not.
+        // More than half of the times must be below 10 ms. In the second row, it is exactly half of them.
         (&[(9, 501), (41, 499)], true),
         (&[(9, 500), (20, 400), (41, 100)], false),
-        // If every message waits, the median itself is 41 ms.
+        // If most messages wait, the median itself is 41 ms, and short times are not required.
         (&[(41, 1000)], true),
         (&[(20, 499), (41, 501)], true),
         (&[(20, 500), (41, 500)], false),
-        // A tail that decreases through the range, and one that is flat there.
+        // The window must have at least three times as many times as the range below it, and at least as many as the
+        // range above it. Otherwise it is part of a long tail.
         (&[(1, 800), (33, 34), (41, 101), (48, 60)], false),
         (&[(1, 800), (33, 33), (41, 100), (48, 60)], true),
         (&[(1, 800), (41, 60), (48, 61)], false),
@@ -180,7 +181,7 @@ mod tests {
             let mut latencies = Latencies::coarse();
             let mut apart = TimesApart::default();
             for [began, ended] in in_turn(times) {
-                // Middle of the millisecond, because the histogram has two digits.
+                // Record the middle of the millisecond, because the histogram keeps only two digits.
                 latencies.record(ended - began + Duration::from_micros(500));
                 apart.record(began, ended);
             }
@@ -198,7 +199,7 @@ mod tests {
             let mut times = of(&[(1, 2000)]);
             for at in 0..pauses {
                 let began = Duration::from_millis(at * 100);
-                // A hundred sessions get their replies.
+                // A hundred sessions wait at the same time, which counts as a single pause.
                 (0..100).for_each(|n| {
                     times.record(began + Duration::from_micros(n * 5), began + Duration::from_millis(41))
                 });

@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_gap_counts_from_where_the_limit_was_passed() {
-        // From 4 s on, no newer message arrives for 3 s.
+        // From 4 s to 7 s, no newer message arrives, so the age grows by a second per second.
         let record = record(&[1.0, 1.0, 1.0, 1.0, 1.5, 2.5, 3.5, 1.0, 1.0, 1.0].map(Some));
         assert_eq!(shares(&record, 2.0, None), Some(vec![85.0]), "0.5 s of second 5 and all of second 6");
         assert_eq!(shares(&record, 2.0, Some(5)), Some(vec![100.0, 70.0]));

@@ -317,7 +317,8 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let fate_reasons = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
         match () {
-            // A threshold on this fate decides instead. If it is missed, it adds its own reason.
+            // Add no reason if a threshold on this fate decides instead. A threshold that is missed adds its own
+            // reason.
             () if has_threshold(record, fate) => None,
             () if count == 0 && bounds.min(fate) == 0 => None,
             () if !fate.is_fault() => None,
@@ -325,7 +326,8 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if matches!(fate, Fate::Failed | Fate::InDoubt) && gone_server(record).is_some() => None,
-            // The source itself could not connect. `validity::limits` reports which resource it lacked.
+            // Add no reason if the source itself could not connect, because `validity::limits` reports which resource
+            // it lacked.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
@@ -464,7 +466,7 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &faults),
         Fate::Duplicates => {
             // If a server rewrites recipients without ORCPT, a rewritten recipient may by chance have the number of
-            // another one.
+            // another recipient, and then looks like its duplicate.
             let is_doubtful = record.workload.recipients > 1
                 && record.ledger.rewritten.is_some_and(|count| count > 0)
                 && record.rewrites.is_empty();
@@ -909,7 +911,7 @@ pub fn busy_share(party: &Party, duration_s: f64) -> Option<f64> {
     (share >= MAX_BUSY_SHARE).then_some(share)
 }
 
-/// A requested rate that was not offered, and whether that counts against somebody.
+/// A requested rate that was not offered, and whether this counts against the server or the generator.
 pub enum MissedRate {
     /// The miss counts against nobody. For example, the rate was requested for too short a time, or other programs kept
     /// the host busy.

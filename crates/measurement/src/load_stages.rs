@@ -87,7 +87,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
         let arrived = whole.arrivals.map(|arrivals| arrivals.units.of_load_stage(number));
         let bounced = whole.arrivals.map(|arrivals| arrivals.bounced.of_load_stage(number));
         let arrivals = arrived.as_ref().zip(bounced.as_ref()).map(|(units, bounced)| {
-            // Sinks do not count changed messages by stage.
+            // The number of changed messages is unknown here, because sinks do not count them by stage.
             Arrivals { corrupt: None, ..Arrivals::unharmed(units, bounced) }
         });
         let (queued, has_given_up) = match whole.queue {
@@ -195,7 +195,8 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    /// A source that sent messages of two stages, each message accepted after so many milliseconds.
+    /// Returns the counts and the record of a source with two stages. `stages` has the milliseconds until each message
+    /// was accepted.
     fn source(stages: [&[u64]; 2]) -> (SourceTally, Record) {
         let mut tally = SourceTally::default();
         let mut number = 0;
@@ -304,14 +305,14 @@ mod tests {
             ("stage calm: lost <= 0", (false, true)),
             ("stage calm: lost <= 50%", (true, false)),
             ("stage peak: lost <= 0", (true, false)),
-            // A message that never came is late for ever.
+            // A message that never arrived misses any limit, even one of an hour.
             ("stage calm: delivered.max < 1h", (false, true)),
             ("stage peak: delivered.within(60ms) >= 100%", (true, false)),
             ("stage night: accepted.p99 < 1s", (false, false)),
         ] {
             assert_eq!(value(text), expected, "{text}");
         }
-        // Of the units that a relay gave up nobody knows which they are.
+        // Nobody knows which units the relay gave up on, so the fate of a missing unit is unknown.
         let queue = ServerQueue::Known(RelayInputs { queued: &nothing, given_up: 1 });
         close_accounts(&mut with_queue, &AccountInputs { queue, ..whole });
         assert_eq!(known(&with_queue)[0], [Some(2), Some(1), None, None]);

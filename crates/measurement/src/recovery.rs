@@ -44,15 +44,16 @@ mod tests {
 
     #[test]
     fn the_full_rate_is_that_of_half_of_the_mail() {
-        // A receiver that is limited to 10/s, is open after 3.5 s, and a server that waits until it tries again.
+        // This receiver is limited to 10/s until it opens after 3.5 s. The server then waits for its next retry.
         let waits = [10, 10, 10, 10, 0, 0, 0, 0, 0, 400, 410, 390, 20];
         assert_eq!(found(&waits, 3.5), Some((5.5, 400.0)));
-        // A server that delivers at once, and one that needs some seconds. A single fast second is not the full rate.
+        // The first server delivers at once, and the second server needs some seconds to reach its rate. A single fast
+        // second, such as the one with 900 messages, is not the full rate.
         assert_eq!(found(&[0, 300, 500, 520, 480, 900, 500, 90], 1.25), Some((0.75, 500.0)));
         assert_eq!(found(&[0, 50, 100, 200, 400, 400, 400, 400, 400], 1.0), Some((3.0, 400.0)));
         // Deliveries before the outage ended do not count, however fast they were.
         assert_eq!(found(&[900, 900, 0, 0, 90, 90], 2.0), Some((2.0, 90.0)));
-        // All mail arrives in the second in which the receiver opened, or in bursts with pauses.
+        // All mail arrives in the second in which the receiver opens, or in bursts with pauses between them.
         assert_eq!(found(&[0, 0, 77], 2.9), Some((0.0, 77.0)));
         assert_eq!(found(&[0, 0, 0, 60, 0, 0, 58, 0, 0, 61], 0.0), Some((3.0, 60.0)));
         // A second with 90 % of the rate counts as a second at the full rate.

@@ -59,8 +59,8 @@ impl SourceTally {
     /// Makes rows for the phases that look like delayed ACKs. Only phases that end with data from the server are
     /// examined.
     pub fn delayed_acks(&self, party: &str) -> Vec<PauseRow> {
-        // Connecting sends no segment that could be held back, and a message counts as sent as soon as the kernel has
-        // it.
+        // Leave out two phases that do not wait for data from the server. Connecting sends no segment that could be
+        // held back, and the body counts as sent as soon as the kernel has it.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
         let row = |phase: Phase| {
             let place = phase as usize;

@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn sequences_stay_what_they_are() {
-        // The first number is SplitMix64's for 0. The others are our own. They must not change, so
-        // that a recorded seed keeps its meaning.
+        // The first number is what SplitMix64 gives for the seed 0. The other numbers are our own.
+        // None of them may change, so that a recorded seed keeps its meaning.
         assert_eq!(SeededRng(0).next_u64(), 0xe220_a839_7b1d_cdaf);
         let draws = |seed, purpose: u64, number| {
             let mut rng = SeededRng::new(seed, purpose, number);
@@ -103,7 +103,8 @@ mod tests {
     fn draws_of_consecutive_numbers_are_even() {
         let mut counts = [0_u32; 10];
         (0..100_000).for_each(|number| counts[SeededRng::new(1, 1_u64, number).below(10) as usize] += 1);
-        // With 100,000 draws, each of ten classes has 10,000 with a standard deviation of 95.
+        // With 100,000 draws, each of ten classes gets 10,000 on average, with a standard deviation
+        // of 95. The limits are five deviations away.
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
     }
 

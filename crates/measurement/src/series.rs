@@ -302,7 +302,7 @@ mod tests {
     fn rows_of_the_warm_up_are_left_out_and_the_others_keep_their_second() {
         let mut series = Series::new(ZERO).omit_before(ZERO + Duration::from_millis(2_500));
         for number in 0..5 {
-            // Events other than messages still count. Here this is an error.
+            // Events other than messages, such as these errors, are counted in the warm-up as well.
             series.add_errors(ZERO + Duration::from_secs(number), number + 1);
             series.add(&second(number, number.saturating_sub(2), None));
         }

@@ -202,7 +202,8 @@ mod tests {
     fn a_source_with_nothing_to_send_is_no_stall() {
         let idle = |_| Tick::default();
         assert!(of(40, idle).rows().is_empty());
-        // One message per second, which is accepted at once.
+        // One message per second is sent and accepted at once, so the pauses between messages are
+        // no stalls.
         let seldom =
             |number: u64| if number.is_multiple_of(8) { Tick { open: 0, ..busy(number) } } else { Tick::default() };
         assert!(of(40, seldom).rows().is_empty());

@@ -690,8 +690,8 @@ impl RunTally {
     /// Adds the counts of another worker, or of this worker since its last tick. A unit that both saw is a duplicate.
     /// The units in `other`'s ledger belong to that worker's first domain.
     fn merge(&mut self, other: &Self, names: WorkerNames<'_>) {
-        // A unit that arrived under another address before and now under its own is no duplicate: the earlier arrival
-        // was a copy.
+        // A unit that first arrived under another address and now under its own is no duplicate, because its first
+        // arrival was a copy.
         let copied = self.rewrites.units.remove(&other.units);
         let merged = self.units.merge(&other.units);
         let again = merged.again - copied;
@@ -842,7 +842,7 @@ mod tests {
         let run = RunId([1; 16]);
         let pair =
             |original: Option<&str>| Rewrite { original: original.map(str::to_owned), address: "x@y".to_owned() };
-        // Each list is what a worker saw in a tick.
+        // Each inner list has the arrivals that one worker saw in one tick.
         for (what, ticks, [delivered, rewritten, copied, duplicates]) in [
             ("as named", &[&[Own(1, 0), Own(2, 1)][..]][..], [2, 0, 0, 0]),
             ("rewritten", &[&[Other(1, 50)], &[Other(2, 60)]], [2, 2, 0, 0]),
@@ -1032,7 +1032,7 @@ mod tests {
         arrive(&mut worker, run(1), 0, 1);
         for second in 2..50 {
             (0..MAX_RUNS as u8).for_each(|_| arrive(&mut worker, run(second), 0, second.into()));
-            // The worker's memory of its own run survives a tick, but its counts start again.
+            // At a tick, the worker's counts are merged and start again, but the worker remembers its own run.
             if second % 20 == 0 {
                 all.merge(&worker);
                 worker.clear();

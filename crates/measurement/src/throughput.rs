@@ -148,8 +148,8 @@ impl Steps {
 
     /// Returns the same counts with each time replaced by the result of `to`, which must keep the order of times.
     fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
-        // The beginning of a step may be moved into the end of another step. The middle of a step is always moved into
-        // the right one.
+        // Move the middle of each step, because the beginning of a step may be moved into the end of another step. The
+        // middle is always moved into the right one.
         let middle = (1_u64 << self.shift) / 2;
         let mut moved = Self { shift: self.shift, counts: Vec::new() };
         self.iter().for_each(|(at_ns, count)| moved.push((to(at_ns + middle) >> self.shift, count)));

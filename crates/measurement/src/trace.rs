@@ -44,7 +44,7 @@ pub fn sequence_of(number: u64, load_stage: u8, is_warm_up: bool) -> u64 {
     number | u64::from(load_stage) << MESSAGE_NUMBER_BITS | mark
 }
 
-/// Returns the number of the message that has this sequence number.
+/// Returns the number of the message in the run: its sequence number without the bits for the stage and the warm-up.
 pub fn message_number(sequence: u64) -> u64 {
     sequence % MESSAGE_NUMBERS
 }
@@ -200,8 +200,8 @@ impl MessageName {
 
 /// Offset at which a run's seconds begin within a second of the trace's clock, in steps of 1/128 s.
 ///
-/// A load begins at such a step. A sink can therefore count the same seconds as the source, even if somebody else
-/// started the sink.
+/// Every load begins at a whole step. With this offset, a sink counts the same seconds as the source, even if the sink
+/// was started separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroPhase(u8);
 
@@ -1018,7 +1018,7 @@ mod tests {
             assert_eq!(found(&converted), TraceResult::Converted(trace), "{}", converted.escape_ascii());
             let again = message(&[b"Received: by another\r\n", &converted]);
             assert_eq!(found(&again), TraceResult::Converted(trace), "through another relay");
-            // Change a character in the middle of the encoded text.
+            // Change a character in the middle of the encoded text, which must make the message corrupt.
             let at = memchr::memmem::rfind(&converted, b"=C3").map_or(converted.len() - 8, |at| at + 2);
             converted[at] = if converted[at] == b'4' { b'5' } else { b'4' };
             assert_eq!(found(&converted), TraceResult::Corrupt(Some(trace)), "{}", converted.escape_ascii());

@@ -373,7 +373,7 @@ fn move_times(record: &mut Record, by_s: f64) {
 
 /// Adds a row to the row of another party for the same second.
 fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
-    // The newest message of all parties is at least as young as each party's newest message.
+    // Use the lower age, because the newest message of all parties is at least as young as each party's newest message.
     let oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
     series::join(known, row);
     known.oldest_ms = oldest_ms;
@@ -381,7 +381,7 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
 
 fn add_rows(sum: &mut Record, more: Record) {
     sum.due = sum.due.zip(more.due).map(|(one, other)| one.saturating_add(other));
-    // The sum was observed only as long as each of the parties observed.
+    // Use the earliest end, because the sum is known only as long as all parties observed.
     sum.observed_until_s = sum.observed_until_s.into_iter().chain(more.observed_until_s).reduce(f64::min);
     sum.parties.extend(more.parties);
     let is_same_tls = |one: &TlsRow, other: &TlsRow| (&one.version, &one.cipher) == (&other.version, &other.cipher);
@@ -453,12 +453,12 @@ fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<Slo
     messages
 }
 
-/// Returns the times in which no party's messages reached the stage. If those of a single party did, the server was not
-/// stalled.
+/// Returns the times in which no party's messages reached the stage. If the messages of a single party reached the
+/// stage, the server was not stalled.
 fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     let common = |one: &StallRow, other: &StallRow| {
         let from_s = one.from_s.max(other.from_s);
-        // After the end of one load, the other load goes on alone.
+        // If both stalls last to the end of their load, the longer load goes on alone, so use the later end.
         let to_s = match (one.to_the_end, other.to_the_end) {
             (true, true) => one.to_s.max(other.to_s),
             _ => one.to_s.min(other.to_s),
@@ -603,7 +603,7 @@ mod tests {
         };
         move_times(&mut record, 10.5);
         let text = serde_json::to_string(&record).unwrap();
-        // Every field that the record documents as a time since its origin.
+        // Collect every field that the record documents as a time since its origin.
         let source = include_str!("record.rs");
         let mut fields: Vec<&str> = Vec::new();
         for (_, after) in source.match_indices("origin_ns`").map(|(at, _)| source.split_at(at)) {
@@ -612,11 +612,10 @@ mod tests {
         }
         fields.extend(["last_s", "to_s"]);
         for not_moved in [
-            // It says which clock the origin is of.
-            "clock",   // The record of a part. It is taken into account before the part is merged.
-            "began_s", // The record of a relay's backlog, which is made from one host's.
-            "back_s",  // Rows of seconds, which are merged by the second of an axis.
-            "second",
+            // The field `clock` says to which clock the origin belongs. `began_s` is a time of a part's record, which is
+            // taken into account before the part is merged. `back_s` is a time of a relay's backlog, whose record is made
+            // from the record of a single host. Rows of seconds are merged by their `second`.
+            "clock", "began_s", "back_s", "second",
         ] {
             let before = fields.len();
             fields.retain(|field| *field != not_moved);

@@ -145,7 +145,7 @@ impl<'a> Converter<'a> {
             return Ok(());
         };
         self.header = at;
-        // The line end before a delimiter belongs to the delimiter (RFC 2046 §5.1.1).
+        // Leave out the line end before a delimiter, because it belongs to the delimiter (RFC 2046 §5.1.1).
         let content = match end {
             BodyEnd::Delimiter => &message[body..at.saturating_sub(2).max(body)],
             BodyEnd::Message => &message[body..at],

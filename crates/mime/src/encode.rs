@@ -93,7 +93,8 @@ fn quote_line(line: &[u8], out: &mut Vec<u8>) {
         let is_literal = match byte {
             b' ' | b'\t' => !is_last,
             b'=' => false,
-            // The encoded line must not look like a delimiter.
+            // Encode a hyphen at the start of a line, because the line must not look like a
+            // delimiter.
             b'-' => column > 0,
             byte => byte.is_ascii_graphic(),
         };
@@ -105,7 +106,8 @@ fn quote_line(line: &[u8], out: &mut Vec<u8>) {
             column = 0;
         }
         match (is_literal, byte) {
-            // The soft line break has just moved this character to the start of a line.
+            // A soft line break may have moved this hyphen to the start of a line, at which it must
+            // be encoded.
             (true, b'-') if column == 0 => column += push_quoted(b'-', out),
             (true, byte) => {
                 out.push(*byte);

@@ -180,7 +180,8 @@ impl<'a> Scanner<'a> {
             }
             self.skip_blanks()?;
             let value = self.value()?;
-            // Readers disagree about a boundary that is split or has a charset (RFC 2231).
+            // Refuse a boundary that is split or has a charset (RFC 2231), because readers disagree
+            // about its value.
             if name.starts_with(b"boundary*") {
                 return Err(AmbiguousValue);
             }

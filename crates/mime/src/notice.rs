@@ -48,7 +48,7 @@ pub struct NoticeReader {
     boundaries: Vec<Vec<u8>>,
     content: PartContent,
     encoding: Option<Encoding>,
-    /// Group of fields about one recipient.
+    /// The recipient whose fields are being read.
     group: NoticeRecipient,
     /// Recipients in Exim's field X-Failed-Recipients. If the texts of Exim were changed, only this field names them.
     failed: Vec<NoticeRecipient>,
@@ -126,7 +126,7 @@ impl NoticeReader {
             Some((decoder, lines)) => {
                 let mut text = Vec::new();
                 decoder.decode(line, &mut text);
-                // The splitter has removed the line end, which the encoding needs.
+                // Add the line end that the splitter has removed, because the encoding needs it.
                 decoder.decode(b"\r\n", &mut text);
                 let mut lines = std::mem::take(lines);
                 lines.split(&text, |line| self.content_line(line));
@@ -442,11 +442,12 @@ mod tests {
             assert_eq!(notice.recipients, expected, "{returned}");
             assert_eq!(notice.returned_field.as_deref(), Some(TRACE.as_bytes()), "{returned}");
         }
-        // The server removed the trace, and only names what the sender named.
+        // This server removed the trace from the returned message, and names only the envelope id that the sender
+        // chose.
         let groups = format!("Original-Envelope-Id: run-7\n{POSTFIX}");
         let notice = read(&report(&groups, "Content-Type: text/rfc822-headers\n\nSubject: x\n")).unwrap();
         assert_eq!((notice.envelope_id.as_str(), notice.returned_field), ("run-7", None));
-        // A gateway wrapped the report.
+        // A gateway has wrapped the report in another multipart, to add a footer.
         let wrapped = format!(
             "Content-Type: multipart/mixed; boundary=out\n\n--out\n{}\n--out\n\nA footer.\n--out--\n",
             report(POSTFIX, RETURNED)
@@ -512,7 +513,7 @@ mod tests {
         assert_eq!(read(&delayed).unwrap().recipients[0].action, NoticeAction::Delayed);
         let warning = SENDMAIL.replace("permanent fatal", "transient non-fatal");
         assert!(read(&warning).unwrap().recipients.iter().all(|one| one.action == NoticeAction::Delayed));
-        // The texts of Exim can be configured, but its header field stays.
+        // The texts of Exim can be configured, but not its header field, so the recipients can still be read.
         let translated = EXIM.replace("The following address(es) failed:", "Diese Adressen sind unbekannt:");
         let notice = read(&translated).unwrap();
         let failed: Vec<_> = notice.recipients.iter().map(NoticeRecipient::known_as).collect();

@@ -202,7 +202,7 @@ impl Restorer {
         if let Some(decoder) = self.decoder.take() {
             self.is_valid &= decoder.is_valid();
             if decoder.encoding() == Encoding::Base64 {
-                // The decoder does not return the line end that belongs to the delimiter.
+                // Add the line end that belongs to the delimiter, because the base64 decoder does not return it.
                 self.out.extend_from_slice(b"\r\n");
             }
         }

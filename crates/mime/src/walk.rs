@@ -89,7 +89,6 @@ enum WalkState {
     Gap,
 }
 
-/// State of a header that is being read.
 #[derive(Clone, Debug, Default)]
 struct HeaderParser {
     is_message: bool,
@@ -174,7 +173,8 @@ impl Walker {
                 break;
             }
         }
-        // The line fits two multiparts, for example with the boundaries `x` and `x--`. Readers may disagree about it.
+        // The line fits two multiparts, for example with the boundaries `x` and `x--`. Readers may disagree about which
+        // of the two it delimits, so do not convert the message.
         if matches.len() > 1 {
             return Err(ConversionError::Delimiter);
         }
@@ -238,7 +238,7 @@ impl Walker {
             return Err(ConversionError::Header);
         }
         let kind = match (header.types, is_in_digest && !header.is_message) {
-            // Parts of a multipart/digest are messages by default (RFC 2046 §5.1.5).
+            // Without a Content-Type, a part of a multipart/digest is a message (RFC 2046 §5.1.5).
             (0, true) => MediaType::Message,
             (0, false) => MediaType::Text,
             _ => field::media_type(&header.media_type).map_err(|_| ConversionError::Header)?,
@@ -334,7 +334,7 @@ pub enum ConversionError {
     /// Some readers would take a line for a delimiter, and others would not.
     #[error("its parts cannot be separated reliably")]
     Delimiter,
-    /// There are so many parts that their header fields would be longer than the message.
+    /// The message has so many parts that the header fields to add would be longer than the message itself.
     #[error("it has too many parts that need encoding")]
     Growth,
     /// The parts are nested more deeply than the limit permits.

@@ -25,7 +25,7 @@ pub struct Peer {
 
 /// A handler's answer to a command or a message.
 pub enum Answer {
-    /// Accept with the usual positive reply.
+    /// Accept with the usual positive reply, for example 250 to a message.
     Yes,
     /// Send this reply. 4xx and 5xx refuse, and 421 ends the session.
     Reply(Reply),
@@ -202,8 +202,8 @@ pub trait Handler: 'static {
         let _ = error;
     }
 
-    /// Decides whether name and secret belong together, if AUTH is offered and the mechanism shows
-    /// the secret. The default refuses everybody with 535.
+    /// Decides whether the client's name and secret belong together, if AUTH is offered and the
+    /// mechanism shows the secret. The default refuses everybody with 535.
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
         Answer::Reply(ReplyReason::NotAuthenticated.reply().clone())

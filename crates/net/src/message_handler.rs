@@ -80,7 +80,7 @@ pub trait MessageHandler: 'static {
         Answer::Yes
     }
 
-    /// Decides whether name and password belong together, if AUTH is
+    /// Decides whether the client's name and password belong together, if AUTH is
     /// [offered](crate::Server::auth). The default refuses everybody.
     fn handle_login(&mut self, name: &str, password: &[u8]) -> Answer {
         let _ = (name, password);
@@ -142,8 +142,8 @@ impl BufferBudget {
     }
 
     fn try_take(&self, bytes: usize) -> bool {
-        // Take first and give back if it is too much. After a mere check, another worker could take
-        // the last bytes first.
+        // Take the bytes first and give them back if they are too many, because after a mere check, another worker
+        // could take the last bytes first.
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         let has_room = before.checked_add(bytes).is_some_and(|after| after <= self.limit);
         if !has_room {

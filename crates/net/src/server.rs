@@ -365,8 +365,8 @@ impl SessionSlots {
             ClientClass::Exempt => self.limit,
             ClientClass::Limited => self.limit - self.limit / 4,
         };
-        // Count first and undo it if there is no place. After a mere check, another worker could
-        // take the last place first.
+        // Count first and undo it if there is no place, because after a mere check, another worker could take the last
+        // place first.
         let has_room = self.open.fetch_add(1, Ordering::Relaxed) < limit;
         if !has_room {
             self.release();

@@ -143,7 +143,7 @@ impl<H: Handler> ServerSession<H> {
     /// If a socket is closed with unread bytes, the kernel resets the connection, and the client
     /// could lose the last reply before reading it (RFC 1122 §4.2.2.13).
     async fn linger(&mut self) {
-        // If this fails, there is no client to wait for.
+        // If the shutdown fails, the connection is gone, and there is no client to wait for.
         if self.stream.shutdown_write().is_ok() {
             let latest = clock::now() + LINGER_TIMEOUT;
             let mut remaining = MAX_LINGER_BYTES;
@@ -185,7 +185,7 @@ impl<H: Handler> ServerSession<H> {
             Err(error) => {
                 self.handler.proxy_header_missing(&error);
                 self.show_event("no PROXY header: ", &error);
-                // A peer that is not a proxy gets no reply.
+                // Close without a reply, because a peer that sends no valid header is no proxy.
                 self.server.hang_up(None, &mut Vec::new());
                 Err(error)
             }

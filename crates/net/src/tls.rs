@@ -222,7 +222,8 @@ impl TlsLayer {
             if self.buffers.is_closed || self.buffers.has_failed {
                 return Poll::Ready(Ok(0));
             }
-            // The last segment of the handshake may already have contained whole records.
+            // Process the held bytes even if the socket has no more, because the last segment of
+            // the handshake may already have contained whole records.
             let held = self.buffers.incoming.len();
             let brought = match socket.poll_read(&mut scratch[held..]) {
                 Poll::Pending if held == 0 || !std::mem::take(&mut self.buffers.is_fresh) => return Poll::Pending,
@@ -346,7 +347,8 @@ impl TlsBuffers {
                 Ok(TlsStep::Again)
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
-                // The record is in `outgoing`, which is sent before anything else.
+                // There is nothing to send here, because the record is in `outgoing`, which is sent
+                // before anything else.
                 data.done();
                 Ok(TlsStep::Again)
             }

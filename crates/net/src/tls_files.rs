@@ -275,8 +275,8 @@ mod tests {
         let mut watch = TlsWatch::new(place.files.clone(), setup.clone());
         let old = in_force(&setup);
         let other = Certificate::self_signed(&["localhost"]).unwrap();
-        // First the key does not match the certificate, then the file has no key, then the file is
-        // missing.
+        // The test first writes a key that does not match the certificate, then a file without a
+        // key, and then removes the file.
         fs::write(&place.files.key, other.key_to_pem()).unwrap();
         let results = place.seconds(&mut watch);
         assert!(matches!(&results[..], [Err(error)] if error.contains("cannot be used")), "{results:?}");

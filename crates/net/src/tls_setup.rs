@@ -377,7 +377,7 @@ pub(crate) fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
 /// # Errors
 /// Fails if there is no certificate, or if one cannot be read.
 pub fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
-    // After a byte order mark, the first line would not be recognised.
+    // Remove a byte order mark, because the first line would not be recognised after it.
     let pem = pem.strip_prefix(b"\xef\xbb\xbf").unwrap_or(pem);
     let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let certificates = certificates.map_err(|error| TlsSetupError::BadPem(error.to_string()))?;

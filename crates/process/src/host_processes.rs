@@ -131,8 +131,8 @@ fn ticks(stat: &ProcessStat) -> u64 {
 /// Returns true if the process is `root` or a descendant of `root`.
 fn descends(pid: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
     let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
-    // Limit the number of steps. The processes may change while they are being read, so the parents
-    // could form a circle.
+    // Limit the number of steps, because the processes may change while they are being read, so the
+    // parents could form a circle.
     line.by_ref().take(parents.len() + 1).any(|pid| pid == root)
 }
 
@@ -191,7 +191,8 @@ mod tests {
                 process(10, 5, 10, 5),
                 process(11, 10, 10, 5),
                 process(12, 1, 10, 5),
-                // The same shell has started another job. It must not count as part of the first.
+                // The same shell has started another job, which must not count as part of the first
+                // job.
                 process(20, 5, 20, 5),
                 // A daemon has a child in a group of its own, and an orphan in its session.
                 process(30, 1, 30, 30),

@@ -66,8 +66,7 @@ impl HostWatch {
             }
             observer.finish()
         };
-        // Ignore an error. Without the thread, the run's record only lacks the figures about the
-        // host.
+        // Ignore an error, because without the thread, the run's record only lacks the figures about the host.
         let thread = std::thread::Builder::new().name("host watch".to_owned()).spawn(watch).ok();
         Self { stop, thread }
     }
@@ -140,8 +139,8 @@ impl Observer {
 
     /// Finds the processes of the run and of the server, so that none of them counts as foreign.
     fn search(&mut self, all: &HostProcesses) {
-        // Other processes of mailrun are a sink or a relay of this run, or another run. These cases
-        // cannot be distinguished, so none of the processes is foreign.
+        // Another process of mailrun may be a sink or a relay of this run, or belong to another run. These cases cannot
+        // be distinguished, so no process of mailrun counts as foreign.
         let own = all.family(&all.namesakes(id()));
         let servers: BTreeSet<u32> = self.server_roots().collect();
         let server = all.family(&servers);
@@ -183,7 +182,8 @@ impl Observer {
             unknown.is_none()
                 && !self.kin.contains(&pid)
                 && !groups.contain(pid)
-                // A process of a container may be the server behind a forwarded port.
+                // A process of a container does not count as foreign, because it may be the server behind a forwarded
+                // port.
                 && network_namespace(&pid.to_string()).is_none_or(|other| Some(other) == namespace)
         };
         let used = self.first.used_until(&last, id(), is_foreign);
@@ -410,7 +410,7 @@ mod tests {
             foreign.unknown.contains("nothing listens") && load.processes.iter().all(|row| !row.foreign),
             "{foreign:?}"
         );
-        // If the loop is the server itself, it is not foreign.
+        // If the shell with the loop is the server itself, it does not count as foreign.
         let mut observer = Observer::new(Parties::ThisProcess, &[]);
         observer.servers = vec![ServerProcesses::Here(BTreeSet::from([stranger.0]))];
         await_ticks(stranger.0, 20);

@@ -40,10 +40,10 @@ const RUNTIME_DESCRIPTORS: usize = 8;
 const USER_SIGNALS: [i32; 3] = [1, 2, 15];
 
 /// A signal that was sent to several processes may end another process before this process counts
-/// it. This is the longest delay that is expected.
+/// it. This is the maximum expected delay between the two events.
 const SHARED_SIGNAL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Interval at which to check for such a signal.
+/// Interval at which to check for a signal that was sent to several processes.
 const SHARED_SIGNAL_POLL: Duration = Duration::from_millis(5);
 
 /// The exit status of an interrupted command: 128 + SIGINT.
@@ -79,11 +79,11 @@ pub struct Interrupt {
     terminations_before: u32,
 }
 
-/// What a thread that watches for signals until the process ends has counted.
+/// Counts of the thread that watches for signals until the process ends.
 #[derive(Debug, Default)]
 struct SignalWatch {
     signals: AtomicU32,
-    /// Those that were SIGTERM or SIGHUP.
+    /// Number of signals that were SIGTERM or SIGHUP.
     terminations: AtomicU32,
 }
 

@@ -62,7 +62,8 @@ fn keep_awake_by(device: &Path, mode: KeepAwakeMode, is_usual: bool) -> Result<(
     let held = if is_wanted { Some(hold(device)) } else { None };
     let state = match &held {
         Some(Ok(_)) => KeepAwake::On,
-        // The bench that started this process, or another program, keeps the processors awake.
+        // This process holds nothing itself, but the bench that started it, or another program, already keeps the
+        // processors awake.
         _ if is_awake(device) => KeepAwake::On,
         Some(Err(error)) if mode == KeepAwakeMode::On => {
             let hint = match error.kind() {
@@ -96,7 +97,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    /// A device that no program holds.
+    /// Creates a stand-in for the device, with the value that it has while no program holds it open.
     fn device(place: &Path) -> PathBuf {
         let device = place.join("latency");
         fs::write(&device, 2_000_000_000_i32.to_ne_bytes()).unwrap();

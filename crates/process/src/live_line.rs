@@ -291,8 +291,9 @@ pub enum LineDisplay {
     /// A terminal with a line that is redrawn in place.
     Terminal(TerminalLine),
     /// A file or a pipe, to which a line is written every five seconds.
-    Lines { written_at: Instant },
-    /// No output.
+    Lines {
+        written_at: Instant,
+    },
     Nothing,
 }
 

@@ -259,7 +259,8 @@ pub fn report_size_limit_as_error() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot watch for signals")?;
     let _context = runtime.enter();
-    // The handler stays in place after the runtime has ended.
+    // The runtime is needed only to install the handler, which stays in place after the runtime has
+    // ended.
     signal(SignalKind::from_raw(SIGXFSZ)).map(drop).context("cannot watch for signals")
 }
 

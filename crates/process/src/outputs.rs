@@ -175,7 +175,7 @@ pub fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Error text for a session that panicked.
+/// Error text for the user if a session panicked.
 pub const SESSION_PANICKED: &str = "a session crashed because of a bug in mailrun; standard error has the details";
 
 /// Describes this process as a party of the run, with the resources that it has used so far.

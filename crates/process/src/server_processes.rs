@@ -134,7 +134,7 @@ fn unix_listeners(table: &str, wanted: &Path) -> Vec<u64> {
         let mut fields = line.split_ascii_whitespace();
         let flags = u32::from_str_radix(fields.nth(3)?, 16).ok()?;
         let inode = fields.nth(2)?.parse().ok()?;
-        // The path is the last field, and may contain spaces.
+        // Take the rest of the line, because the path is the last field and may contain spaces.
         let path = Path::new(&line[line.find(" /")? + 1..]);
         let bound = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         (flags & ACCEPTS != 0 && bound == wanted).then_some(inode)

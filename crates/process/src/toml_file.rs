@@ -127,7 +127,6 @@ pub struct ErrorCollector {
 }
 
 impl ErrorCollector {
-    /// Adds an error at the start of a span.
     pub fn add(&self, span: &Range<usize>, what: impl Into<String>) {
         self.errors.borrow_mut().push((span.start, what.into()));
     }

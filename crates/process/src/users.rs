@@ -87,8 +87,8 @@ impl UserTable {
 }
 
 impl Users {
-    /// Reads a file of users. Returns an error if the file cannot be read, has a malformed line, or
-    /// contains no users.
+    /// Reads the users and passwords that may log in from a file. Returns an error if the file
+    /// cannot be read, has a malformed line, or contains no users.
     pub fn read(path: &Path) -> Result<Self> {
         let text = text_file::read(path, text_file::MAX_BYTES);
         let text = text.map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;

@@ -32,7 +32,7 @@ impl BlockingPool {
         let (sender, receiver) = oneshot::channel();
         let work = Box::new(move || {
             if !sender.is_closed() {
-                // The caller may have stopped waiting while the work ran.
+                // Ignore the error, because the caller may have stopped waiting while the work ran.
                 let _ = sender.send(work());
             }
         });
@@ -45,7 +45,8 @@ fn run_tasks(take: &Mutex<Receiver<BlockingTask>>) {
     loop {
         let work = lock(take).recv();
         let Ok(work) = work else { return };
-        // A panic is reported on standard error, the caller gets `None`, and the thread continues.
+        // Catch panics, so that the thread continues. The panic is reported on standard error, and
+        // the caller gets `None`.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     }
 }

@@ -140,7 +140,7 @@ mod tests {
         ] {
             assert_eq!(NEED.share_out(granted), shares, "{granted}");
         }
-        // With few sessions, deliveries get all the rest.
+        // Sessions do not need more than 50, so deliveries get all the rest.
         assert_eq!(DescriptorNeed { sessions: 50, ..NEED }.share_out(1_000), Some((50, 500)));
     }
 

@@ -27,8 +27,7 @@ const LOCK_FILE: &str = "lock";
 /// # Errors
 /// Explains why the directory cannot be used as a spool, and what the operator can do.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
-    // The path loses its trailing slash here, because a symbolic link before a slash would be
-    // followed.
+    // Remove a trailing slash from the path, because a symbolic link before a slash would be followed.
     let directory: PathBuf = directory.components().collect();
     let path = directory.display();
     let descriptor = open(&directory).map_err(|error| match is_link(&directory) {
@@ -182,7 +181,7 @@ mod tests {
         fs::create_dir(&spool).unwrap();
         is(0o700);
         assert_eq!(check(&spool), Ok(None));
-        // The directory is still empty here.
+        // The directory is still empty, so the check may change its mode.
         is(0o750);
         assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); the mode was changed"));
         assert_eq!(check(&spool), Ok(None));

@@ -269,8 +269,8 @@ impl RelayWorker {
     fn count_facts(&self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                // An operator's command makes a recipient due at once, at time 0, which is no
-                // deferral to count.
+                // A time of 0 means that an operator's command made the recipient due at once, which does not count as
+                // a deferral.
                 Fact::Deferred { recipients, next_unix_s: 1.., .. } => {
                     self.sink.counters.deferred.add(recipients.len() as u64)
                 }
@@ -441,8 +441,8 @@ pub(crate) enum NextMessage {
     Quit,
 }
 
-/// A delivery request that a task holds. If the task drops the guard in a panic, the request goes
-/// back to the queue.
+/// Guard around a delivery request that a task has taken from the queue. If the task drops the guard in a
+/// panic, the request goes back to the queue.
 pub(crate) struct DeliveryGuard {
     worker: Rc<RelayWorker>,
     request: Option<DeliveryRequest<Message>>,

@@ -89,7 +89,7 @@ impl WorkerCalls {
         let (sender, receiver) = sync_channel(1);
         let worker_sender = self.senders().get(worker).cloned().ok_or(WorkerUnavailable::Stopped)?;
         let call = Box::new(move |to: &Rc<RelayWorker>| {
-            // The caller may no longer be waiting for the answer.
+            // Ignore the error, because the caller may no longer be waiting for the answer.
             let _ = sender.try_send(call(to));
         });
         match worker_sender.try_send(call) {

@@ -164,7 +164,7 @@ impl Mechanisms {
 pub struct Credentials {
     /// Name of the user that logs in.
     pub name: String,
-    /// Password, or for XOAUTH2 the token.
+    /// Password of the user. XOAUTH2 uses a token instead.
     pub secret: String,
     /// Mechanisms that the client may use. It uses the strongest one that the server offers.
     pub mechanisms: Mechanisms,

@@ -20,7 +20,8 @@ pub const MIN_ITERATIONS: u32 = 4096;
 /// Maximum number of iterations. Without it, a server could keep a client computing forever.
 pub const MAX_ITERATIONS: u32 = 600_000;
 
-/// The server's side has only SCRAM-SHA-256.
+/// Hash function of SCRAM-SHA-256, the only SCRAM mechanism for which this crate has a server's
+/// side.
 const SERVER_HASH: ScramHash = ScramHash::Sha256;
 
 /// Keys that a server stores instead of a password.
@@ -296,7 +297,8 @@ impl ServerChallenge {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProofResult {
-    /// The proof is right. Holds server-final.
+    /// The proof is right. Holds the server-final message, with which the server proves its own
+    /// identity.
     Right(String),
     Wrong,
     /// The message is not a valid client-final, so there is no proof to check.
@@ -420,7 +422,8 @@ mod tests {
     fn keys_want_salt_and_iterations() {
         assert!(Keys::derive("pencil", b"", 4096).is_none() && Keys::derive("pencil", b"salt", 1).is_none());
         assert!(keys().belong_to("pencil") && !keys().belong_to("pencil2"));
-        // RFC 4013: U+00AA is prepared to "a", and a soft hyphen to nothing.
+        // SASLprep (RFC 4013) replaces U+00AA by "a" and removes a soft hyphen, so these passwords
+        // have the same keys.
         assert_eq!(Keys::derive("\u{aa}", b"salt", 4096), Keys::derive("a", b"salt", 4096));
         assert_eq!(Keys::derive("I\u{ad}X", b"salt", 4096), Keys::derive("IX", b"salt", 4096));
     }

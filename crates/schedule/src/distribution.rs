@@ -16,8 +16,8 @@ pub use mailrun_measurement::seeded::{SeededRng, scale};
 /// A log-normal number is at most this many times larger or smaller than the median, unless the
 /// user sets a maximum.
 const MAX_MEDIAN_FACTOR: f64 = 100.0;
-/// Largest deviation that is accepted. With it, the middle two thirds of the numbers lie between
-/// 1/148 of the median and 148 times the median.
+/// Maximum value for the deviation (sigma) of a log-normal distribution. With it, the middle two thirds of the numbers
+/// lie between 1/148 of the median and 148 times the median.
 const MAX_SIGMA: f64 = 5.0;
 const MAX_PARTS: usize = 1_000;
 
@@ -78,7 +78,7 @@ impl Distribution {
         &self.expression
     }
 
-    /// Returns the number if it is always the same.
+    /// Returns the number if every draw gives the same one.
     pub fn as_constant(&self) -> Option<u64> {
         (self.min() == self.max()).then(|| self.min())
     }
@@ -101,7 +101,6 @@ impl Distribution {
         }
     }
 
-    /// Returns the mean of the numbers that are drawn.
     pub fn mean(&self) -> f64 {
         match &self.kind {
             DistributionKind::Range(range) => range.mean(),
@@ -445,8 +444,8 @@ mod tests {
     #[test]
     fn a_log_normal_number_has_its_median_its_spread_and_its_bounds() {
         let all = drawn("lognormal:4k,1.2", 100_000);
-        // The quantiles at ± one deviation are exp(±1.2) times the median. The mean is exp(1.2²/2)
-        // times the median.
+        // For a log-normal distribution, the quantiles at ± one deviation are exp(±1.2) times the median, and the mean
+        // is exp(1.2²/2) times the median.
         for (share, factor) in [(0.5, 1.0), (0.841_345, 1.2_f64.exp()), (0.158_655, (-1.2_f64).exp())] {
             let quantile = all[(share * 1e5) as usize] as f64 / 4_096.0;
             assert!((quantile / factor - 1.0).abs() < 0.03, "{share}: {quantile} for {factor}");

@@ -12,7 +12,7 @@ use mailrun_measurement::record::OfferedStage;
 use mailrun_text::quantities::{duration, rate};
 use std::time::Duration;
 
-/// Longest name of a stage.
+/// Maximum length of a stage's name, in characters.
 const MAX_NAME: usize = 40;
 
 /// A part of the run with its own rate or ramp.
@@ -184,8 +184,8 @@ impl OfferedRate {
             let length_s = stage.length.as_secs_f64();
             let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
             let rest_s = length_s - skipped_s;
-            // Use the mean rate of the rest. The difference of two large counts would have no exact
-            // digits left for a short rest.
+            // Use the mean rate of the rest, because the difference of two large counts would have no exact digits left
+            // for a short rest.
             messages += rest_s * (stage.rate_at(skipped_s) + stage.to_per_s) / 2.0;
             counted_s += rest_s;
             begins_s += length_s;

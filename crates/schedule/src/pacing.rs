@@ -124,7 +124,8 @@ impl ArrivalSchedule {
     fn compute_next(&mut self) {
         self.position = match self.exponential_gap() {
             Some(gap) => self.position + gap,
-            // Compute the position from the count. A sum of a million rounded gaps would drift.
+            // Multiply the count instead of adding a gap, because a sum of a million rounded gaps
+            // would drift.
             None => (self.issued * self.workers as u64 + self.worker as u64) as f64 + self.phase,
         };
         self.next_s = self.due_s();
@@ -201,8 +202,8 @@ mod tests {
             let mut schedule =
                 ArrivalSchedule::new(Arrival::Constant, OfferedRate::Constant(10.0), Duration::ZERO, number, 3, 7)
                     .with_phase(0.5);
-            // The first worker learns of each change when it happens. The others were asleep and
-            // learn of all changes at the end.
+            // The first worker learns of each change when it happens. The other workers were asleep
+            // and learn of all changes at the end.
             for (at, rate) in changes {
                 while number == 0 && schedule.due() < at {
                     all.push(schedule.due().as_secs_f64());

@@ -71,7 +71,7 @@ impl<'a> Path<'a> {
     /// again. For any other bytes, the parts of the path are meaningless.
     pub fn checked_before(mailbox: &'a [u8]) -> Self {
         let is_quoted = mailbox.first() == Some(&b'"');
-        // A quoted local part may itself contain an @.
+        // Skip a quoted local part before searching for the @, because it may itself contain one.
         let at = if is_quoted { quoted_length(mailbox) } else { memchr::memchr(b'@', mailbox) };
         Self { mailbox, at }
     }

@@ -25,7 +25,7 @@ pub enum ChunkPiece<'a> {
     End(Chunk),
 }
 
-/// Reads a message chunk by chunk.
+/// Reads a message that arrives in the chunks of BDAT (RFC 3030).
 #[derive(Clone, Debug)]
 pub struct ChunkReader {
     lines: LineChecker,

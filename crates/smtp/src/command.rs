@@ -172,7 +172,8 @@ fn max_line_bytes(verb: [u8; 4]) -> usize {
     match &verb {
         b"MAIL" => MAX_LINE_BYTES,
         b"RCPT" => MAX_COMMAND_LINE_BYTES + MAX_RCPT_PARAMETER_BYTES,
-        // RFC 4954 §4 sets this limit for responses. Clients also send long tokens in AUTH itself.
+        // RFC 4954 §4 sets this limit for responses. Use it for AUTH as well, because clients also
+        // send long tokens in AUTH itself.
         b"AUTH" => MAX_EXCHANGE_LINE_BYTES,
         _ => MAX_COMMAND_LINE_BYTES,
     }

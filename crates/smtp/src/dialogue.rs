@@ -202,8 +202,8 @@ impl Dialogue {
         }
         let code = text.get(..3);
         self.unanswered = self.unanswered.saturating_sub(1);
-        // While replies to commands from before AUTH are due, this may be one of them, so the login
-        // is not over.
+        // While replies to earlier commands are due, this may be one of them and not the reply to
+        // AUTH, so the login is not over.
         self.is_login = code == Some(b"334") || self.is_login && self.unanswered > 0;
         let is_refused_message = matches!(self.part, ClientPart::Message(_)) && code != Some(b"354");
         if is_refused_message && self.unanswered == 0 {

@@ -43,7 +43,7 @@ impl Notify {
     pub const SUCCESS: Self = Self(1);
     /// FAILURE: the message could not be delivered.
     pub const FAILURE: Self = Self(2);
-    /// DELAY: delivery takes longer than usual.
+    /// DELAY: the message could not be delivered yet, and the server is still trying.
     pub const DELAY: Self = Self(4);
 
     /// Returns the union of both sets. NEVER is the empty set, so it adds nothing.

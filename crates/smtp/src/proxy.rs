@@ -409,8 +409,8 @@ mod tests {
         let mut bytes = v2(0x21, 0x11, &[FOUR.as_slice(), b"\x03\0\x04\0\0\0\0\x04\0\0"].concat());
         assert_eq!(parse(&bytes), Err(ProxyHeaderError::Checksum));
         let at = bytes.len() - 7;
-        // Computed bit by bit from the polynomial (RFC 3720 §12.1), independently of the code under
-        // test.
+        // Compute the checksum bit by bit from the polynomial (RFC 3720 §12.1), independently of
+        // the code under test.
         let mut crc = u32::MAX;
         for octet in &bytes {
             crc ^= u32::from(*octet);

@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// An encoded value with valid syntax.
+/// A value in the encoding xtext (RFC 3461 §4) whose syntax has been checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Xtext<'a>(&'a [u8]);
 

@@ -292,7 +292,8 @@ impl DiskFile for File {
 
     fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()> {
         match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
-            // Not every file system can allocate space in advance. Writing zeros works everywhere.
+            // Not every file system can allocate space in advance. The zeros that are written below
+            // reserve it everywhere.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }

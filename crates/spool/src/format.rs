@@ -124,8 +124,8 @@ impl SegmentHeader {
         let revision = self.revision + 1;
         let mut next = Self { state, revision, generation, salt: 0, next_id, previous_end, oldest, is_synced, ..self };
         loop {
-            // The file still contains records of its last use. With the same seed, they would look
-            // valid.
+            // Choose a new seed for each use, because the file still contains records of its last
+            // use, which would look valid with the same seed.
             next.salt = RandomState::new().hash_one((generation, next.salt));
             if next.seed() != self.seed() {
                 return next;
@@ -142,7 +142,8 @@ impl SegmentHeader {
 
     /// Number of the first message that can be in this use, or 0 if it is unknown.
     pub(crate) fn first_id(&self) -> u64 {
-        // The message for which the segment was begun got its number before the header was written.
+        // Subtract one, because the message for which the segment was begun got its number before
+        // the header was written.
         self.next_id.saturating_sub(1)
     }
 

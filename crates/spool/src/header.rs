@@ -225,7 +225,7 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
-    // A new file is filled with zeros, and has no batches before its first use.
+    // In the first use of a file, any batch is new, because a new file is filled with zeros and has no batches.
     let is_first_use = free.revision == 0;
     is_first_use || is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
 }

@@ -75,8 +75,8 @@ pub(crate) struct NewestFile {
 impl NewestFile {
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
         let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
-        // Begin with 0 whatever the file says. A killed process may have left its content only in
-        // the page cache. If a removal relied on that, the removal could survive a power failure
+        // Begin with 0 whatever the file says, because a killed process may have left the file's content only in the
+        // page cache. If the removal of a segment relied on that content, the removal could survive a power failure
         // while its proof is lost.
         Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }

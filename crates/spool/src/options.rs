@@ -26,7 +26,8 @@ pub struct Options {
     pub max_bytes: u64,
     /// Maximum size of a body in bytes, at most 4 GiB less 64 KiB, which is the limit of a record.
     pub max_message_bytes: u64,
-    /// Durability that a receipt promises.
+    /// What a message survives once its receipt is given: a power failure, the death of the
+    /// process, or nothing.
     pub durability: Durability,
     /// Reaction to damage that is found when the spool is opened.
     pub on_damage: OnDamage,

@@ -48,7 +48,6 @@ pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
     }
 }
 
-/// State of a copy in the quarantine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CopyState {
     Missing,
@@ -86,8 +85,8 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         return Ok(CopyState::Whole);
     }
     let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
-    // The copy may be longer than the damage. The copy of a whole segment has the same name as a
-    // copy of its header, and begins with the header.
+    // A copy that is longer than the damage is also enough. The copy of a whole segment has the
+    // same name as a copy of its header, and begins with the header.
     let mut is_equal = bytes >= expected;
     let mut is_part = bytes <= expected;
     let mut one = Vec::new();
@@ -98,7 +97,8 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         read_lossy(file, &mut one, at)?;
         let read_bytes = read_lossy(copy, &mut other, at - damage.offset)?;
         is_equal &= one == other;
-        // Bytes of the copy that were not synced before a crash read as zeros.
+        // Accept zeros in the copy, because bytes that were not synced before a crash read as
+        // zeros.
         is_part &= other[..read_bytes].iter().zip(&one).all(|(copied, octet)| *copied == 0 || copied == octet);
     }
     Ok(match (is_equal, is_part) {
@@ -125,7 +125,7 @@ fn parts(damage: &Damage, file: &dyn DiskFile) -> io::Result<impl Iterator<Item 
 /// before its damaged bytes are safe.
 pub(crate) fn copy_damage(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     let mut is_any = false;
-    // A missing file has no bytes to copy.
+    // Skip a missing file, because it has no bytes to copy.
     let has_bytes = |damage: &&Damage| damage.kind != DamageKind::MissingNewest;
     for damage in reading.damage.iter().filter(|damage| !damage.is_known).filter(has_bytes) {
         match copy_one(disk, damage, reading) {

@@ -127,8 +127,8 @@ impl Replay {
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
-            // The message for which this segment was begun got its number before the header was
-            // written.
+            // Subtract two from the header's next number: one because the message for which this segment was begun got
+            // its number before the header was written, and one for the message before it.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
@@ -362,7 +362,8 @@ impl Replay {
         for (id, damage) in self.missing.drain().chain(self.bodies.drain()) {
             self.damage[damage].messages.push(Id(id));
         }
-        // A moved message whose record is lost may still have notes in other segments.
+        // Add messages that are known only from their notes, because a moved message whose record is lost may still
+        // have notes in other segments.
         if let Some(damage) = self.damage.iter_mut().find(|damage| damage.cost == Cost::Unknown) {
             damage.messages.extend(self.orphans.drain().map(Id));
         }

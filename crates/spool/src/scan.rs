@@ -236,8 +236,8 @@ impl Scan {
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
         // Without other evidence, the log ends where the readable part ends.
         let is_end = next.is_none() && !is_claimed;
-        // Nobody knows which records were after the end of a shortened file, unless the log had
-        // ended before.
+        // Nobody knows which records a shortened file has lost, unless the log had already ended
+        // before the place where the file now ends.
         let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
         // Zeros prove that the log had ended only if they fill the space of a whole batch header,
         // because a header begins with a random number.

@@ -39,7 +39,7 @@ impl MetricsText {
             let _ = write!(self.text, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, label_text(text));
         }
         let value = value.to_string();
-        // Both formats write infinity as `+Inf`, and Rust writes `inf`.
+        // Replace Rust's `inf`, because both formats write infinity as `+Inf`.
         let value = match value.as_str() {
             "inf" => "+Inf",
             "-inf" => "-Inf",

@@ -17,8 +17,8 @@ use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Largest count. A `f64` represents every whole number up to this one exactly, and a thousand
-/// times as much fits into 64 bits.
+/// Maximum count that a user can give. An `f64` represents every whole number up to this one
+/// exactly, and a thousand times as much fits into 64 bits.
 pub const MAX_COUNT: u64 = 1_000_000_000_000_000;
 /// Largest size in bytes, which users write as 1024T.
 pub const MAX_BYTES: u64 = 1 << 50;

@@ -35,7 +35,8 @@ pub fn right(title: &'static str) -> (&'static str, Align) {
 pub enum Cell {
     /// Words, or a figure that differs in kind from the others in its column.
     Text(String),
-    /// A time in milliseconds. All times of a column get the same number of decimals.
+    /// A time in milliseconds, which is shown with the same number of decimals as every other time
+    /// of its column.
     Millis(f64),
     /// A figure. All figures of a column get the same number of decimals.
     Figure(f64),
@@ -319,7 +320,8 @@ pub fn markdown_text(text: &str) -> String {
     let text = plain(text);
     let mut safe = String::with_capacity(text.len());
     for (at, character) in text.char_indices() {
-        // GitHub turns a URL into a link because of its "://" or its "www.".
+        // GitHub recognises a URL by its "://" or its "www." and turns it into a link, so escape
+        // these characters.
         let is_link =
             (character == ':' && text[at..].starts_with("://")) || (character == '.' && ends_in_www(&text[..at]));
         if is_link || "\\`*_[]<>#|&~$".contains(character) {

@@ -1,7 +1,7 @@
 //! Numbers and lists in sentences: digits grouped by thousands, and nouns in singular or plural.
 use strsim::damerau_levenshtein;
 
-/// Formats `1234567` as `1,234,567`.
+/// Formats a number with thousands separators, for example `1,234,567`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -25,14 +25,12 @@ pub enum HandshakeFault {
         /// Names that the certificate is for. Only the first three printable names, because the server chooses them.
         names: Vec<String>,
     },
-    /// The certificate has expired.
     #[error("the certificate of {server} expired{since}")]
     Expired {
         server: String,
         /// Text that follows "expired", such as ` 3 days ago`. It is empty if the time is not known.
         since: String,
     },
-    /// The certificate is not valid yet.
     #[error("the certificate of {server} is not valid yet{until}")]
     NotYetValid {
         server: String,
@@ -97,7 +95,7 @@ impl HandshakeFault {
                 format!("{self}: create one with subjectAltName={}:{server}, or {insecure}", kind_of(server))
             }
             Self::OtherName { names, .. } => {
-                // A client cannot ask for a pattern such as `*.example.com`.
+                // Suggest only a whole name, because a client cannot ask for a pattern such as `*.example.com`.
                 let server_name = names.iter().find(|name| !name.contains('*')).map_or("NAME", String::as_str);
                 format!("{self}: {}", name.replace("NAME", server_name))
             }

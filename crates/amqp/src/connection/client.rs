@@ -70,7 +70,8 @@ impl<T> AmqpConnection<T> {
         self.state = match (header, authenticated) {
             (SASL_HEADER, false) => ConnectionState::ExpectSasl,
             (AMQP_HEADER, true) => ConnectionState::ExpectOpen,
-            // Some servers accept anybody, and ask for SASL again if the client has no rights.
+            // Some servers first accept any login, and then ask for SASL again if the client has no rights. This counts
+            // as a rejected login.
             (SASL_HEADER, true) => return Err(LoginError::Rejected.into()),
             (AMQP_HEADER, false) => return Err(LoginError::NoSasl.into()),
             _ => return Err(ConnectionError::Header(header)),
@@ -384,7 +385,8 @@ mod tests {
             assert!(pair.client.may_send(sender));
             pair.client.send_parts(sender, b"head", Bytes::from(vec![number as u8; length]), number as u32);
         }
-        // The peer numbers its links itself. Here it uses the same numbers as the client.
+        // Each peer numbers its links itself. In this test, the server uses the client's numbers, so `receiver` is
+        // valid for both.
         pair.server.send(receiver, EncodedMessage::from(vec![9; 1500]), 77);
         let (mut events, mut served) = pair.run(step).unwrap();
         for event in &served {
@@ -792,7 +794,8 @@ mod tests {
         fn a_hostile_server_is_bounded(
             octets in proptest::collection::vec(any::<u8>(), 0..300), keep in 0usize..500, cut in 1usize..50,
         ) {
-            // A valid beginning that is cut somewhere, followed by any bytes.
+            // Feed the beginning of a valid conversation, followed by arbitrary bytes, so that later states of the
+            // connection are tested as well.
             let good = recorded();
             let all = [&good[..keep.min(good.len())], &octets].concat();
             let (whole, mut client) = hear(&all, all.len().max(1));

@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{condition}: {description}")]
 pub struct Violation {
-    /// Condition, such as `amqp:link:transfer-limit-exceeded`.
+    /// Error condition of AMQP, such as `amqp:link:transfer-limit-exceeded`.
     pub condition: &'static str,
     /// Description of the broken rule for a person.
     pub description: &'static str,
@@ -95,7 +95,7 @@ impl ConnectionError {
 /// Part of a connection that can end on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Only the link itself, so the other links of its session continue.
+    /// Only the link itself ends, and the other links of its session continue.
     Link,
     /// A session and all of its links.
     Session,

@@ -43,8 +43,8 @@ impl TrialSeries for MailTrials<'_> {
             TrialLoad::RatePerS(rate) => (order.arrival, Some(rate)),
         };
         if !order.is_first {
-            // The first trial has shown that the server accepts such mail. Under load, the server
-            // might refuse the preflight message.
+            // Send no preflight message after the first trial, which has shown that the server
+            // accepts such mail. Under load, the server might refuse the preflight message.
             options.preflight = BenchPreflight::Off;
         }
         let outcome = run_in_series(&self.program, &options, &mut self.keeper)?;

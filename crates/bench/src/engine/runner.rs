@@ -330,8 +330,8 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         let end = self.run_contestants(plan, &mut runs);
         let is_kept = match &end {
             Some(end) => end.is_ok() && !plan.is_warm_up,
-            // The runs of an incomplete round have nothing to be compared with, but each stands for
-            // itself in a table.
+            // An incomplete round cannot be compared. Keep its runs only for a table, in which each run stands for
+            // itself.
             None => !self.repeats_faulty,
         };
         for (place, run) in runs.into_iter().filter(|_| is_kept) {
@@ -486,7 +486,7 @@ mod tests {
             // A contestant that cannot run is given up at once, and the other one has nobody left
             // to be compared with.
             ("ax", 600, None, [(0, none()), (0, "out of luck".to_owned())], (0, 1, false)),
-            // A contestant that loses mail may do better the next time, so it has three tries.
+            // A contestant that loses mail may do better the next time, so it gets three tries before it is given up.
             ("al", 600, None, [(0, none()), (0, "lost 1".to_owned())], (0, 3, false)),
             // The first block is two rounds of two runs, so the sixth run completes the first round.
             ("ab", 600, Some(8), [(1, none()), (1, none())], (1, 0, false)),

@@ -107,8 +107,8 @@ impl TimedChild {
         let wait = (self.age() / 10).clamp(min, max);
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout)) {
-            // Either the time is up, or a signal interrupted the wait. The bench handles signals
-            // elsewhere.
+            // Either the time is up, or a signal interrupted the wait. Treat both alike, because
+            // the bench handles signals elsewhere.
             Ok(0) | Err(rustix::io::Errno::INTR) => {
                 self.sample_memory();
                 Ok(false)
@@ -232,7 +232,7 @@ impl TimedChild {
         let storage_bytes = proc_stat::storage_bytes(self.child.id()).map(|(read, written)| read + written);
         let result = self.child.wait4().context("cannot wait for a process");
         let elapsed_s = self.started_at.elapsed().as_secs_f64();
-        // From here on, another process may get the same process ID.
+        // Set this flag now, because from here on, another process may get the same process ID.
         self.is_reaped = true;
         let exit = result?;
         let peak_bytes = exit.rusage.maxrss;
@@ -318,7 +318,8 @@ mod tests {
 
     #[test]
     fn peak_memory_is_the_childs_own() {
-        // A shell uses less memory than this test's process, but a string of 64 MB needs more.
+        // A small shell must show less memory than this test's process, and a shell with a string
+        // of 64 MB must show more.
         let (_, small) = wait(&mut shell("sleep 0.1"));
         let small = small.max_rss_bytes.unwrap();
         assert!((100_000..20 << 20).contains(&small), "{small}");

@@ -72,7 +72,7 @@ pub(crate) fn prepare(
         }
     };
     launch.command.cores = options.server_cores;
-    // Our own relay places itself, by its option `--cpus`.
+    // Do not place our own relay here, because it places itself by its option `--cpus`.
     launch.command.cpus = options.placement.relay.clone().filter(|_| !matches!(relay, Relay::Mailrun(_)));
     Ok(Some(match &options.syscall_counting {
         SyscallCounting::Off => launch,

@@ -102,7 +102,8 @@ fn run_parties(
     };
     record.command.clone_from(&options.command);
     record.host = host::facts(Some(directory.path()));
-    // The MADES bench has watched the host while it offered load. Use its figures for that time.
+    // Use the MADES bench's own figures for the time of the load, because it watched the host while
+    // it offered the load.
     let of_load = record.surroundings.take().unwrap_or_default();
     record.surroundings = Some(Surroundings {
         load_processor_s: of_load.load_processor_s,
@@ -151,8 +152,8 @@ fn start_target(
     let command = PartyCommand::named("endpoint", "mades-endpoint", arguments, program, directory, Role::Relay);
     let launch = RelayLaunch { command, ready_signal: ReadySignal::Reported, ready_within: READY_TIMEOUT };
     let url = format!("amqp://{}", supervisor.start_relay(launch)?);
-    // Send no preflight message. The stand-in is known to read its outbox, and the message could be
-    // hit by a fault that the user ordered.
+    // Send no preflight message, because the stand-in is known to read its outbox, and a fault that
+    // the user ordered could hit the message.
     Ok((url.clone(), PartyOptions::default().flag("no-preflight", true).with("broker", url)))
 }
 

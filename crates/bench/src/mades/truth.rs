@@ -44,7 +44,7 @@ pub(super) struct StandInTotals {
     corrupted: u64,
     rejecting: u64,
     latency_ms: StandInLatencies,
-    /// The same totals for acknowledgement documents.
+    /// Totals of the acknowledgement documents, which the totals above do not include.
     acknowledgements: Option<Box<Self>>,
 }
 
@@ -70,7 +70,8 @@ struct StandInLatencies {
 /// are accepted.
 pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[String]) {
     let Some(mades) = &record.mades else { return };
-    // In this mode only the broker is under test, and the stand-in has nothing to do.
+    // In the mode `amqp`, only the broker is under test. The stand-in has nothing to do, so it has no counts to
+    // compare.
     if mades.mode == "amqp" {
         return;
     }

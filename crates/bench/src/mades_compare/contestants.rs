@@ -81,7 +81,8 @@ fn own_arguments(
     directory: &Path,
 ) {
     let queues = CompareQueues::of(options);
-    // go-mades-bench does not send a message before its load either.
+    // Send no preflight message, because go-mades-bench does not send a message before its load
+    // either.
     command.args([
         "mades",
         "--live",
@@ -94,7 +95,7 @@ fn own_arguments(
     ]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
     command.args(queues.arguments(options.mode));
-    // Give up lost messages before the time limit ends the whole run.
+    // Give up lost messages after a third of the time limit, before the limit ends the whole run.
     let timeout_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
     command.args(["--message-timeout", &format!("{timeout_s:.0}s")]).arg("--out").arg(directory);
     command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);

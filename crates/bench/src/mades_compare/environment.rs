@@ -36,7 +36,7 @@ impl CompareEnvironment {
     /// Starts the stand-in if the run needs one. Its output goes into `directory`.
     ///
     /// # Errors
-    /// If the stand-in cannot start.
+    /// Fails if the stand-in cannot start.
     pub(super) fn prepare(own: &Path, options: &CompareOptions, directory: &Path) -> Result<Self> {
         let Some(broker) = &options.broker else {
             let (stand_in, url) = start_stand_in(own, options, directory, |command| {
@@ -73,7 +73,7 @@ impl CompareEnvironment {
     /// Stops the stand-in. Returns the CPU time in seconds that it has used.
     ///
     /// # Errors
-    /// If the stand-in has exited by itself.
+    /// Fails if the stand-in has exited by itself.
     pub(super) fn stop(mut self) -> Result<Option<f64>> {
         let Some(mut stand_in) = self.stand_in.take() else { return Ok(None) };
         stand_in.ensure_running("the stand-in")?;

@@ -28,7 +28,8 @@ use runs::MadesComparison;
 ///
 /// # Errors
 ///
-/// If no run can be made at all. If a single contestant fails or hangs, the table says so instead.
+/// Fails if no run can be made at all. If a single contestant fails or hangs, the table says so
+/// instead.
 pub fn run(options: &CompareOptions) -> Result<TextReport> {
     let programs = InstalledPrograms::find(&options.tools)?;
     let missing = programs.missing.clone();

@@ -42,7 +42,7 @@ pub(super) fn last_table(output: &str) -> Vec<StatisticsLine<'_>> {
 /// Reads the results of go-mades-bench from its output.
 ///
 /// # Errors
-/// If the output has no report.
+/// Fails if the output has no report.
 pub(super) fn of_original(output: &str) -> Result<ReportedResult> {
     let lines = last_table(output);
     let last = lines.last().context("it printed no report")?;
@@ -61,7 +61,7 @@ pub(super) fn progress(output: &str) -> Option<String> {
 /// Reads the results of `mailrun mades` from its run record.
 ///
 /// # Errors
-/// If there is no valid record, or if it has no stages of a MADES run.
+/// Fails if there is no valid record, or if the record has no stages of a MADES run.
 pub(super) fn of_own(directory: &Path) -> Result<ReportedResult> {
     let record = read_run(&directory.join("run.json"))?;
     let last = record.stages.last().context("it wrote no stage")?;

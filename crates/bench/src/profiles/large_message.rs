@@ -240,8 +240,8 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
             .to_owned(),
     );
     notes.extend(ratio_notes);
-    // Skip runs without a trace. Their verdicts only say that deliveries were not checked, and the
-    // note on that cost says so already.
+    // Skip runs without a trace, because their verdicts only say that deliveries were not checked,
+    // and the note on that cost says so already.
     let traced = results.contestants.iter().filter(|contestant| contestant.case.cost != Some(MessageCost::NoTrace));
     notes.extend(run_remarks(traced));
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);

@@ -214,7 +214,8 @@ fn owner_lives(token: &str) -> bool {
     let mut number = || parts.next()?.parse::<u64>().ok();
     match (number(), number()) {
         (Some(pid), Some(start)) => u32::try_from(pid).ok().and_then(started) == Some(start),
-        // Leave processes alone if mailrun did not write their token.
+        // mailrun did not write this token, so treat its owner as alive and leave the process
+        // alone.
         _ => true,
     }
 }

@@ -256,8 +256,8 @@ impl Recipe {
         let (stdout, stderr) = (output()?, output()?);
         let mut command = Command::new(program);
         command.args(&words[1..]).envs(self.environment(places)).stdin(Stdio::null());
-        // Use files instead of pipes. A process that the command leaves behind would keep a pipe
-        // open, and reading from the pipe would never end.
+        // Use files instead of pipes, because a process that the command leaves behind would keep a pipe open, and
+        // reading from the pipe would never end.
         let cannot = || format!("cannot start {command_line:?}");
         command.stdout(stdout.try_clone().with_context(cannot)?).stderr(stderr.try_clone().with_context(cannot)?);
         let status = wait(&mut command.spawn().with_context(cannot)?).with_context(|| command_line.clone())?;

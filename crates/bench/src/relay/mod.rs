@@ -219,7 +219,7 @@ impl FromStr for Relay {
         }
         let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
         if !words.iter().any(|word| word.contains(TO)) {
-            // List mailrun's own relay and its variants first.
+            // List mailrun's own relay and its variants first, before the recipes of other servers.
             let (own, others): (Vec<_>, Vec<_>) =
                 recipe::names_and_variants().into_iter().partition(|name| name.starts_with("mailrun"));
             return Err(format!(

@@ -258,7 +258,7 @@ fn needed_bytes(options: &BacklogOptions) -> u64 {
     messages * each * 51 / 50 + 6 * SEGMENT
 }
 
-/// How the relay is started, and operated as its administrator would.
+/// Tells how the bench starts the relay, and how the bench operates it in place of an administrator.
 enum BacklogServer<'g> {
     /// mailrun's own relay, which reports when it is ready and how many messages are queued.
     Own,
@@ -503,8 +503,8 @@ impl<'g> BacklogRun<'g> {
         match (&self.server, complaint) {
             (_, None) => {}
             (BacklogServer::Own, Some(complaint)) => return Err(complaint),
-            // A server may end before its deliveries do, as Exim does. Mail that these deliveries had taken is still
-            // queued.
+            // A server such as Exim may end before its delivery processes do. These processes were killed, but the mail
+            // that they had taken is still queued.
             (_, Some(complaint)) => self.supervisor.print_line(&format!("{complaint:#}; they were killed")),
         }
         let stop_s = stopping.elapsed().as_secs_f64();
@@ -566,8 +566,7 @@ impl<'g> BacklogRun<'g> {
         })?;
         let took_s = began.elapsed().as_secs_f64();
         let fresh = fresh.map(|fresh| fresh.finish(&mut self.supervisor)).transpose()?;
-        // After the last delivery the relay still frees segments. Wait for that before measuring
-        // the disk usage.
+        // Wait before measuring the disk usage, because the relay still frees segments after the last delivery.
         self.supervisor.await_relay_idle()?;
         self.supervisor.ensure_all_alive()?;
         let relay = self.relay_use();
@@ -778,7 +777,8 @@ fn account_goal(results: &BacklogResults, record: &Record, messages: u64) -> Goa
     let is_good = ledger.delivered == ledger.accepted && accepted == messages && missing == 0;
     let is_open = accepted == messages && queued + not_delivered > 0;
     if !is_good && missing == 0 && (record.ending == Some(Ending::Interrupted) || is_open) {
-        // Either the queue was read, or it is not known which mail is in it.
+        // If the queue was read, the rest of the mail is known to be queued. Otherwise it is only known not to have
+        // been delivered.
         let rest = if not_delivered > 0 { "not delivered" } else { "queued" };
         let value = format!("{value}, {} {rest}", count(queued + not_delivered));
         return Goal::new(what, wanted, GoalResult::Unknown(value));
@@ -965,7 +965,7 @@ mod tests {
             (1, None),
             (2, Some([1000.0, 999.0])),
             (10, Some([1000.0, 991.0])),
-            // A tenth of the time is two seconds.
+            // A tenth of 20 s is two seconds, so each of the two rates is the mean of two seconds.
             (20, Some([999.5, 981.5])),
         ] {
             assert_eq!(accept_rates(&falling(seconds)), expected, "{seconds} s");

@@ -301,8 +301,7 @@ fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
         rounds.iter().flat_map(|row| row.measurement.flaws.notes.iter().map(|note| format!("{}: {note}", row.name)));
     remarks.extend(notes);
     let tables = vec![throughput(&results.rows), latencies(rounds, options)];
-    // Only rounds count here, because steps of the search overload the relay and may miss any
-    // threshold.
+    // Name only the defects of rounds, because steps of the search overload the relay and may miss any threshold.
     let defects = named_defects(rounds.iter().map(|row| (&row.name, &row.measurement.flaws)));
     goals::report(&title, tables, &goals(results, rounds, options), defects, remarks)
 }

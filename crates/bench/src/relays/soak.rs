@@ -216,7 +216,7 @@ mod tests {
         let of_cut = judged(&cut, 300_000);
         assert!(of_cut.text.contains("stopped after 200,000 messages, all delivered"), "{}", of_cut.text);
         assert!(!of_cut.is_good() && of_cut.text.contains("INCONCLUSIVE"), "{}", of_cut.text);
-        // A relay that refuses mail has not been stopped by the user.
+        // A relay that refuses mail must fail, even if the user also interrupted the run.
         let mut refusing = outcome(1 << 20, 1 << 20, 0);
         refusing.record.ledger.rejected = Some(100_000);
         for ending in [Ending::Complete, Ending::Interrupted] {

@@ -74,7 +74,7 @@ pub(super) struct Counting<'r, 't> {
 impl Counting<'_, '_> {
     /// Counts system calls and bytes, and adds the rows to the comparison.
     pub(super) fn add_to(mut self, comparison: &mut RoundComparison) {
-        // Only load generators can be traced. The processes of a server are not the bench's
+        // Only load generators can be traced, because the processes of a server are not the bench's
         // children.
         if self.kind == LiveKind::Source {
             match strace::find() {

@@ -220,14 +220,13 @@ impl<'o> LiveComparison<'o> {
     /// Makes one run of each contestant and returns their times, or `None` if the user stopped or
     /// no contestant succeeded.
     fn warm_up_round(&self, contestants: &mut [LiveContestant], turns: &mut RunTurns<'_>) -> Option<RoundTimes> {
-        // A foreign load generator may send more messages than it should. mailrun's own source,
-        // with which servers are measured, does not, so there is no need to wait for extra
-        // messages.
+        // Only a foreign load generator may send more messages than it should. Servers are measured with mailrun's own
+        // source, so there is no need to wait for extra messages.
         let is_thorough = self.options.kind() == LiveKind::Source;
         let mut times = Vec::new();
         for (place, contestant) in contestants.iter_mut().enumerate() {
             let mut fault = None;
-            // Give a contestant a second try before giving it up.
+            // Give a contestant a second try in the warm-up before giving it up.
             for _ in 0..2 {
                 if contestant.failure.is_some() || (turns.is_stopped)() {
                     break;

@@ -18,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// If no message arrives for this long, a load generator is considered finished. The sink updates
 /// its count every quarter of a second.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(1000);
-/// As `QUIET_TIMEOUT`, for contestants that are servers. A server may wait before it retries a
+/// Like `QUIET_TIMEOUT`, for contestants that are servers. A server may wait before it retries a
 /// delivery.
 const SERVER_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -112,7 +112,7 @@ fn accept(listener: &TcpListener, server: SocketAddr, counts: &WireCounts) {
     });
 }
 
-/// Forwards both directions of a connection.
+/// Forwards both directions of a connection, and counts the bytes of each direction.
 fn serve(client: &TcpStream, server: SocketAddr, counts: &WireCounts) -> std::io::Result<()> {
     let upstream = TcpStream::connect_timeout(&server, QUIET_TIMEOUT)?;
     for stream in [client, &upstream] {

@@ -42,7 +42,6 @@ pub(super) struct Parts {
     pub(super) reasons: Vec<Reason>,
 }
 
-/// A part as it was read from its directory.
 struct ReadPart {
     record: Record,
     shard: ShardRow,

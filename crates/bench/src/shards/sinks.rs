@@ -101,8 +101,8 @@ impl Sinks {
             if Some(now) > arrived {
                 arrived = Some(now);
                 quiet_since = Instant::now();
-                // Counts are not enough, because a sink may also have mail of a part that is
-                // missing here, and messages whose 250 never reached the source.
+                // Comparing counts is not enough. A sink may also have mail of a part whose record is missing here, and
+                // messages whose 250 never reached their source.
                 if account::unsettled(&parts.units, &self.ledgers(run)?) == 0 {
                     return Ok(());
                 }
@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn a_unit_at_two_sinks_is_a_copy_if_it_is_at_one_under_another_address() {
         const U: &[u64] = &[1];
-        // Each row has the units that arrived at a sink, and the units among them that arrived
-        // under another address only.
+        // Each row lists two sets for each sink: the units that arrived there, and those among them that arrived only
+        // under another address.
         for (what, sinks, [delivered, duplicates, copied, rewritten]) in [
             ("at one sink", &[[U, &[]], [&[2], &[]]][..], [2, 0, 0, 0]),
             ("twice under its own address", &[[U, &[]], [U, &[]]], [1, 1, 0, 0]),

@@ -49,7 +49,7 @@ impl fmt::Display for BaselineName {
 /// Treatment of an existing baseline of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExistingBaseline {
-    /// Keep the existing baseline and fail.
+    /// Keep the existing baseline, and fail because its name is taken.
     Keep,
     Replace,
 }

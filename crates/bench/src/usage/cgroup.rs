@@ -10,7 +10,8 @@ use std::process::Child;
 /// process.
 const PREFIX: &str = "mailrun-";
 
-/// A group of processes. Dropping it removes it, if its processes have ended.
+/// A group of processes. Dropping this value removes the group, if all processes of the group have
+/// ended.
 #[derive(Debug)]
 pub(crate) struct ControlGroup(PathBuf);
 
@@ -22,12 +23,13 @@ impl ControlGroup {
         let parent =
             own_group(&fs::read_to_string("/proc/self/mounts").ok()?, &fs::read_to_string("/proc/self/cgroup").ok()?)?;
         remove_unused(&parent);
-        // A group below this process's group has no controllers, so it changes nothing for the
-        // server.
+        // Create the group below this process's own group. It has no controllers there, so it
+        // changes nothing for the server.
         let group = Self(parent.join(format!("{PREFIX}{}", server.id())));
         fs::create_dir(&group.0).ok()?;
-        // A move takes milliseconds. Stop the server meanwhile, so that it starts no process that
-        // would stay outside. Processes that it started before are moved as well.
+        // Moving a process takes milliseconds. Stop the server in that time, so that it starts no
+        // process that would stay outside of the group. Processes that it started before are moved
+        // as well.
         let pid = Pid::from_child(server);
         let _ = kill_process(pid, Signal::STOP);
         let is_inside = group.take(server.id());
@@ -56,7 +58,8 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // If a process is left, the next run removes the group.
+        // Ignore the error, because if a process is left in the group, the next run removes the
+        // group.
         let _ = fs::remove_dir(&self.0);
     }
 }

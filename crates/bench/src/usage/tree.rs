@@ -92,8 +92,8 @@ fn processor_s(member: &ProcessStat, ticks_per_s: f64) -> (f64, f64) {
     let exact_s = scheduled_s(member.pid);
     match user_s + sys_s {
         told_s if exact_s <= told_s => (user_s, sys_s),
-        // The process has not yet used a whole tick. The scheduler's figure does not distinguish
-        // user and system time, and most of a server's time is system time.
+        // The process has not yet used a whole tick, so only the scheduler's figure is known, which does not
+        // distinguish user and system time. Count it as system time, because most of a server's time is.
         0.0 => (0.0, exact_s),
         told_s => (exact_s * user_s / told_s, exact_s * sys_s / told_s),
     }
@@ -118,8 +118,8 @@ fn subtree(root: u32, all: &[ProcessStat]) -> Vec<ProcessStat> {
     let mut processes: Vec<ProcessStat> = all.iter().filter(|member| member.pid == root).copied().collect();
     let mut next = 0;
     while next < processes.len() {
-        // Remove each list of children when it is used. The processes may change while they are
-        // being read, so the parents could form a circle.
+        // Remove each list of children when it is used, because the processes may change while they are being read, so
+        // the parents could form a circle.
         processes.extend(of_parent.remove(&processes[next].pid).unwrap_or_default());
         next += 1;
     }

@@ -108,10 +108,10 @@ pub(crate) struct ChosenScenario {
 
 impl Subcommand for ScenarioCommand {
     fn augment_subcommands(command: Command) -> Command {
-        // Load the scenarios only when `bench` is invoked. It takes a third of the program's start, and no other
-        // command needs them.
+        // Load the scenarios only when `bench` is invoked, because loading them takes a third of the program's start,
+        // and no other command needs them.
         command.defer(|command| {
-            // Ignore errors: a test below makes sure that all built-in scenarios can be read.
+            // Ignore errors, because a test below makes sure that all built-in scenarios can be read.
             let built_in = BUILT_IN.iter().filter_map(|built_in| {
                 let scenario = load_scenario(built_in.name).ok()?;
                 scenario_command(built_in.name, &scenario).ok()
@@ -279,7 +279,7 @@ fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), S
             };
             Err(not_one_of(value, &known))
         }
-        // Ignore other errors, such as a missing option. They are not about this value.
+        // Ignore other errors, such as a missing option, because they are not about this value.
         _ => Ok(()),
     }
 }
@@ -289,7 +289,7 @@ fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), S
 fn scenario_command(name: &str, scenario: &Scenario) -> Result<Command, String> {
     let kind = MeasurementKind::of(scenario)?;
     let command = (kind.add_options)(Command::new(name.to_owned()));
-    // Change all arguments in a single call. Changing them one by one would reorder the help text.
+    // Change all arguments in a single call, because changing them one by one would reorder the help text.
     let command = command.mut_args(|option| {
         let key = scenario.keys.iter().find(|key| is_named(&option, kind.option(&key.name)));
         let Some(key) = key else { return option };

@@ -172,7 +172,8 @@ impl SearchArgs {
     /// Returns an error if the lowest rate is not below the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
-        // Ignore a goal's time limit that is too long for trials of any length. It must not make the trials longer.
+        // Ignore a goal's time limit that is too long for trials of any length, because it must not make the trials
+        // longer.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
         // Warn now, although the report will contain the same remark, because a search takes many minutes.

@@ -164,7 +164,7 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
     let is_said = reason.contains(&value) || value.is_empty();
     Some(match (name, is_said) {
-        // A positional argument has no name to show.
+        // A positional argument has no name to show, so the reason stands alone or follows the value.
         ("", true) => reason,
         ("", false) => format!("{value:?}: {reason}"),
         (name, true) => format!("{name}: {reason}"),

@@ -106,7 +106,7 @@ impl Rung {
 pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<ExitCode> {
     let mut rungs = Vec::new();
     let status = measure_sizes(ladder, options, &mut rungs);
-    // Print the table even if the ladder ended early, because the sizes before have been measured.
+    // Print the table even if the ladder ended early, because some sizes have already been measured.
     if !rungs.is_empty() {
         let stage = options.path().last().name();
         write_all(&mut io::stdout().lock(), &text(ladder, &rungs, stage, options.timeout))?;
@@ -118,7 +118,7 @@ pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<Ex
 /// if the user interrupts.
 fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec<Rung>) -> Result<ExitCode> {
     let interrupted = ExitCode::from(INTERRUPTED_STATUS);
-    // Each run watches for signals itself. This watch is for a signal between two runs.
+    // Each run watches for signals itself, but a signal between two runs must also end the ladder.
     let interrupt = Interrupt::watch()?;
     for size in &ladder.0 {
         if interrupt.requested() != StopRequest::Nothing {

@@ -86,8 +86,8 @@ fn write_report(directory: &Path, record: &Record) -> Result<()> {
 /// report.
 pub(crate) fn exit_with_parent(live: LiveMode) {
     if live == LiveMode::Json {
-        // Ignore the error. If the kernel lacks this feature, a process whose bench has died runs until its own limits
-        // end it.
+        // Ignore the error, because without this kernel feature, a process whose bench has died merely runs until its
+        // own limits end it.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
     positive(text, duration)
 }
 
-/// Largest message that a user may ask for: 2 GiB. Messages are held in memory.
+/// Largest message that a user may ask for: 2 GiB, because messages are held in memory.
 const MAX_MESSAGE_BYTES: u64 = 2 << 30;
 
 const MAX_RECIPIENTS: u64 = 1_000;

@@ -220,7 +220,7 @@ pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
             }
         }
         Err(error) => {
-            // Write through the log's writer. Standard error itself may block, because its reader may have stopped
+            // Write through the log's writer, because standard error itself may block if its reader has stopped
             // reading.
             log.write_line(crate::report::messages::failure(&error).as_bytes());
             ExitCode::from(2)

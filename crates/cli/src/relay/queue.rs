@@ -180,7 +180,8 @@ impl QueueArgs {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(reason) = self.nothing_found(&overview) {
                 mailrun_process::tell!("mailrun: {reason}");
-                // Nothing found is a valid result for a list. For a command that changes messages, it is a mistake.
+                // An empty result is valid for a command that lists messages. For a command that changes messages, it
+                // is a mistake.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
             if overview.entries == 0 && matches!(self.what, QueueCommand::List(_)) {

@@ -189,7 +189,7 @@ impl ReportArgs {
         }
         let mut errors = io::stderr().lock();
         let reader = OutputFormat::of(&errors, self.display.color);
-        // Ignore the error: even if standard error cannot be written, the record must be printed.
+        // Ignore the error, because the record must be printed even if standard error cannot be written.
         let _ = write_all(&mut errors, &self.text(record, details, reader));
         write_all(&mut io::stdout().lock(), &json(record)?)
     }

@@ -400,8 +400,9 @@ const THRESHOLDS_AND_RESULTS: &[Row] = &[
     ("bench --give-up 0s", "--give-up"),
 ];
 
-/// Habits of those who know k6, Locust, vegeta, swaks or our other commands. What works as they expect
-/// has tests of its own: `accepted.med`, `--quiet --progress none`, `5us`.
+/// Command lines that users of k6, Locust, vegeta, swaks or our other commands may type out of habit.
+/// Those that work as expected have tests of their own: `accepted.med`, `--quiet --progress none`,
+/// `5us`.
 const HABITS: &[Row] = &[
     ("bench --threshold accepted.p(99)<500ms", "unknown figure \"p(99)\"; use p99"),
     (

@@ -6,7 +6,7 @@ use crate::go_smtp_source::subject::subject;
 pub fn check(data: &[u8]) {
     let Some((number, format)) = data.split_first_chunk() else { return };
     // Each verb may be ten million characters wide, because Go checks the limit of the width before it adds the last
-    // digit. Cut the format, because a longer one would only add blanks.
+    // digit. Cut the format at 60 bytes, because more verbs would only add more blanks.
     let Ok(format) = std::str::from_utf8(&format[..format.len().min(60)]) else { return };
     let number = i64::from_le_bytes(*number);
     let text = subject(format, number);

@@ -87,8 +87,7 @@ mod tests {
             (0..1_000_000).for_each(|_| times.record(time));
         }
         assert_eq!((times.mean(), times.median()), (ms(12), ms(12)));
-        // The original shows this only after ten million samples. Here the state after ten million
-        // samples is set directly.
+        // In the original, this error appears only after ten million samples, so the test sets that state directly.
         let half = 5_000_000;
         let times = LatencyHistogram { count: 2 * half, sum_ns: u128::from(half) * 24_000_000, by_ms: Vec::new() };
         assert_eq!(times.mean(), ms(12));
@@ -96,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_median_is_in_the_middle_and_not_below_it() {
-        // Bug 3: the original prints 1 ms.
+        // Bug 3: the original prints 1 ms as the median of 1, 100 and 100 ms.
         assert_eq!(of([1, 100, 100]).median(), ms(100));
         assert_eq!(of([3, 4]).median(), Duration::from_micros(3500));
         assert_eq!(of([7]).median(), ms(7));
@@ -105,8 +104,8 @@ mod tests {
 
     #[test]
     fn a_value_never_seen_before_costs_no_search() {
-        // Bug 4: for a new value, the original walks through all smaller values. Here every
-        // millisecond of an hour occurs once.
+        // Bug 4: for a new value, the original walks through all smaller values. This test records every millisecond of
+        // an hour once.
         let times = of((0..=3_600_000).rev());
         assert_eq!(times.median(), Duration::from_secs(1800));
         assert_eq!(times.mean(), Duration::from_secs(1800));

@@ -49,7 +49,7 @@ fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<Exit
         PublicTargets::from_environment(),
         Rc::clone(&observer) as Rc<dyn mailrun_mades_bench::RunObserver>,
     )?;
-    // Do not handle SIGHUP: like go-mades-bench, this program then ends without a report.
+    // Do not handle SIGHUP, so that it ends this program without a report, as it ends go-mades-bench.
     let interrupt = Interrupt::watch_without_hangup().map_err(fatal)?;
     let record = mailrun_mades_bench::run(plan).map_err(fatal)?.record;
     observer.end();

@@ -221,7 +221,8 @@ mod tests {
 
     #[test]
     fn what_never_comes_is_not_waited_for_for_ever() {
-        // go-mades-bench waits forever for a message that never comes.
+        // go-mades-bench waits forever for a message that never comes. This program stops when 3 s have passed since
+        // the last arrival.
         let observer = observer("--timeout 3 -n 2", MadesMode::Amqp);
         assert_eq!(observer.poll(&view(1_020, 1_000)), StopRequest::Nothing);
         observer.stage_reached(MessageStage::Inbox, ms(9), ms(2_000));

@@ -5,7 +5,7 @@ use crate::own_options::split_option;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Largest payload that is accepted. Payloads are held in memory.
+/// Size limit for a payload in bytes, because payloads are held in memory.
 const MAX_PAYLOAD_BYTES: u64 = i32::MAX as u64;
 /// If no message arrives for this long, the run is given up.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);

@@ -102,7 +102,7 @@ fn broker(side: &str, typed: &BrokerFlags, public: PublicTargets) -> Result<mail
     let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Password::new(&*typed.password)) };
     Ok(mailrun_mades::Broker {
         security: BrokerSecurity {
-            // Do not verify certificates. go-mades-bench does not either, because it has no flag that says whom to
+            // Do not verify certificates, because go-mades-bench does not either: it has no flag that says whom to
             // trust.
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
             ..BrokerSecurity::default()

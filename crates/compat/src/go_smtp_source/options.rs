@@ -3,7 +3,7 @@ use crate::go::flags::{self, BadFlag, FlagKind};
 use crate::go::numbers::{BadNumber, boolean, float, integer};
 use crate::own_options::OwnOptions;
 
-/// Largest body that is accepted. Bodies are held in memory.
+/// Size limit for a body in bytes, because bodies are held in memory.
 const MAX_BODY_BYTES: i64 = i32::MAX as i64;
 
 #[derive(Clone, Debug, PartialEq)]

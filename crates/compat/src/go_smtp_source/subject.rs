@@ -6,7 +6,7 @@ const MAX_WIDTH: i64 = 1_000_000;
 /// Text that Go appends if the format did not use its argument. go-smtp-source cuts it off, and so does this program.
 const EXTRA_ARGUMENT: &str = "%!(EXTRA";
 
-/// Returns the subject of the message with this number.
+/// Returns the subject of a message: the format of the user, with the number inserted as Go's `Printf` does it.
 pub(crate) fn subject(format: &str, number: i64) -> Vec<u8> {
     let mut printer =
         SubjectFormatter { rest: format.as_bytes(), out: Vec::new(), number, is_used: false, is_reordered: false };

@@ -120,8 +120,8 @@ async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
                 sink.counters.borrow_mut().record_client();
                 worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
-            // The client has already disconnected, or file descriptors have run out. In the second case, accepting
-            // again at once would fail again.
+            // Either the client has already disconnected, or file descriptors have run out. Wait, because without
+            // descriptors, accepting again at once would fail again.
             Some(Err(_)) => mailrun_net::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }

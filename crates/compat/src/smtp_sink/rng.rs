@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Each number depends on the number this many places before it and, below, on a nearer one.
+/// Each number is the sum of two earlier ones: the number this many places before it, and a nearer one (`SEPARATION`).
 const DEGREE: usize = 31;
 const SEPARATION: usize = 3;
 /// Number of values that glibc discards after seeding.

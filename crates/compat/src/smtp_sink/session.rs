@@ -182,7 +182,8 @@ impl Session {
         mailrun_net::sleep(Duration::from_secs(seconds.into())).await;
         let step = self.run_step(|dialogue, out, recorder| dialogue.resume(out, recorder)).await;
         drop(guard);
-        // Handle the input that came together with the delayed command before reading more.
+        // Handle the input that came together with the delayed command before reading more, because the client may wait
+        // for the reply to it.
         if step == SmtpSinkStep::Read { SmtpSinkStep::Continue } else { step }
     }
 

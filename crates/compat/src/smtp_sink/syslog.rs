@@ -40,7 +40,7 @@ impl Syslog {
         }
         *socket = open();
         if let Some(socket) = &*socket {
-            // Ignore the error. If the new socket is full or closed as well, another attempt is pointless.
+            // Ignore the error, because another attempt is pointless if the new socket is full or closed as well.
             let _ = socket.send(&line);
         }
     }

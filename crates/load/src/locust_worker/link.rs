@@ -161,8 +161,8 @@ impl MasterLink {
             MasterCommand::Ack(index) if self.index.is_none() => {
                 let index = (*index).min(MAX_INDEX);
                 self.index = Some(index);
-                // After another registration, this worker must not use the numbers again that it
-                // has already used.
+                // Derive the first message number from the index, so that this worker does not
+                // repeat its numbers after another registration.
                 self.next_message = index << NUMBERS_LOG2;
                 mailrun_process::tell!("worker {index} of the Locust master at {}", self.master);
             }
@@ -236,8 +236,8 @@ impl MasterLink {
     fn connect(&mut self) {
         self.connection = None;
         self.index = None;
-        // By now, the address may belong to another master with another clock, so the old
-        // measurements are useless.
+        // By now, the address may belong to another master with another clock, so forget the
+        // measurements of the old clock.
         self.clock = MasterClockExchange::default();
         self.connections += 1;
         self.identity = format!("{}-{}", self.process, self.connections);
@@ -265,7 +265,7 @@ impl MasterLink {
 
     /// Returns the counts since the last report, in the form that the master expects.
     fn report(&mut self, classes: ClassCounts) -> StatsReport {
-        // Without a connection, the report would be lost, so leave the counts for the next one.
+        // Without a connection, the report would be lost, so leave the counts for the next report.
         let load = self.load.as_ref().filter(|_| self.connection.is_some());
         let counts = load.map(|load| load.control().take_counts()).unwrap_or_default();
         let clock = self.clock.estimate(clock::now());

@@ -141,7 +141,7 @@ fn json(line: &[u8]) -> Option<&[u8]> {
 }
 
 fn recover(content: &[u8]) -> Result<Recovered, String> {
-    // Bytes after the last line end are a line that was not written completely.
+    // Ignore the bytes after the last line end, because they belong to a line that was not written completely.
     let end = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let mut lines = content[..end].split_inclusive(|byte| *byte == b'\n').map(|line| &line[..line.len() - 1]);
     let first = lines.next().and_then(json).ok_or("its first line, which has the account, is damaged")?;
@@ -293,7 +293,7 @@ mod tests {
             match recover(&damaged) {
                 Ok(recovered) => {
                     assert!(place > first, "byte {place}");
-                    // A line end that is gone joins two lines.
+                    // A damaged line end joins two lines, which then count as damaged.
                     let is_last = place == content.len() - 1;
                     assert!(recovered.damaged >= 1 || is_last, "byte {place}");
                     let route = &recovered.account.routes[&0];
@@ -328,7 +328,7 @@ mod tests {
             journal.compact(&account).unwrap();
             storage.room.set(Some(room));
             for event in events() {
-                // An event that is no message to send happens whether it can be written or not.
+                // Apply the event even if it cannot be written, because it has already happened.
                 let _ = journal.append(&[event], &account, false);
                 account.apply(&event);
             }

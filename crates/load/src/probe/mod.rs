@@ -203,8 +203,8 @@ impl Shell {
         let mut threads = Vec::new();
         for (_, watch, routes) in groups {
             let input = self.input_tx.clone();
-            // A sink has timed each message when it arrived. A mailbox was not watched while there was no probe, so
-            // times of mail from before would be wrong.
+            // A sink has recorded the time of each arrival, even while there was no probe. A mailbox was not watched in
+            // that time, so times of its older mail would be wrong.
             let keeps_times = matches!(watch, Watch::Sink(_));
             let send = move |report| input.send(Input::Watched { routes: routes.clone(), keeps_times, report }).is_ok();
             threads.extend(WatchThread::start(watch, self.run, &self.settled, send)?);

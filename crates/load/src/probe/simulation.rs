@@ -20,9 +20,9 @@ struct Truth {
     copies: u64,
 }
 
-/// Servers with all kinds of behaviour, by a number that is random enough.
+/// Servers with all kinds of behaviour, which a pseudo-random number selects.
 struct World {
-    /// Things that will happen, by time.
+    /// Events to come, ordered by their time.
     future: BTreeMap<(Ns, u64), Happening>,
     count: u64,
     truth: HashMap<String, Truth>,
@@ -37,7 +37,7 @@ enum Happening {
 
 impl World {
     fn random(&mut self) -> u64 {
-        // SplitMix64.
+        // This is SplitMix64, so that a seed always gives the same simulation.
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -73,7 +73,7 @@ impl World {
                 truth.bounced += 1;
                 (Answer::Accepted, Some((ArrivalKind::Bounced, 20 * SECOND)))
             }
-            // The message comes so late that it was called lost.
+            // The message arrives so late that it already counts as lost.
             (_, 10..15) => {
                 truth.delivered += 1;
                 (Answer::Accepted, Some((ArrivalKind::Delivered, 2_000 * SECOND)))
@@ -84,7 +84,7 @@ impl World {
                 self.later(now + 3 * SECOND, arrive(ArrivalKind::Duplicate, took));
                 (Answer::Accepted, Some((ArrivalKind::Delivered, took)))
             }
-            // The message arrives before the answer, or the answer is lost.
+            // The message arrives before the answer to it, or this answer is lost.
             (_, 20..40) => {
                 truth.delivered += 1;
                 let answer = if chance < 30 { Answer::Accepted } else { Answer::Unknown };
@@ -123,7 +123,7 @@ struct Sizes {
     missing: u64,
 }
 
-/// Lets a probe run for some days. It is killed every `lifetime`.
+/// Lets a probe run for some days. The probe is killed and started again every `lifetime`.
 fn simulate(days: u64, lifetime: Ns, sizes: &mut Vec<Sizes>) -> (Account, World) {
     let names = ["relay", "postfix", "dead"];
     let storage = MemoryStorage::default();
@@ -186,7 +186,7 @@ fn simulate(days: u64, lifetime: Ns, sizes: &mut Vec<Sizes>) -> (Account, World)
             let next = world.future.first_key_value().map_or(Ns::MAX, |((at, _), _)| *at);
             now = probe.next_due_ns().unwrap_or(Ns::MAX).min(next).max(now + 1).min(now + SECOND * 60).min(death);
         }
-        // Answers that were under way are not heard by anybody.
+        // The probe has died, so answers that were on their way to it reach nobody.
         world.future.retain(|_, happening| !matches!(happening, Happening::Answered(..)));
         ended = Some(probe.account);
     }
@@ -222,7 +222,8 @@ fn in_a_week_the_account_is_right_and_nothing_grows() {
     for size in &sizes {
         assert!(size.file < 400 << 10 && size.account < 120 << 10 && size.in_flight < 400, "{sizes:?}");
     }
-    // A lost message is remembered, in case it arrives after all.
+    // The account may grow only by the lost messages, which are remembered in case they arrive
+    // after all.
     let (first, last) = (&sizes[1], &sizes[6]);
     assert!(
         last.account < first.account + first.account / 10 + 64 * (last.missing - first.missing) as usize,

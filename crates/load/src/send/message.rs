@@ -127,7 +127,8 @@ pub fn set_header(message: &[u8], field: &HeaderField) -> Vec<u8> {
     let HeaderField { name, value } = field;
     let value = match value.is_ascii() {
         true => value.clone(),
-        // Encode a value that is not ASCII. Otherwise, the whole message would need SMTPUTF8.
+        // Encode a value that is not ASCII, because otherwise the whole message would need
+        // SMTPUTF8.
         false => {
             let mut encoded = Vec::new();
             Text::new(value.as_str()).write_header(&mut encoded, name.len() + 2);

@@ -215,8 +215,8 @@ impl MessageSource for SingleMessage {
             self.answered_at = Some(now);
         }
         match event.to {
-            // A success clears the rejection: HELO follows a rejected EHLO, and another mechanism follows a rejected
-            // one.
+            // A success clears an earlier rejection, because the session tries HELO after a rejected EHLO, and another
+            // mechanism after a rejected login.
             Verb::Hello | Verb::Auth if is_positive => self.rejection = None,
             Verb::Recipient(_) if is_positive => {
                 self.accepted_recipients += 1;

@@ -164,7 +164,7 @@ impl ActiveRules {
         retire(&mut counts, &rules);
         *current = Arc::new(Ruleset { seed: rulebook.seed.unwrap_or(self.seed), rules });
         // The order is relaxed, because workers read the rules under the mutex. The number only
-        // tells them that there are new ones.
+        // tells the workers that there are new rules.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 

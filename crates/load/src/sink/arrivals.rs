@@ -82,7 +82,7 @@ fn times(latencies: &Latencies) -> impl Iterator<Item = u64> + '_ {
     latencies.buckets().flat_map(|(ns, count)| (0..count).map(move |_| ns))
 }
 
-/// The arrivals of a run that the sink keeps because somebody has asked for them.
+/// The arrivals of a run, which the sink keeps because an HTTP client has asked for them.
 #[derive(Debug, Default)]
 pub(super) struct ArrivalLog {
     finder: ArrivalFinder,
@@ -91,7 +91,6 @@ pub(super) struct ArrivalLog {
     kept: VecDeque<Arrival>,
 }
 
-/// Response to a request for arrivals.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ArrivalList {
     /// Identity of the sink's process. A new process counts arrivals from 0 again, so the client

@@ -70,7 +70,7 @@ impl Service for SinkService {
         let resource = match ResourceExhausted::from_error(error, false) {
             Some(ResourceExhausted::Descriptors) => Resource::Descriptors,
             Some(ResourceExhausted::HostDescriptors) => Resource::HostDescriptors,
-            // A client that has already disconnected is not an error of the sink.
+            // Count nothing if the client has already disconnected, because that is not an error of the sink.
             Some(ResourceExhausted::Ports) | None => return,
         };
         self.0.tally.borrow_mut().exhausted.add(resource);
@@ -343,7 +343,8 @@ impl Handler for SinkHandler {
     }
 
     fn disconnect(&mut self, close_reason: CloseReason) {
-        // During a panic, the tally may still be borrowed.
+        // During a panic, the tally may still be borrowed. Do not count the session in that case, because borrowing
+        // again would be a second panic.
         if let Ok(mut tally) = self.worker.tally.try_borrow_mut() {
             tally.ended[self.phase as usize] += 1;
         }
@@ -490,7 +491,7 @@ impl SinkHandler {
         if delay.is_zero() {
             return state.accept_message(arrival, now);
         }
-        // Count the message only when its answer is about to be written, because it has not been accepted before.
+        // Count the message only when its answer is about to be written, because it is not accepted until then.
         Answer::eventually(async move {
             pause(delay).await;
             state.accept_message(arrival, clock::now())
@@ -686,7 +687,8 @@ mod tests {
             (Protocol::Smtp, Vec::new(), 250),
             (Protocol::Smtp, rules("rcpt: hard reject"), 554),
             (Protocol::Lmtp, Vec::new(), 250),
-            // This rule is evaluated for each recipient of a message, and has nothing to say here.
+            // LMTP evaluates this rule for each recipient of a message. The rule must not change how notifications are
+            // counted.
             (Protocol::Lmtp, rules(". to other@b: delay 1ms"), 250),
         ] {
             let rules = ActiveRules::new(Rulebook { seed: None, rules }, 1);
@@ -699,12 +701,13 @@ mod tests {
             {
                 assert_eq!(send(&mut handler, b"", &notice(sequence, to, action)), 250);
             }
-            // This server removed the trace, and repeats the ENVID.
+            // This server removed the trace from the returned message, but its notification repeats the ENVID.
             let envelope_id = String::from_utf8_lossy(&trace(4).name().envelope_id()).into_owned();
             let bare = notice(4, "one@b", "failed").replace("X-Mailrun", "X-Removed");
             let bare = bare.replace("Reporting-MTA", &format!("Original-Envelope-Id: {envelope_id}\r\nReporting-MTA"));
             assert_eq!(send(&mut handler, b"", &bare), 250);
-            // Neither mail from <> with a trace of its own nor mail that only looks like a notification is one.
+            // None of these messages counts as a notification: mail from <> with a trace of its own, a report that is
+            // not from <>, and an automatic reply.
             assert_eq!(send(&mut handler, b"", &message(5)), 250);
             assert_eq!(send(&mut handler, b"a@b", &notice(6, "one@b", "failed")), refusal);
             assert_eq!(send(&mut handler, b"", "Subject: away\r\n\r\nBack soon.\r\n"), 250);
@@ -734,10 +737,10 @@ mod tests {
             ("<a@y> ORCPT=rfc822;t+6F@x NOTIFY=NEVER", single, [1, 1, 0, 0], "to@x a@y"),
             ("<b@y> ORCPT=rfc822;b@y NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
             ("<b@y> NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
-            // The source asks for NEVER itself, so it marks no copies.
+            // Here the source itself asks for NOTIFY=NEVER, so NEVER does not mark a copy.
             ("<to@x> ORCPT=rfc822;to@x NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             ("<to@x> NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
-            // An ORCPT that is no address says nothing.
+            // An ORCPT that is not an address is ignored.
             ("<to@x> ORCPT=x400;to@x", single, [1, 0, 0, 0], ""),
             ("<to@x> ORCPT=rfc822;+22to+22", single, [1, 0, 0, 0], ""),
             ("<a@y> NOTIFY=FAILURE", RecipientNumbering::SINGLE, [1, 0, 0, 0], ""),

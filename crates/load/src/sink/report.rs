@@ -41,11 +41,12 @@ pub(super) struct SinkReport {
     /// Counts of the sink at the time at which each announced run began.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
-    /// Latencies of all runs to delivery, for Prometheus. The next field has those to the announcement by a mailbox's
-    /// server.
+    /// Latencies of all runs until delivery, for Prometheus. The next field has the latencies until a mailbox's server
+    /// announced the message.
     pub(super) delivered: Buckets,
     pub(super) announced: Buckets,
-    /// Arrivals of each run for which somebody has asked. The next field names this process in the responses.
+    /// Arrivals of each run whose arrivals an HTTP client has requested. The next field names this process in the
+    /// responses.
     arrivals: Vec<(RunId, ArrivalLog)>,
     process: String,
 }
@@ -300,7 +301,8 @@ impl SinkReport {
             duplicates: Some(tally.duplicates),
             rewritten: Some(tally.rewrites.units.count()),
             copied: Some(tally.rewrites.copied()),
-            // Only a sink that saw the bodies knows whether they are intact.
+            // The count is known only if the sink saw the bodies, because only then does it know whether they are
+            // intact.
             corrupt: self.watched.as_ref().is_none_or(|watched| watched.checks_bodies()).then_some(tally.corrupt),
             converted: Some(tally.converted),
             foreign: Some(self.foreign_count(tally)),

@@ -31,8 +31,8 @@
 //! Mail from <> is mail about other mail, mostly bounces. If rules refused it, nobody would learn what became of the
 //! other mail. So only delays apply to it, and rules with "from <>".
 //!
-//! Words that Postfix's smtp-sink also has mean the same as there. Rules are evaluated in their order. Delays add up,
-//! and the first rule that refuses or cuts the connection decides.
+//! Words that Postfix's smtp-sink also has mean the same as in smtp-sink. Rules are evaluated in their order. Delays
+//! add up, and the first rule that refuses or cuts the connection decides.
 use mailrun_smtp::{AddressPattern, Path, Reply};
 use mailrun_text::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
 use mailrun_text::words::is_misspelling;
@@ -256,7 +256,6 @@ impl Rule {
     }
 }
 
-/// Addresses to which a rule applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RuleAddresses {
     All,

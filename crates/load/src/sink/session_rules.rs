@@ -136,8 +136,8 @@ pub(super) enum ReadStep {
 #[derive(Debug, Default)]
 struct RecipientList {
     octets: Vec<u8>,
-    /// End of each address in `octets`. The entry of a recipient that was accepted before there was
-    /// such a rule is empty.
+    /// End of each address in `octets`. The address is empty if the recipient was accepted before any
+    /// rule needed addresses.
     ends: Vec<usize>,
 }
 
@@ -258,7 +258,8 @@ impl SessionRules {
     fn delay(&self, rule_state: &RuleState, context: &CommandContext<'_>, sample: &RuleSample) -> Duration {
         match rule_state.rule.action {
             RuleAction::Delay { from, to } if from == to => from,
-            // Bit 40 makes the length of the delay independent of the choice whether the rule acts.
+            // Bit 40 selects another random number, so that the length of the delay is independent of the choice
+            // whether the rule acts.
             RuleAction::Delay { from, to } => from + (to - from).mul_f64(sample.fraction(rule_state.index | 1 << 40)),
             RuleAction::Tarpit { step, most } => tarpit(step, most, self.commands),
             RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&context.since_start) => {

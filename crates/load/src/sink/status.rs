@@ -54,7 +54,7 @@ impl StatusServer {
             .route("/metrics", get(metrics))
             .route("/rules", get(rules).put(put_rules))
             .fallback(not_found)
-            // The longest legitimate request contains a rules file.
+            // Limit requests to the size of a rules file, which is the longest legitimate request.
             .layer(DefaultBodyLimit::max(MAX_FILE_BYTES))
             .with_state(view);
         let served = http_server::serve(address, names, &Arc::default(), routes);
@@ -172,7 +172,6 @@ async fn record(State(view): ReportState, Path(run): Path<String>) -> Response {
     }
 }
 
-/// Parameters of a request for arrivals.
 #[derive(Deserialize)]
 struct ArrivalQuery {
     #[serde(default)]

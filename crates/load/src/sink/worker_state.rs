@@ -341,7 +341,7 @@ impl SinkWorkerState {
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
         full.rewrites.clone_from(&self.pairs.borrow().pairs);
-        // Ignore the error: if the collector has ended, nobody needs the tally.
+        // Ignore the error, because nobody needs the tally if the collector has ended.
         let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
     }
 

@@ -163,8 +163,8 @@ impl AddressPattern {
                         Some((_, domain)) => domains.names.push(domain.to_ascii_lowercase()),
                         None => longer.push(whole),
                     }
-                    // The endings already have more than `limit` domains. The rest of the pattern can only make them
-                    // longer.
+                    // Stop here, because these endings already give more than `limit` domains. The rest of the pattern
+                    // can only make the domains longer.
                     if longer.len() > limit || domains.names.len() > MAX_COMBINATIONS {
                         break;
                     }
@@ -267,7 +267,7 @@ impl PatternPart {
     fn write_choice(&self, choice: usize, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
-            // The longest number stands for all numbers of the range.
+            // Write the largest number of the range, because it is the longest one.
             Self::Number { most, digits, .. } => push_number(*most, *digits, out),
             Self::MessageNumber => push_number(u64::MAX, 1, out),
             Self::OneOf { choices: words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
@@ -344,7 +344,8 @@ fn parse_number_range(inside: &str, least: &str, most: &str) -> Result<PatternPa
 }
 
 fn parse_weighted_text(typed: &str) -> Result<WeightedText, String> {
-    // An address literal such as [IPv6:::1] contains colons that do not precede a weight.
+    // A text that ends in `]` has no weight, because the colons of an address literal such as [IPv6:::1] do not precede
+    // one.
     let (text, weight) = match typed.rsplit_once(':') {
         Some((text, weight)) if !weight.ends_with(']') => {
             (text, parse_weight(weight).ok_or_else(|| weight_error(typed, weight))?)

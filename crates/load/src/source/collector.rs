@@ -142,7 +142,8 @@ impl SourceCollector {
         self.monitor.poll(
             now,
             match interrupt.requested() {
-                // A request to stop goes to the one who controls the load, who then ends it.
+                // If something else controls the load, such as a Locust master, it gets the request to stop and then
+                // ends the load, so ignore the request here.
                 StopRequest::Stop if control.is_some() => StopRequest::Nothing,
                 request => request,
             },

@@ -36,7 +36,7 @@ use std::sync::Arc;
 /// Memory in bytes that a message takes in addition to its content.
 const MESSAGE_OVERHEAD_BYTES: u64 = 256;
 const BLOCK_BYTES: usize = 64 * 1024;
-/// Beginning of an mbox separator.
+/// Beginning of the line that separates messages in an mbox file.
 const FROM_LINE_PREFIX: &[u8] = b"From ";
 /// Byte order marks of UTF-8 and UTF-16, which some editors put before a text.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
@@ -209,8 +209,8 @@ impl CorpusReader<'_> {
     fn read_mbox(&mut self, path: &Path) -> Result<()> {
         let mut lines = open(path)?;
         let mut draft = CorpusMessageBuilder::default();
-        // The last empty line, which is held back: before a separator, it belongs to the separator,
-        // and otherwise to the message.
+        // Hold back the last empty line until the next line is read. Before a separator, the empty
+        // line belongs to the separator, and otherwise to the message.
         let mut empty_line: Option<FileLine<'static>> = None;
         while let Some(line) = lines.next().with_context(|| read_error(path))? {
             if (line.number == 1 || empty_line.is_some()) && is_from_line(without_mark(line.text)) {

@@ -426,7 +426,8 @@ mod tests {
             assert_eq!(envelope, fresh, "message {number} is the same wherever it is written");
             assert_eq!(envelope.recipients(), 1 + number as usize % 3);
             assert!(envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{envelope:?}");
-            // The protocol keeps an envelope until it gets the next.
+            // Keep the envelope until the next one is made, as the protocol does. Two envelopes in
+            // memory must be enough for that.
             held = Some(envelope);
         }
         assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());

@@ -591,7 +591,8 @@ impl MessageSource for LoadSession {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.tls_established(handshake);
         }
-        // The wait for the next reply begins only now. This is the greeting, or the reply to EHLO.
+        // The wait for the next reply begins only now. The next reply is the greeting or the reply
+        // to EHLO.
         let now = clock::now();
         self.commands_sent_at = now;
         self.connected_at = now;

@@ -45,7 +45,6 @@ pub(super) struct PreparedMessages {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct MessageSetSummary {
-    /// Mean size of the messages in bytes.
     pub(super) mean_bytes: f64,
     /// Distribution of sizes, if they vary. `None` for a corpus, because its messages have their
     /// own sizes.
@@ -226,7 +225,6 @@ fn bracketed(address: &str) -> String {
 }
 
 impl SourceOptions {
-    /// Describes the load for the record.
     pub(super) fn workload(&self, about: &MessageSetSummary) -> Workload {
         Workload {
             messages: self.messages,

@@ -117,8 +117,8 @@ fn message(fields: MimeFields<'_>, bytes: u64, rng: &mut SeededRng) -> Result<Ve
     let bare = mime_text.write(fields, None)?;
     let one = mime_text.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // `one` has a line for a single byte of content. With its line end, this line has six bytes,
-    // which become free.
+    // `one` is the length of a message with a single byte of content. The line of this byte takes
+    // six bytes with its line end, which become free for the real content.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;

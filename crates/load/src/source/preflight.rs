@@ -157,7 +157,8 @@ impl PreflightCheck {
         if let Some(failure) = self.recipient_failure(attempt) {
             return Some(failure);
         }
-        // If the server refused EHLO but accepted HELO, the session has gone on.
+        // A refused EHLO is the reason only if no recipient followed it. If the server accepted HELO instead, the
+        // session has gone on.
         let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
         if let Some(refusal) = attempt.rejections.iter().rev().find(greeted) {
             return Some(self.hello_failure(refusal));
@@ -331,7 +332,7 @@ impl MessageSource for Prober<'_> {
     fn replied(&mut self, event: &Event<'_>, _: Duration) {
         match event.to {
             Verb::Greeting => self.server.banner = one_line(event.reply.text().as_bytes()),
-            // The first line contains only the server's name.
+            // Skip the first line, because it contains only the server's name.
             Verb::Hello if event.reply.is_positive() => {
                 self.server.extensions = event.reply.lines().skip(1).take(MAX_EXTENSIONS).map(one_line).collect();
             }

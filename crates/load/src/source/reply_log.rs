@@ -40,7 +40,7 @@ impl ReplyLog {
 
     pub(super) fn find(&self, sequence: u64) -> Option<ReplyText> {
         let (newer, older) = self.entries.split_at(self.next);
-        // A message may have several replies, for example one for each rejected recipient. The last one counts.
+        // A message may have several replies, for example one for each rejected recipient. The last reply counts.
         let mut newest_first = newer.iter().rev().chain(older.iter().rev());
         newest_first.find(|logged| logged.sequence == sequence).map(|logged| logged.text)
     }

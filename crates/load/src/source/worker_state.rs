@@ -358,7 +358,7 @@ impl SourceWorkerState {
         let empty = self.args.empty_rx.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.flush_times();
-        // Ignore the error: without a collector, nobody needs the tally.
+        // Ignore the error, because nobody needs the tally without a collector.
         let _ = self.args.tally_tx.send((self.args.number, full));
     }
 }

@@ -141,8 +141,8 @@ impl MemoryQueues {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked under the lock did so between two complete changes. At worst, a
-        // count is wrong by one.
+        // Ignore poisoning, because a thread that panicked under the lock did so between two complete changes. At
+        // worst, a count is wrong by one.
         lock(&self.state)
     }
 
@@ -532,7 +532,7 @@ mod tests {
         let mut any = true;
         while std::mem::take(&mut any) {
             for (number, (consumer, notify)) in consumers.iter().enumerate() {
-                // This takes the notification, if there is one.
+                // `enable` takes the notification, and returns false if there is none.
                 if !std::pin::pin!(notify.notified()).enable() {
                     continue;
                 }
@@ -597,7 +597,7 @@ mod tests {
         assert!(matches!(queues.take_for_consumer(id, first), TakeResult::OthersFirst));
         queues.set_idle(id, second);
         assert!(std::pin::pin!(all[0].1.notified()).enable(), "it is told");
-        // The only remaining consumer also gets the messages that it has returned itself.
+        // When only one consumer remains, it also gets the messages that it has returned itself.
         queues.settle(queued, DeliveryOutcome::Released);
         assert_eq!([1, 2].map(|_| take_message(&queues, id, first).is_some()), [true, true]);
         assert!(take_message(&queues, id, second).is_none());
@@ -631,7 +631,7 @@ mod tests {
                     queues.settle(queued, if own { DeliveryOutcome::Released } else { DeliveryOutcome::Accepted });
                 }
             }
-            // With new credit, every consumer asks, whether it is notified or not.
+            // Every consumer asks for messages when it gets new credit, so notify all of them here.
             all.iter().for_each(|(_, notify)| notify.notify_one());
             let waiting = queues.counts(id).waiting;
             let helpings = messages_taken(&queues, id, &all, |_, message| queues.settle(message, DeliveryOutcome::Accepted));

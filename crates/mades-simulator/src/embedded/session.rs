@@ -94,7 +94,8 @@ impl BrokerSession {
         }
         let done = self.process_events(input);
         if done.is_err() || self.connection.is_closed() {
-            // No other consumer may wait for a consumer whose connection is closing.
+            // Remove this connection's consumers, because no other consumer may wait for a consumer whose connection is
+            // closing.
             self.stop_consuming();
         }
         done
@@ -211,8 +212,8 @@ impl BrokerSession {
             for consumer in &mut self.consumers {
                 if !self.connection.may_send(consumer.link) {
                     consumer.set_idle(&self.queues);
-                    // The link cannot take a message now. If no message waits, the peer can get back the credit that it
-                    // asked for.
+                    // The link cannot take a message now. If the peer has asked to drain the link and no message waits,
+                    // return its remaining credit.
                     if self.connection.is_draining(consumer.link) && self.queues.counts(consumer.queue).waiting == 0 {
                         self.connection.complete_drain(consumer.link);
                     }

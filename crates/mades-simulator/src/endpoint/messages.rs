@@ -50,7 +50,8 @@ impl OutboxMessage {
         let mut outbox_message = Self { id, ..Self::default() };
         let mut read = outbox_message.read_head(&first);
         if read == Err(DecodeError::Truncated) && message.pieces().len() > 1 {
-            // The sections before the body are in several pieces.
+            // The sections before the body are split over several pieces, so join the pieces and
+            // read them again.
             message = EncodedMessage::from(message.whole());
             read = outbox_message.read_head(&message.whole());
         }
@@ -169,7 +170,8 @@ impl OutboxMessage {
         }
         // In EDX, the receiver code has the form endpoint@SERVICE-X.
         let endpoint = receiver.split('@').next().unwrap_or(receiver);
-        // Messages back to A have A as their receiver.
+        // Messages back to A have A as their receiver, so the sender's code is a known receiver,
+        // too.
         let is_known = |known: &String| known == receiver || known == endpoint;
         if !plan.receivers.is_empty() && !plan.receivers.iter().chain([&plan.sender_code]).any(is_known) {
             return Some(RefusalReason::UnknownReceiver);
@@ -392,7 +394,7 @@ impl DocumentHead {
     /// Reads the name of the root element and the mRID directly below it. The text may be cut at
     /// any place.
     fn read(front: &[u8]) -> Option<Self> {
-        // The cut may have split a character, so leave out its bytes.
+        // The cut may have split the last character, so leave out its bytes.
         let text = match xml::is_utf16(front) {
             true => [0, 1, 2, 3].iter().find_map(|cut| xml::decode(&front[..front.len().checked_sub(*cut)?]).ok())?,
             false => Cow::Borrowed(front.utf8_chunks().next()?.valid().trim_start_matches('\u{feff}')),
@@ -401,7 +403,7 @@ impl DocumentHead {
         let mut head = None;
         let mut depth = 0_usize;
         let mut is_in_id = false;
-        // The text of an element may come in several pieces.
+        // The text of an element may come in several pieces, which are joined here.
         let mut id = String::new();
         loop {
             match reader.read_event() {
@@ -701,7 +703,7 @@ mod tests {
             ("b", "", data, Some(RefusalReason::NoType)),
             ("b", "t", value, Some(RefusalReason::NoData)),
             ("b@SERVICE", "t", data, Some(RefusalReason::TooLong)),
-            // This message goes back to A.
+            // This message goes back to A, which is a valid receiver.
             ("mailrun-endpoint-a", "t", data, Some(RefusalReason::TooLong)),
         ] {
             assert_eq!(with(receiver, kind, body).consumed(&plan).flaw, flaw);

@@ -283,7 +283,7 @@ async fn receive(
             biased;
             accepted = to_accept.recv() => {
                 let Some(delivery) = accepted else { return std::future::pending().await };
-                // The handle of a lost connection is invalid. The broker delivers its message
+                // Skip the handle of a delivery if its connection was lost, because the broker delivers its message
                 // again.
                 if delivery.connection == connection {
                     receiver.accept(delivery.handle)?;
@@ -345,8 +345,8 @@ async fn send_all(
             }
             transfer = queue.messages.recv(), if queue.unsettled.len() + queue.released.len() < SEND_WINDOW => {
                 let Some(pending) = transfer else { return std::future::pending().await };
-                // The message counts as unsettled before it is sent. If the connection is lost
-                // meanwhile, it is sent again.
+                // Count the message as unsettled before sending it, so that it is sent again if the connection is lost
+                // in that time.
                 queue.unsettled.push_back(pending);
                 let pending = queue.unsettled.back().expect("it was just put there");
                 in_flight.push_back(sender.send_encoded(&pending.message).await?);
@@ -421,7 +421,7 @@ mod tests {
             let mut connection = Connection::open(&Broker::new(url, "test")).await.unwrap();
             let mut sender = connection.attach_sender(&SenderOptions::new("q", 10)).await.unwrap();
             let id = queues.get_or_create("q").unwrap();
-            // The first message fills the queue. The sender still has credit for others.
+            // The first message fills the queue, although the sender still has credit for other messages.
             let first = sender.send_encoded(&message()).await.unwrap();
             assert_eq!(first.await, Ok(Disposition::Accepted));
             let (messages, mut queue) = SendQueue::new();

@@ -23,7 +23,7 @@ pub enum EndpointMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TracingValue {
-    /// The value that the protocol prescribes.
+    /// TRACING, which the protocol prescribes.
     #[default]
     Tracing,
     /// The value that go-mades-bench needs. If the event says TRACING, go-mades-bench waits forever.

@@ -182,8 +182,8 @@ mod tests {
                 toml::from_str::<SimulatorPlan>(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
             }
         }
-        // A plan with all optional values is written with all keys, and the reader must know each
-        // of them.
+        // This plan has all optional values, so it is written with all keys. The reader must know
+        // each of these keys.
         let mut plan = SimulatorPlan::default();
         for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
             *leg = toml::from_str(

@@ -504,8 +504,8 @@ fn when_up(plan: &SimulatorPlan, began: Duration, place: OutageTarget, at: Durat
 impl<M> Simulator<M> {
     fn accept_now(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message_mut(key) else { return };
-        // Usually the reply lets the message go on. Without a reply, the acceptance does: in a toolbox, or if a fault
-        // suppresses the reply.
+        // Usually the message goes on when the reply is sent. In a toolbox, or if a fault suppresses the reply, it goes
+        // on when it is accepted.
         let first = message.accepting && message.record.replied.is_none();
         let goes_on = first && message.record.fate == MessageFate::Unfinished;
         if std::mem::take(&mut message.accepting) {

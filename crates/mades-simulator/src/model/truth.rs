@@ -184,8 +184,8 @@ pub struct SimulationTotals {
     pub to_delivered: Latencies,
     /// Times from the outbox to RECEIVED.
     pub to_received: Latencies,
-    /// The same counts for acknowledgement documents, which no other count includes. `None` if
-    /// there were no such documents.
+    /// Counts of acknowledgement documents, which no other count includes. `None` if the run had no
+    /// acknowledgement documents.
     pub acknowledgements: Option<Box<Self>>,
 }
 

@@ -18,8 +18,8 @@ pub struct OutgoingProperties {
     /// Priority of the messages. `None` writes no priority, which means 4 (AMQP 1.0 part 3 §3.2.1).
     pub priority: Option<u8>,
     pub is_tracing: bool,
-    /// Another run that these messages refer to. In `baCorrelationID`, each message names the
-    /// message of that run with the same number.
+    /// Run whose messages these messages refer to. In `baCorrelationID`, each message names the message of that run
+    /// with the same number.
     pub about_run: Option<Uuid>,
 }
 

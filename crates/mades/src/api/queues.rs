@@ -2,7 +2,7 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointQueueNames {
     pub outbox: String,
-    /// Queue with the replies of the endpoint.
+    /// Queue with the endpoint's replies to the messages in the outbox.
     pub reply: String,
     pub inbox: String,
     /// Queue of send events. An EDX toolbox has no such queue, and reports the state in its reply

@@ -1,5 +1,5 @@
-//! Tests the ends of connections. An orderly close is no error with any broker, and any other end
-//! is reported in time.
+//! Tests the ends of connections. With every broker, an orderly close must not be an error, and
+//! any other end must be reported in time.
 use crate::peer::{broker, limited, our_own, start};
 use crate::script::{Then, attach, begin, detach, handshake, say, say_and};
 use fe2o3_amqp_types::definitions::{AmqpError, Role};

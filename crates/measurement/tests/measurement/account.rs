@@ -106,11 +106,12 @@ fn each_unit_has_the_fate_that_an_event_shows() {
     struct Situation {
         what: &'static str,
         accepted: Range<u64>,
-        /// The source rejected so many, and lost the connection of so many.
+        /// Number of units that the source saw rejected, and number of units whose connection was lost.
         unheard: [u64; 2],
         delivered: Range<u64>,
         bounced: Range<u64>,
-        /// The queue of our relay, and what it gave up. `None`: the queue cannot be read.
+        /// Units in the queue of our relay, and the number of units that it gave up. `None` if the queue cannot be
+        /// read.
         relay: Option<(Range<u64>, u64)>,
         /// Delivered, bounced, rejected, failed, expired, queued, and missing: lost or not delivered.
         fates: [u64; 7],

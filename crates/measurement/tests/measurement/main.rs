@@ -1,4 +1,5 @@
-//! Tests of the promises of measurements: properties, the account's arithmetic, the record's schema, the log's format.
+//! Tests of the crate `measurement` from outside: properties, the account's arithmetic, the record's schema, the log's
+//! format.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 mod account;
 mod interval_log;

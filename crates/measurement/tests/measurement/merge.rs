@@ -1,4 +1,4 @@
-//! Tests of folding: the parties' records joined into the run's.
+//! Tests of merging the parties' records into the record of the run.
 use crate::sample::{self, second};
 use mailrun_measurement::merge::merge_records;
 use mailrun_measurement::record::{

@@ -76,7 +76,8 @@ fn read(message: &[u8], sizes: &[usize], reader: &mut TraceReader) -> TraceResul
 }
 
 proptest! {
-    /// A record may come from another host, or from a file that anybody wrote.
+    /// No number in a record may cause an overflow, because the record may come from another host or from an edited
+    /// file.
     #[test]
     fn no_numbers_of_others_overflow(
         numbers in vec(prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(u64::MAX / 2), any::<u64>()], 1..60),

@@ -1,5 +1,5 @@
-//! What a sink saw and did instead of taking the run's mail, each with the sentence that a reader must get, and those that
-//! the reader must not get.
+//! Cases in which a sink saw or did something else than taking the run's mail. Each case has the sentence that the
+//! verdict must contain, and sentences that it must not contain.
 use super::sample;
 use mailrun_measurement::Phase;
 use mailrun_measurement::account::Topology;

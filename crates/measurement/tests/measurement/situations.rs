@@ -19,13 +19,13 @@ fn s(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// What became of a message. Times are in seconds since the load began.
+/// The fate of a message. Times are in seconds since the load began.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     due: f64,
     /// The message was due before the end of the warm-up.
     is_warm_up: bool,
-    /// How late the source took it up. `None` if it was never sent.
+    /// Delay with which the source began the message. `None` if the message was never sent.
     lag: Option<f64>,
     /// Time of the 250. `None` if the server rejected the message.
     accepted: Option<f64>,
@@ -41,10 +41,10 @@ struct Run {
     /// Time for which the bench waited after the load.
     waited_s: f64,
     has_unknown_queue: bool,
-    /// The user ordered the sink to drop what is missing.
+    /// Set if the user ordered the sink to drop the messages that are missing.
     is_ordered: bool,
     is_watched: bool,
-    /// The host beside the run, if somebody watched it.
+    /// State of the host during the run, if the host was watched.
     host: Option<Surroundings>,
 }
 
@@ -525,7 +525,7 @@ fn each_situation_has_its_conclusion() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What a host that is busy with other programs excuses, and what it does not.
+/// A host that is busy with other programs may excuse only delays that its waits for a processor explain.
 #[test]
 fn a_busy_host_excuses_what_it_explains() {
     const FAIL: Outcome = Outcome::Fail;

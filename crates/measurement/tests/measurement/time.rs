@@ -20,7 +20,7 @@ struct Message {
     delivered: Duration,
 }
 
-/// What happens at a party, in virtual time.
+/// An event at a party, in virtual time.
 #[derive(Clone, Copy)]
 enum Event {
     Due(Duration),
@@ -32,7 +32,7 @@ enum Event {
     },
     /// The worker hands over its tally.
     HandOver,
-    /// The collector takes what was handed over, and evaluates it.
+    /// The collector takes the tallies that were handed over, and evaluates them.
     Tick,
 }
 
@@ -52,7 +52,7 @@ impl<T: Default + Clone> Party<T> {
         Self { workers: vec![T::default(); workers], events: Vec::new() }
     }
 
-    /// All events in order of time, together with the ones that come four times a second.
+    /// Returns all events in order of time, together with the ticks and hand-overs, which come four times a second.
     fn ordered(&self, rng: &mut SeededRng, began: Duration) -> Vec<(Duration, usize, Event)> {
         let mut events = self.events.clone();
         let end = events.iter().map(|(at, ..)| *at).max().unwrap() + 2 * TICK;
@@ -171,7 +171,7 @@ fn zero(rng: &mut SeededRng) -> Duration {
     ZeroPhase::next_step(Duration::from_secs(1_000) + later(rng, Duration::from_secs(1_000_000)))
 }
 
-/// A load at that rate through a server and a relay, which take at most that long.
+/// Returns a load at `rate` through a server and a relay with random delays up to a maximum.
 fn load(rng: &mut SeededRng, zero: Duration, rate: u32, length: Duration, most: Duration) -> Vec<Message> {
     let count = (f64::from(rate) * length.as_secs_f64()) as u32;
     let message = |number| {

@@ -219,8 +219,8 @@ impl<'a> SectionReader<'a> {
 
     fn limits(self, root: &mut Section<'a>, spool: &SpoolConfig) -> RelayLimits {
         let mut limits = RelayLimits::default();
-        // Refuse a message that can never fit into the spool as too large. After a temporary error,
-        // the client would try again in vain.
+        // Refuse a message that can never fit into the spool as too large, because after a temporary error, the client
+        // would try again in vain.
         limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4);
         let Some(mut section) = root.table("limits") else { return limits };
         let message = |text: &str| match bytes(text)? {

@@ -615,7 +615,7 @@ mod tests {
             let error = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
             assert!(error.contains(complaint), "{networks}: {error}");
         }
-        // Large networks that may have a single owner, so they are permitted.
+        // Each of these large networks may have a single owner, so they are permitted.
         for networks in [
             "'0.0.0.0/2'",
             "'10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7', 'fe80::/10'",
@@ -695,7 +695,8 @@ mod tests {
             let near = text.replace("'a.example'", &format!("'{near}'\ntls = 'none'"));
             assert!(parse(&near).is_ok(), "{near}");
         }
-        // Even a private network contains computers of other people.
+        // Even a private network contains computers of other people, so the password must not be
+        // sent over it unencrypted.
         for (far, tls) in [("10.0.0.1", "none"), ("192.168.1.1:587", "opportunistic"), ("[fd00::1]:25", "none")] {
             let far = text.replace("'a.example'", &format!("['127.0.0.1', '{far}']\ntls = '{tls}'"));
             let error = parse(&far).unwrap_err().to_string();

@@ -345,7 +345,7 @@ impl ConfigEnvironment<'_> {
             variable: &|name| std::env::var(name).ok(),
             hostname: hostname(),
             delivery_scope: DeliveryScope::default(),
-            // A starting relay opens the spool anyway, so this check is not needed.
+            // Skip this check, because a starting relay opens the spool anyway.
             can_store_in: &|_| Ok(()),
         }
     }

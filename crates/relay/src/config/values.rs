@@ -52,7 +52,7 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn host_name(text: &str) -> Result<String, String> {
-    // A name that ends in a number is an incomplete IP address (RFC 1123 §2.1).
+    // Refuse a name that ends in a number, because it is an incomplete IP address (RFC 1123 §2.1).
     let is_number = text.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
     if is_domain(text) && !is_number {
         return Ok(if text.is_ascii() { text.to_owned() } else { Domain::new(text).to_string() });

@@ -154,7 +154,8 @@ impl fmt::Display for RefusalRow {
             write!(f, "{} ", self.code)?;
         }
         match &self.enhanced {
-            // Most replies repeat the enhanced status code in their text.
+            // Do not write the enhanced status code twice, because most replies repeat it in their
+            // text.
             Some(enhanced) if !self.text.starts_with(enhanced.as_str()) => write!(f, "{enhanced} ")?,
             _ => {}
         }

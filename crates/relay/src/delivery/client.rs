@@ -202,8 +202,8 @@ impl SmtpDelivery {
         greeting_timeout: Duration,
     ) -> ConnectionResult {
         let is_violated = matches!(ended, SessionEnd::Violated(..));
-        // A server that omits a reply to one of several chunked messages is noticed only because the
-        // last reply is missing, which may look like a broken connection. The time limit may have
+        // A server that omits a reply to one of several chunked messages is noticed only because
+        // the last reply is missing, which may look like a broken connection. A time-out may have
         // the same cause.
         let may_miss_reply = is_violated || self.may_batch || matches!(ended, SessionEnd::Timeout(_));
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
@@ -217,7 +217,7 @@ impl SmtpDelivery {
             self.worker.finish_delivery(request, DeliveryResult::Unsent);
         }
         if !may_miss_reply {
-            // The connection broke, but the replies that had arrived before count.
+            // The connection broke, but the replies that had already arrived are valid.
             while self.answered > 0 {
                 self.finish_transaction();
             }
@@ -240,7 +240,8 @@ impl SmtpDelivery {
         let text = match ended {
             SessionEnd::TlsFailed(_) if tls_is_optional => return ConnectionResult::WithoutTls,
             SessionEnd::Closed => match self.closing_reply.take() {
-                // The server refused the second EHLO, after STARTTLS.
+                // The server refused the second EHLO, which follows STARTTLS, so try again without
+                // TLS.
                 Some(refusal) if tls_is_optional && self.is_over_tls && refusal.code != 421 => {
                     return ConnectionResult::WithoutTls;
                 }

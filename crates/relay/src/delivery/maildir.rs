@@ -106,7 +106,7 @@ pub(crate) fn deliver(
     };
     let delivered = write(file, message).and_then(|()| with_unique_name(root, names, now, move_to_new));
     if delivered.is_err() {
-        // Ignore an error: Maildir readers remove a forgotten draft after 36 hours.
+        // Ignore an error, because Maildir readers remove a forgotten draft after 36 hours.
         let _ = fs::remove_file(&draft);
     }
     delivered.map_err(failed)
@@ -350,7 +350,8 @@ mod tests {
             failure.to_string().starts_with(&format!("{}: Not a directory; it must be", file.display())),
             "{failure}"
         );
-        // Here `new` is not a directory.
+        // Here `new` is a file and not a directory, so the delivery must fail and leave no draft
+        // behind.
         let root = place.path().join("half");
         fs::create_dir_all(root.join("tmp")).unwrap();
         fs::write(root.join("new"), b"").unwrap();

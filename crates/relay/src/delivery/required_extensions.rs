@@ -119,7 +119,8 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
 
 fn may_need_conversion(message: &Message, extensions: &Extensions) -> bool {
     let envelope = &message.envelope;
-    // SMTPUTF8 requires 8BITMIME (RFC 6531 §3.1).
+    // A server with SMTPUTF8 must also accept 8BITMIME (RFC 6531 §3.1), even if it does not offer
+    // it.
     let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
     // The body is scanned last, and only for a server without 8BITMIME, because most messages that
     // declare 8BITMIME are ASCII.

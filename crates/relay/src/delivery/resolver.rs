@@ -342,8 +342,8 @@ impl LookupContext {
                 Ok(addresses) => {
                     servers.extend(addresses.into_iter().map(|ip| (*rank, mail_server(&host.name, ip, host.port))))
                 }
-                // A temporary error takes precedence over a permanent one, because an address may
-                // be found later.
+                // A temporary error takes precedence over a permanent error, because an address may
+                // still be found later.
                 Err(error) if error.is_transient() || hosts.len() == 1 => missing = error,
                 Err(_) => {}
             }
@@ -453,8 +453,8 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 /// public.
 pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) -> Result<Vec<(String, SocketAddr)>> {
     let own = Arc::new(OwnAddresses::new([].iter()));
-    // The own name is empty, so that no server is left out because it is this host. That rule is
-    // for relays, and nothing is relayed here.
+    // Pass an empty name for this host, so that no server is left out because it is this host. Only
+    // relays need that rule, and nothing is relayed here.
     let resolver = Resolver::start(&DnsConfig::default(), "", own, scope).context("cannot start a thread")?;
     let target = SmtpTarget::Domain { name: domain.into(), port };
     let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed).await })
@@ -757,8 +757,8 @@ mod tests {
         let requests = server.requests.load(Ordering::Relaxed);
         assert!(requests >= 4, "{requests}");
         assert_eq!(found(&resolver, "two.test").unwrap(), first);
-        // `b.test` has no AAAA. A negative answer without SOA must not be cached (RFC 2308 §5), so
-        // only that query is repeated.
+        // `b.test` has no AAAA record. A negative answer without SOA must not be cached (RFC 2308
+        // §5), so only the query for this record is repeated.
         assert!(server.requests.load(Ordering::Relaxed) <= requests + 1);
     }
 

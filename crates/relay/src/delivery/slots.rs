@@ -60,8 +60,8 @@ impl WaitingSlots {
         waiter.0.set(WaiterState::Waiting);
         let mut lists = self.0.borrow_mut();
         let list = lists.entry(destination).or_default();
-        // Drop stale entries. A connection that closed by itself is never woken, so its entry would
-        // stay forever.
+        // Drop stale entries, because a connection that closed by itself is never woken, so its
+        // entry would stay forever.
         while list.front().is_some_and(|(waiter, _)| waiter.0.get() != WaiterState::Waiting) {
             list.pop_front();
         }

@@ -56,7 +56,8 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
     planned_panic("notice");
     let is_late = matches!(*event, DsnEvent::Delayed { .. });
     if is_late && !worker.is_queued(id) {
-        // The message was delivered while the DSN waited for its turn.
+        // The message was delivered while the DSN waited for its turn, so nobody needs a notice of
+        // its delay.
         return;
     }
     let fetched = match message {

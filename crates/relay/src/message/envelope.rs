@@ -313,7 +313,7 @@ impl MessageEnvelope {
         let mut recipients: Vec<EnvelopeRecipient> = Vec::new();
         for _ in 0..from.count()? {
             let mut recipient = EnvelopeRecipient::decode(&mut from)?;
-            // Members of an alias share their original address.
+            // Let members of an alias share one copy of their original address, which saves memory.
             if let Some(last) = recipients.last().filter(|last| last.original == recipient.original) {
                 recipient.original = last.original.clone();
             }

@@ -188,8 +188,8 @@ mod tests {
     }
 
     fn table<K, V, S>(map: &HashMap<K, V, S>) -> usize {
-        // Tables have a power of two of places. Seven eighths of them are used, and each has a
-        // control byte.
+        // The number of places in a table is a power of two. Seven eighths of the places can be
+        // used, and each place has a control byte.
         allocation(if map.is_empty() {
             0
         } else {

@@ -30,7 +30,6 @@ impl ExportSummary {
     }
 }
 
-/// The JSON form of an envelope.
 #[derive(Serialize)]
 struct EnvelopeRow {
     id: String,

@@ -150,7 +150,8 @@ fn a_quitting_connection_is_replaced() {
     let mut second = opened(&mut queue, START);
     let request = taken(&mut queue, &mut second, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
-    // Until it is closed, the connection still counts.
+    // A connection that is closing still counts until it is closed, so no third connection may be
+    // opened.
     queue.begin_quit(&mut second);
     queue.put(arrival(2, 0, &[0]), START);
     assert_eq!(queue.next_connection_action(START), None);
@@ -187,7 +188,7 @@ fn deferred_recipients_are_retried_alone() {
     assert_eq!(fates, [(2, failed)]);
     let released = queue.dsn_stored(pending);
     assert_eq!((released.facts, released.done), (vec![Fact::DsnStored { recipients: vec![2] }], false));
-    // The message must be read again when it is due, and only then the connection is woken.
+    // The message must be read again when it is due, and only then may it wake the connection.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     let later = seconds(next_unix_s + 2);
     assert!(ticked(&mut queue, later).is_empty());
@@ -228,7 +229,8 @@ fn a_message_lost_after_the_dot_is_tried_again() {
 
 #[test]
 fn a_hop_that_never_answers_delays_no_other() {
-    // The first destination's own limit exceeds the number of all connections.
+    // The first destination's own limit of 20 exceeds the limit of 8 for all connections, so it
+    // could take all of them.
     let mut queue =
         filled(500, 4, |options| (options.concurrency_limit, options.destination_concurrency_limit) = (8, 20));
     let mut stuck = Vec::new();
@@ -309,7 +311,8 @@ fn an_unreachable_destination_backs_off_as_a_whole() {
     assert!((3_750..=6_250).contains(&wait.as_millis()), "{wait:?}");
     assert_eq!(queue.totals().message_bytes, 0, "its memory is for others");
     assert!(ticked(&mut queue, shut.backoff_until).is_empty());
-    // Then a single connection must try. When it has succeeded, others may follow.
+    // After the backoff, a single connection must try. When it has succeeded, other connections may
+    // follow.
     let now = shut.backoff_until;
     let mut first = opened(&mut queue, now);
     assert_eq!(queue.next_connection_action(now), None);
@@ -694,7 +697,7 @@ fn commands_reach_a_whole_destination() {
     assert_eq!([0, 1].map(|destination| command(&mut queue, OperatorCommand::Release, destination)), [10, 0]);
     assert_eq!(command(&mut queue, OperatorCommand::Remove, 1), 10);
     assert_eq!((queue.totals().messages, stats(&queue, 0).ready), (10, 10));
-    // A destination in backoff must be tried at once.
+    // After the operator's command to retry, a destination in backoff must be tried at once.
     let slot = opened(&mut queue, START);
     queue.closed(slot, DisconnectReason::Unreachable(refusal(421)), START);
     assert_eq!(queue.next_connection_action(START), None);

@@ -84,7 +84,7 @@ pub(super) struct ConnectionLists {
     pub(super) trials: [u32; Standing::ALL.len()],
     /// Destinations with mail that may need more connections.
     pub(super) scalable: VecDeque<DestinationId>,
-    /// Destinations with waiting connections.
+    /// Destinations with connections that wait for mail.
     pub(super) idle: VecDeque<DestinationId>,
     pub(super) open: u32,
     /// Number of connections that were told to close.

@@ -149,7 +149,8 @@ impl QueueModel {
         let id = self.messages.len() as u64 + 1;
         let received_unix_s = 1_000_000 + self.now.as_secs();
         let lifetime = if dsn { 30 } else { 60 };
-        // All recipients go to one destination, or the odd numbers go to the next destination.
+        // If `second` is set, recipients with odd numbers go to the next destination. Otherwise all
+        // recipients go to one destination.
         let destination_of =
             |number: u16| if second { (destination + u32::from(number % 2)) % DESTINATIONS } else { destination };
         let recipients = (0..count)
@@ -418,7 +419,8 @@ impl QueueModel {
         }
         if actions.done {
             message.done = true;
-            // `done` replaces all facts that it makes superfluous.
+            // When a message is done, the queue reports only that, and leaves out the facts that
+            // this makes superfluous.
             for recipient in &mut message.recipients {
                 assert!(!recipient.in_flight && !recipient.dsn_pending, "done before its time");
                 assert!(

@@ -185,7 +185,8 @@ impl<M: Clone> MailQueue<M> {
             MessageKind::Mail => schedule.lifetime,
             MessageKind::Dsn => schedule.notice_lifetime,
         };
-        // No DSN is written about a DSN (RFC 5321 §4.5.5).
+        // Schedule no delay notice for a DSN, because no DSN may be written about a DSN (RFC 5321
+        // §4.5.5).
         let late = schedule.delay_notice.filter(|_| !delay_dsn_stored && arrival.kind == MessageKind::Mail);
         let received = Duration::from_secs(arrival.received_unix_s);
         let expires_ms = self.since_origin(received.saturating_add(lifetime));

@@ -56,10 +56,11 @@ pub(crate) struct Actions {
 /// wants a DSN and can get it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DsnEvent {
-    /// These recipients are settled. The caller must pass `pending` to `dsn_stored` when the DSN is
-    /// stored, or if none is due.
+    /// These recipients were delivered or have failed for good. The caller must pass `pending` to `dsn_stored`
+    /// when the DSN is stored, or if none is due.
     Settled { pending: PendingDsn, fates: Vec<(u16, RecipientFate)> },
-    /// These recipients are delayed. The queue does not wait until this DSN is stored.
+    /// These recipients are still waiting for a retry, and a delay notice is due. The queue does not wait until
+    /// this DSN is stored.
     Delayed { recipients: Vec<u16>, refusal: Option<Arc<DeliveryRefusal>>, expires_unix_s: u64 },
 }
 
@@ -357,7 +358,7 @@ impl<M: Clone> MailQueue<M> {
             return None;
         }
         if expires_ms <= now_ms {
-            // The entry is being delivered, and `finish_delivery` will check its age again.
+            // An entry in flight does not expire yet, because `finish_delivery` will check its age again.
             return if entry.state == EntryState::InFlight { None } else { Some(self.expire(at)) };
         }
         self.entries[at].flags.delay_dsn_stored = true;

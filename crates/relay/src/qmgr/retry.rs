@@ -86,7 +86,8 @@ mod tests {
     fn a_hop_is_looked_after_more_often_than_a_message() {
         let milliseconds = Duration::from_millis;
         let rows = [
-            // First and longest wait of messages, and the resulting waits of destinations.
+            // Each row has the first and the longest wait of messages, and then the resulting waits
+            // of destinations.
             ([300_000, 4_000_000], [5_000, 666_666]),
             ([300_000, 3_600_000], [5_000, 600_000]),
             ([30_000, 60_000], [1_000, 10_000]),

@@ -79,8 +79,8 @@ impl TimerWheel {
     fn next_grain(&self) -> Option<u64> {
         let start = self.current_grain % SLOT_COUNT;
         let words = SLOT_COUNT / WORD_BITS;
-        // The word with the current slot is read twice, at first its higher bits, and at the end
-        // its lower bits.
+        // The word with the current slot is read twice. Its higher bits are due first, and its
+        // lower bits belong to the next turn of the wheel, so they are read at the end.
         (0..=words).find_map(|step| {
             let word = (start / WORD_BITS + step) % words;
             let mask = match step {

@@ -264,7 +264,8 @@ impl<'a> AliasParser<'a> {
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        // The indexes of targets are valid only if every alias has its targets.
+        // Skip this check after a mistake, because the indexes of targets are valid only if every
+        // alias has its targets.
         if mistakes.is_empty() {
             mistakes.extend(ExpansionCheck::of(&targets).into_error(&self.entries));
         }

@@ -613,7 +613,8 @@ mod tests {
                 assert!(Path::parse(format!("<{recipient}>").as_bytes()).is_err(), "{recipient}");
                 continue;
             }
-            // Not even with the boss's address, because any client can use it as its sender.
+            // An untrusted client must not get another route even with the boss's address, because
+            // any client can use it as its sender.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let hop =
                     routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
@@ -640,7 +641,7 @@ mod tests {
         for (recipient, expected) in rows {
             assert_eq!(rerouted_to(&router, recipient), expected, "{recipient}");
         }
-        // If the next hop has the list of mailboxes, any name may be valid.
+        // If only the next hop knows the mailboxes, any name may be valid.
         let LocalDomains { domains, primary_domain: first, aliases, .. } = local(aliases, None);
         let mailbox = Some(Mailbox::NextHop(smarthost("inner")));
         let router = Router::new(
@@ -667,8 +668,8 @@ mod tests {
         assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@b.example"), "550");
         assert_eq!(routed_to(&router, Access::Trusted, "", "ann@b.example"), "550");
         assert!(router.has_route_for("a.example") && !router.has_route_for("b.example"));
-        // Without local domains, the smarthost has the postmaster, whom untrusted clients must not
-        // reach.
+        // Without local domains, mail for the postmaster goes to the smarthost, but untrusted
+        // clients must not send mail there.
         let router = Router::new(LocalDomains::default(), routes(), RouteTarget::Mx(Mx::default()));
         assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "smtp:smart:25");
         assert_eq!(routed_to(&router, Access::Untrusted, "", "Postmaster"), "550");
@@ -754,7 +755,7 @@ mod tests {
                 let domain = path.domain().map(|domain| String::from_utf8_lossy(domain).to_lowercase());
                 prop_assert!(matches!(domain.as_deref(), None | Some("a.example" | "b.example")), "{}", text);
                 prop_assert!(!path.local_part().iter().any(|octet| b"@%!".contains(octet)), "{}", text);
-                // Only an alias may lead outside.
+                // Only an alias may lead to an address outside of the local domains.
                 match routed {
                     ResolvedRoute::Direct(next_hop) => prop_assert!(matches!(next_hop, NextHop::Maildir(_) | NextHop::Discard), "{}: {}", text, next_hop),
                     ResolvedRoute::Alias(all) => for (address, next_hop) in all {

@@ -78,7 +78,7 @@ impl SessionLogins {
         };
         let attempt = self.begin(auth);
         let shown = shown.to_vec();
-        // `LoginAttempt::check` records the outcome itself.
+        // Forget the attempt here, because `LoginAttempt::check` records the outcome itself.
         self.attempt = None;
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }

@@ -236,8 +236,8 @@ impl LoginGuard {
             locked.push(record.fail(limit, limits, now));
             false
         });
-        // The records come in the order of `any_record`: the address, if its failures are counted,
-        // and then the user, or both as a pair.
+        // The records come in the order of `any_record`. It visits either the pair of address and user, or first the
+        // address, if its failures are counted, and then the user.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (LoginBudget::Pair, client) => vec![(client, named())],
@@ -339,7 +339,8 @@ impl FailureLog {
     }
 
     fn summaries(&mut self, now: Duration) -> Vec<LoginLogLine> {
-        // Every worker calls this a few times per second, which is more often than necessary.
+        // Usually return at once, because every worker calls this a few times per second, which is more often than
+        // necessary.
         if now < self.next_check {
             return Vec::new();
         }
@@ -398,7 +399,7 @@ mod tests {
         let limits = LoginLimits::default();
         for round in 0..5 {
             let now = SECOND * (round + 1);
-            // In the first round the client is unknown, and later it has logged in before.
+            // In the first round the client is unknown, and in the later rounds it has already logged in.
             let charged: Vec<LoginBudget> =
                 (0..10).map(|_| guard.charge(identity_of(1, "ann"), &limits, now).unwrap()).collect();
             assert_eq!(guard.charge(identity_of(1, "ann"), &limits, now), Err(LoginRefusal::Busy));
@@ -464,8 +465,7 @@ mod tests {
         assert_eq!(guesses, 100);
         assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 3), Err(LoginLocked));
         assert_eq!(guard.wait(identity_of(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
-        // A neighbour behind the same address fails as another user. This must lock the address,
-        // but not ann.
+        // A neighbour behind the same address fails as another user. This must lock the address, but not the user ann.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "bob"), false, SECOND * 4)).count();
         assert_eq!(guesses, 10);
         assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND * 5));
@@ -590,8 +590,8 @@ mod tests {
                     by_address += u32::from(other_address == address);
                     by_user += u32::from(other_user == user);
                 }
-                // Two periods may meet: failures at the end of one, and failures in the next until
-                // it is locked.
+                // A window may contain the end of one period and the beginning of the next. Each of them allows
+                // failures until it is locked, so up to twice the limit is possible.
                 prop_assert!(by_address < 2 * limits.failures && by_user < 2 * limits.user_failures);
             }
         }

@@ -288,7 +288,8 @@ impl Reservation {
     pub(crate) fn admit(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> AdmissionDecision {
         let first = announced.map_or(INITIAL_BYTES_LIMIT, |bytes| bytes.min(INITIAL_BYTES_LIMIT));
         let bytes = envelope_bytes.saturating_add(first);
-        // A later message must not pass the messages that wait.
+        // If other messages wait, this message must wait as well, because it must not overtake
+        // them.
         let has_waiters = self.budget.queue(&self.owner.borrow()).has_waiters.load(Ordering::SeqCst);
         if !has_waiters {
             match self.try_grow(bytes) {
@@ -379,8 +380,8 @@ impl PendingAdmission {
         match self.reservation.try_grow(self.bytes) {
             Ok(()) => Some(true),
             Err(BudgetExceeded::Room) => None,
-            // Other connections of this address have taken more meanwhile. The message must not
-            // keep messages of other clients waiting.
+            // Other connections of this client address have taken more memory meanwhile. Refuse the
+            // message, because it must not keep messages of other clients waiting.
             Err(BudgetExceeded::Share) => Some(false),
         }
     }

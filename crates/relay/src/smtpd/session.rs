@@ -230,8 +230,8 @@ impl SmtpdSession {
         let mut message = Message { envelope: Arc::new(envelope), body, received };
         let too_long = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
         let new_message = message.to_spool().map_err(too_long)?;
-        // The spool writes the id into the body, so it must be the only owner. It would have to
-        // copy a shared body.
+        // Give up this reference to the body. The spool writes the id into the body, and would have
+        // to copy a body that is shared.
         message.body = Arc::default();
         let (receipt, body) = self.worker.context.spool.store_with_id(new_message, id_at);
         message.body = body;
@@ -251,7 +251,8 @@ impl SmtpdSession {
         let grown = body.len() + if body.len() < DOUBLING_LIMIT { body.len() } else { body.len() / 2 };
         let announced = announced.map_or(0, |bytes| bytes.min(MAX_PREALLOCATED_BYTES) as usize + INITIAL_BODY_BYTES);
         let capacity = needed.max(grown).max(announced);
-        // If there is no room for growth, there may be enough for just these bytes.
+        // Try the needed size second, because there may be room for just these bytes even if there
+        // is none for further growth.
         let fits = |capacity: &usize| self.reservation.grow(recipients.memory_bytes() + *capacity as u64);
         let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
         body.reserve_exact(capacity - body.len());
@@ -328,7 +329,8 @@ impl Handler for SmtpdSession {
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         if !self.transaction.recipients.is_empty() {
-            // The first BDAT was rejected, and nothing has ended the transaction since.
+            // The recipients of an earlier transaction are left: its first BDAT was rejected, and
+            // nothing has ended the transaction since.
             self.reset(None);
         }
         let with = self.with_protocol();
@@ -393,7 +395,7 @@ impl Handler for SmtpdSession {
         let worker = Rc::clone(&self.worker);
         Answer::eventually(async move {
             let outcome = receipt.await;
-            // From here on, the queue counts the memory.
+            // Release the reservation, because from here on, the queue counts the message's memory.
             drop(held);
             match outcome {
                 Ok(stored) => {

@@ -13,7 +13,8 @@ pub(super) struct BarColumn {
     pub(super) cells: Vec<String>,
 }
 
-/// Shows a section of the other reports: its table or its facts, followed by its note.
+/// Shows a section of a report, which the text reports contain as well: its table or its facts, followed by its
+/// note.
 pub(super) fn section(own: &Section, baseline: Option<&Section>, bars: Option<&BarColumn>) -> String {
     let body = match &own.body {
         SectionBody::Figures(own_table) => {

@@ -333,7 +333,8 @@ mod tests {
     }
 
     impl ScriptedCaller {
-        /// Does what the session wants. Returns true if the session may want more.
+        /// Performs the action that the session requests. Returns true if the session may want
+        /// more.
         fn act(&mut self, client: &mut Client, out: &mut Vec<u8>) -> bool {
             match client.wants() {
                 Want::Transaction if self.left > 0 => {

@@ -50,8 +50,8 @@ pub enum Event<'a> {
     /// Asks for a nonce, which the mechanism of AUTH needs. The answer is
     /// [`Server::answer_nonce`](super::Server::answer_nonce). Any other answer refuses the login.
     Nonce,
-    /// Asks whether the client's name and secret belong together, or asks for the secret.
-    /// [`Auth::proof`] tells which of the two.
+    /// Asks about a client that logs in. [`Auth::proof`] tells whether the application must check
+    /// the client's name and secret, or must look up the secret of this name.
     Auth(Auth<'a>),
     /// Asks whether the client's proof may be checked. This event follows only if the secret was
     /// looked up before the proof arrived. A refusal ends the exchange and does not reveal whether

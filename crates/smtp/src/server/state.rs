@@ -209,11 +209,11 @@ pub(super) enum AuthResponse {
 /// A question to the application about a client that logs in.
 #[derive(Debug)]
 pub(super) enum LoginQuestion {
-    /// Asks whether name and secret belong together.
+    /// Asks the application whether the name and the secret that the client sent belong together.
     Check(Box<ShownSecret>),
-    /// Asks for the secret.
+    /// Asks the application for the user's secret, because the mechanism does not send it.
     Lookup(Box<SecretLookup>),
-    /// Asks whether this proof may be checked.
+    /// Asks the application whether this proof may be checked.
     Proof(Box<PendingProof>),
 }
 

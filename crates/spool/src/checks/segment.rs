@@ -100,7 +100,8 @@ mod tests {
             whole: bool,
         ) {
             let mut octets = octets();
-            // Make the header with the right seed the one in use.
+            // Copy the header with the seed of the batches to the first block, so that the batches
+            // fit the header in use.
             octets.copy_within(4096..4192, 0);
             octets[16] = 2;
             changes.into_iter().for_each(|(at, octet)| octets[at] = octet);

@@ -86,7 +86,7 @@ fn make(moves: bool) -> Base {
     Base::of(&disk, waiting, last)
 }
 
-/// Makes a spool in which a segment that was used before holds moved messages alone.
+/// Makes a spool in which a reused segment holds only moved messages.
 fn base_with_moved_segment() -> Base {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();

@@ -69,7 +69,8 @@ fn a_deleted_lock_file_lets_nobody_in() {
     open_at(&moved).unwrap();
 }
 
-/// Older versions lock only the file, and so do other hosts on a network file system.
+/// Older versions lock only the file, and other hosts on a network file system see only that lock,
+/// so this lock must exclude as well.
 #[test]
 fn a_process_that_locks_only_the_file_is_excluded_as_well() {
     let place = tempfile::tempdir().unwrap();

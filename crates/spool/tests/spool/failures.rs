@@ -146,7 +146,8 @@ fn reads_that_fail_once_lose_nothing() {
     }
 }
 
-/// An end that cannot be read must be reported. It must not be taken for the torn end of a crash.
+/// If the end of the log cannot be read, the spool must report damage and must not take it for an end
+/// that a crash has torn.
 #[test]
 fn an_end_that_cannot_be_read_is_damage() {
     let disk = FaultyDisk::new();

@@ -134,8 +134,8 @@ fn a_file_that_was_cut_after_zeros_of_a_header_is_damaged() {
     }
 }
 
-/// The bytes were written by a script that follows `docs/spool-format.md`, and not by this code.
-/// Fuzzing starts from them.
+/// The spool must read bytes that a script wrote according to `docs/spool-format.md`,
+/// independently of this code. The fuzz targets also start from these bytes.
 #[test]
 fn what_the_format_says_is_what_is_read() {
     let seed = |name: &str| {

@@ -71,7 +71,7 @@ fn count(watcher: &Watcher, path: &Path) {
 fn read(path: &Path, is_whole: bool) -> io::Result<(u64, Vec<u8>)> {
     let file = match fs::File::open(path) {
         Ok(file) => file,
-        // A mail program may have moved the message to `cur` in the meantime.
+        // Look in `cur` as well, because a mail program may have moved the message there in the meantime.
         Err(error) if error.kind() == io::ErrorKind::NotFound => fs::File::open(moved(path)?)?,
         Err(error) => return Err(error),
     };

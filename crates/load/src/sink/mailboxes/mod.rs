@@ -121,7 +121,8 @@ impl Watchers {
     /// Stops watching. When this returns, the collector has the last counts.
     pub(super) fn stop(self) {
         self.stops.store(true, Ordering::Relaxed);
-        // Ignore a panic of the thread. It was reported on standard error, and the collector has the counts so far.
+        // Ignore a panic of the thread, because it was reported on standard error, and the collector has the counts so
+        // far.
         let _ = self.thread.join();
     }
 }

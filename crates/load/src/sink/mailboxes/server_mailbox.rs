@@ -42,7 +42,6 @@ enum Session {
     Pop(Box<PopSession>),
 }
 
-/// Reason for which a session ended.
 enum SessionEnd {
     /// POP3 only: the session has read everything, and the next session comes later.
     Done,

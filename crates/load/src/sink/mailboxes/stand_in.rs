@@ -17,23 +17,23 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 const RUN: RunId = RunId([9; 16]);
-/// Longest time for which a condition is awaited.
+/// Time limit for a condition that a test waits for.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
 struct Inbox {
     /// Header fields of the messages, whose UIDs are their places plus one.
     fields: Vec<Vec<u8>>,
-    /// Connections of earlier generations are closed.
+    /// Number of the present generation. The server closes connections of earlier generations.
     generation: u64,
     connections: u64,
-    /// Times that the mailbox was made anew, which gives it another UIDVALIDITY.
+    /// Number of times that the mailbox was created again, each of which gives it another UIDVALIDITY.
     renewals: u64,
-    /// New connections are closed at once.
+    /// Set while the server closes new connections at once.
     is_away: bool,
 }
 
-/// A server with one mailbox.
+/// Stand-in for a mail server with one mailbox.
 #[derive(Clone, Default)]
 struct Server {
     inbox: Arc<(Mutex<Inbox>, Condvar)>,
@@ -147,7 +147,7 @@ impl Server {
     }
 }
 
-/// The field of a message of the run.
+/// Returns the header field with the trace of the run's message that has this sequence number.
 fn field(sequence: u64) -> Vec<u8> {
     let mut line = vec![0; Trace::HEADER_BYTES];
     let trace = Trace {
@@ -163,7 +163,6 @@ fn field(sequence: u64) -> Vec<u8> {
     [&line, b"\r\n".as_slice()].concat()
 }
 
-/// A sink that watches the mailbox.
 struct Watching {
     watchers: Watchers,
     tallies: Receiver<TallyTransfer>,

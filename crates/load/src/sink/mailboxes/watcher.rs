@@ -119,8 +119,8 @@ impl Watcher {
             None => {}
         }
         if !self.has_opened.replace(true) {
-            // Ignore the error. If another mailbox could not be opened, nobody waits for this, because the sink does
-            // not start.
+            // Ignore the error, which means that nobody waits for this mailbox: the sink does not start if another
+            // mailbox could not be opened.
             let _ = self.shared.opened.send(Ok(()));
         }
     }
