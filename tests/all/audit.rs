@@ -12,7 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) struct Audited {
-    ended: Ended,
+    pub(crate) ended: Ended,
     pub(crate) record: Record,
     place: TempDir,
 }
@@ -28,7 +28,7 @@ impl Audited {
         Self { ended, record: Record::from_json(&json).unwrap(), place }
     }
 
-    fn audit(&self) -> &Audit {
+    pub(crate) fn audit(&self) -> &Audit {
         self.record.audit.as_ref().unwrap()
     }
 
@@ -37,7 +37,7 @@ impl Audited {
     }
 
     /// Runs `mailrun audit explain` on the audit, or on one of its rounds.
-    fn explained(&self, round: &str, message: Option<u64>) -> Ended {
+    pub(crate) fn explained(&self, round: &str, message: Option<u64>) -> Ended {
         let run = self.place.path().join("out").join(round);
         let message = message.map(|message| message.to_string());
         mailrun(

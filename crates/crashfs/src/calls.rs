@@ -1,5 +1,5 @@
 //! The calls that changed files, names or what of them is durable, and their log in memory.
-use crate::types::{FileKind, Inode, Owner, Profile, Survivors};
+use crate::types::{FileKind, Inode, Owner, Profile, SurvivingData, Survivors};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -40,6 +40,8 @@ pub enum Call {
     SetModified { inode: Inode, time: LogTime },
     /// fsync(2) or fdatasync(2) of a file, or the end of a write with `O_DSYNC`.
     Sync { inode: Inode },
+    /// The same, if it was made to fail. Of the file's data, only `written` reached the media, and no later sync writes the rest.
+    FailedSync { inode: Inode, error: String, written: SurvivingData },
     /// fsync(2) of a directory.
     SyncDirectory { inode: Inode },
     /// sync(2) or syncfs(2).
@@ -127,8 +129,6 @@ impl LoggedCall {
 pub enum Loss {
     /// The calls took more memory than the log may have.
     TooLong,
-    /// A sync was made to fail.
-    FailedSync,
     /// A bit was made to flip.
     FlippedBit,
 }
@@ -137,7 +137,6 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::TooLong => "the server wrote more than the log may hold",
-            Self::FailedSync => "a sync was made to fail, which the log cannot repeat",
             Self::FlippedBit => "a bit was flipped, which the log cannot repeat",
         })
     }

@@ -16,7 +16,9 @@
 mod inspect;
 
 use crate::calls::{Call, CallLog, Loss};
-use crate::types::{FileKind, Inode, Owner, Profile, SpecialFile, SurvivingData, SurvivingSector, Survivors};
+use crate::types::{
+    FileKind, Inode, Owner, Profile, SpecialFile, SurvivingData, SurvivingSector, Survivors, error_name,
+};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt};
 use rustix::io::Errno;
@@ -241,17 +243,20 @@ impl File {
         self.dirty_since.get_or_insert(now);
     }
 
-    /// Fails a sync: some of the data reaches the media, the rest never will.
-    fn fail_sync(&mut self, rng: &mut StdRng) {
+    /// Lets chance decide which of the data a sync that fails has written.
+    fn choose_written(&self, rng: &mut StdRng) -> SurvivingData {
+        let SurvivingData { mut length, mut sectors } = self.all_survives();
         if rng.random() {
-            self.durable.resize(self.seen.len(), 0);
+            length = self.durable.len();
         }
-        for number in std::mem::take(&mut self.versions).into_keys() {
-            let sector = self.sector(number);
-            if rng.random() {
-                put_sector(&mut self.durable, number, &sector);
-            }
-        }
+        sectors.retain(|_| rng.random());
+        SurvivingData { length, sectors }
+    }
+
+    /// Fails a sync: `written` reaches the media, the rest never will.
+    fn fail_sync(&mut self, written: &SurvivingData) {
+        self.make_durable(written);
+        self.versions.clear();
         self.lengths.clear();
         self.dirty_since = None;
     }
@@ -298,22 +303,24 @@ impl File {
         SurvivingData { length, sectors: self.versions.iter().filter_map(last).collect() }
     }
 
-    /// Returns the file as a power cut leaves it. What does not fit, for example in a log that somebody has edited, does not
-    /// survive.
-    fn cut(mut self, surviving: Option<&SurvivingData>) -> Self {
-        if let Some(SurvivingData { length, sectors }) = surviving {
-            if self.lengths.contains(length) {
-                self.durable.resize(*length, 0);
-            }
-            for SurvivingSector { number, version, torn_at } in sectors {
-                let Some(mut sector) = self.versions.get(number).and_then(|versions| versions.get(*version)).copied()
-                else {
-                    continue;
-                };
-                sector[torn_at.unwrap_or(SECTOR).min(SECTOR)..].fill(0);
-                put_sector(&mut self.durable, *number, &sector);
-            }
+    /// Puts some of the data on the media. Data that does not fit, for example in a log that somebody has edited, is left out.
+    fn make_durable(&mut self, SurvivingData { length, sectors }: &SurvivingData) {
+        if self.lengths.contains(length) {
+            self.durable.resize(*length, 0);
         }
+        for SurvivingSector { number, version, torn_at } in sectors {
+            let Some(mut sector) = self.versions.get(number).and_then(|versions| versions.get(*version)).copied()
+            else {
+                continue;
+            };
+            sector[torn_at.unwrap_or(SECTOR).min(SECTOR)..].fill(0);
+            put_sector(&mut self.durable, *number, &sector);
+        }
+    }
+
+    /// Returns the file as a power cut leaves it.
+    fn cut(mut self, surviving: Option<&SurvivingData>) -> Self {
+        surviving.into_iter().for_each(|data| self.make_durable(data));
         Self { seen: self.durable.clone(), durable: self.durable, ..Self::default() }
     }
 }
@@ -416,6 +423,7 @@ impl FileSystem {
             Call::SetOwner { inode, owner } => return self.set_owner(*inode, *owner),
             Call::SetModified { inode, time } => return self.set_modified(*inode, time.system_time()),
             Call::Sync { inode } => return self.sync(*inode),
+            Call::FailedSync { inode, error, written } => return self.fail_sync_after(*inode, error, written),
             Call::SyncDirectory { inode } => return self.sync_directory(*inode),
             Call::SyncAll => self.sync_all(),
             Call::Link { inode, directory, name } => return self.link(*inode, *directory, name).map(drop),
@@ -767,12 +775,17 @@ impl FileSystem {
         self.make_names_durable(|_| true);
     }
 
-    /// Fails a sync of a file or a directory.
-    pub fn fail_sync(&mut self, inode: Inode, rng: &mut StdRng) {
-        self.give_up_log(Loss::FailedSync);
-        if let Ok(file) = self.file(inode) {
-            file.fail_sync(rng);
-        }
+    /// Fails a sync of a file with this error. Chance decides which data it has written.
+    pub fn fail_sync(&mut self, inode: Inode, error: Errno, rng: &mut StdRng) -> Result<(), Errno> {
+        let written = self.file(inode)?.choose_written(rng);
+        self.fail_sync_after(inode, error_name(error), &written)
+    }
+
+    /// Fails a sync of a file that has written only this.
+    fn fail_sync_after(&mut self, inode: Inode, error: &str, written: &SurvivingData) -> Result<(), Errno> {
+        self.file(inode)?.fail_sync(written);
+        self.record(|| Call::FailedSync { inode, error: error.to_owned(), written: written.clone() });
+        Ok(())
     }
 
     /// Makes the names in a directory durable.

@@ -6,7 +6,7 @@
 //! cannot wait for itself. Whatever happens, the file system is unmounted when the disk is dropped.
 use crate::file_system::{Attributes, FileSystem, ROOT};
 use crate::sync_calls::{self, SyncCalls};
-use crate::types::{FileKind, Inode, Owner, SpecialFile};
+use crate::types::{FileKind, Inode, Owner, SpecialFile, error_name};
 use fuser::{
     AccessFlags, BackgroundSession, BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr,
@@ -76,15 +76,7 @@ impl fmt::Display for Fault {
             Self::Making(errno) => ("making a file", errno),
             Self::Read(errno) => ("read", errno),
         };
-        let names = [
-            (Errno::IO, "EIO"),
-            (Errno::NOSPC, "ENOSPC"),
-            (Errno::DQUOT, "EDQUOT"),
-            (Errno::ROFS, "EROFS"),
-            (Errno::FBIG, "EFBIG"),
-        ];
-        let name = names.iter().find(|(known, _)| known == errno).map_or("another error", |(_, name)| name);
-        f.pad(&format!("{what}: {name}"))
+        f.pad(&format!("{what}: {}", error_name(*errno)))
     }
 }
 
@@ -717,7 +709,7 @@ impl Filesystem for Served {
                 Some(Fault::Write(errno) | Fault::AnyWrite(errno) | Fault::Making(errno)) => return Err(errno),
                 Some(Fault::AnySync(errno)) => {
                     files.write(inode.0, at, data)?;
-                    files.fail_sync(inode.0, rng);
+                    files.fail_sync(inode.0, errno, rng)?;
                     return Err(errno);
                 }
                 Some(_) => rng.random_range(1..=data.len()),
@@ -749,7 +741,7 @@ impl Filesystem for Served {
     fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let synced = self.0.change(Operation::Sync(inode.0), |files, fault, rng| match fault {
             Some(Fault::Sync(errno) | Fault::AnySync(errno) | Fault::Making(errno)) => {
-                files.fail_sync(inode.0, rng);
+                files.fail_sync(inode.0, errno, rng)?;
                 Err(errno)
             }
             _ => files.sync(inode.0),

@@ -1,4 +1,5 @@
 //! Words of the file system that the log of its calls has as well.
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -50,6 +51,18 @@ impl Profile {
     }
 }
 
+/// Name of an error that operations are made to fail with.
+pub(crate) fn error_name(error: Errno) -> &'static str {
+    match error {
+        Errno::IO => "EIO",
+        Errno::NOSPC => "ENOSPC",
+        Errno::DQUOT => "EDQUOT",
+        Errno::ROFS => "EROFS",
+        Errno::FBIG => "EFBIG",
+        _ => "another error",
+    }
+}
+
 /// A file without content of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -90,7 +103,7 @@ pub struct Survivors {
     pub files: Vec<(Inode, SurvivingData)>,
 }
 
-/// What a power cut leaves of the data of a file that is not durable.
+/// What a power cut or a sync that fails leaves of the data of a file that is not durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SurvivingData {
     pub(crate) length: usize,

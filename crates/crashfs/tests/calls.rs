@@ -5,6 +5,7 @@ use mailrun_crashfs::{Disk, FileSystem, Loss, Owner, Profile, ROOT, SpecialFile,
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -42,7 +43,7 @@ fn act(files: &mut FileSystem, rng: &mut StdRng, (what, one, other, seconds): (u
     let below = files.look_up(ROOT, "below").map_or(ROOT, |below| below.inode);
     let place = if one % 3 == 0 { below } else { ROOT };
     let inode = files.look_up(place, name).map(|found| found.inode);
-    match what % 16 {
+    match what % 22 {
         0 => drop(files.create(place, name, 0o600)),
         1 => drop(files.make_directory(ROOT, "below", 0o700)),
         2 => drop(files.make_special(place, name, 0o600, SpecialFile::Fifo)),
@@ -61,6 +62,7 @@ fn act(files: &mut FileSystem, rng: &mut StdRng, (what, one, other, seconds): (u
         12 => inode.into_iter().for_each(|inode| files.close(inode)),
         13 => drop(inode.and_then(|inode| files.set_owner(inode, Owner { user: 7, group: 8 }))),
         14 => drop(inode.and_then(|inode| files.set_modified(inode, UNIX_EPOCH - Duration::from_secs(3)))),
+        15 => drop(inode.and_then(|inode| files.fail_sync(inode, Errno::IO, rng))),
         _ => drop(inode.and_then(|inode| files.write(inode, one as u64 * 90, &vec![other as u8 % 4; 700]))),
     }
 }
@@ -68,7 +70,7 @@ fn act(files: &mut FileSystem, rng: &mut StdRng, (what, one, other, seconds): (u
 proptest! {
     #[test]
     fn what_is_done_again_leaves_the_same_files(
-        acts in prop::collection::vec((0u8..20, 0usize..12, 0usize..12, 0u64..90), 1..60),
+        acts in prop::collection::vec((0u8..22, 0usize..12, 0usize..12, 0u64..90), 1..60),
         profile in 0usize..4,
         seed: u64,
     ) {
@@ -148,8 +150,8 @@ fn a_log_that_would_be_too_long_or_inexact_is_given_up_and_says_so() {
     assert_eq!(files.take_calls().unwrap().calls(), Err(Loss::TooLong));
     assert!(files.take_calls().is_none());
     files.record_calls(10_000, clock);
-    files.fail_sync(inode, &mut StdRng::seed_from_u64(1));
-    assert_eq!(files.take_calls().unwrap().calls(), Err(Loss::FailedSync));
+    files.flip_bit(inode, 1, &mut StdRng::seed_from_u64(1)).unwrap();
+    assert_eq!(files.take_calls().unwrap().calls(), Err(Loss::FlippedBit));
 }
 
 #[test]

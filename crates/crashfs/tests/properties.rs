@@ -294,7 +294,8 @@ fn after_a_sync_that_failed_the_next_one_writes_nothing_of_it() {
         files.set_length(inode, 8 * SECTOR as u64).unwrap();
         files.sync(inode).unwrap();
         files.write(inode, 0, &[7; SECTOR]).unwrap();
-        files.fail_sync(inode, &mut chance(seed));
+        files.fail_sync(inode, Errno::IO, &mut chance(seed)).unwrap();
+        assert_eq!(files.is_dropped(inode, 0..SECTOR), !files.is_durable(inode, 0..SECTOR));
         assert_eq!(files.read(inode, 0, SECTOR).unwrap(), [7; SECTOR], "processes see it");
         files.sync(inode).unwrap();
         files.cut(&mut chance(seed));

@@ -1,4 +1,5 @@
 //! `mailrun audit explain`: what a power cut took of a message that had been answered 250, and which call would have kept it.
+use super::fault::AuditFault;
 use super::losses::{LogState, RoundLosses};
 use super::restart::restart;
 use super::story::{self, Asked, Gap, Story};
@@ -135,10 +136,12 @@ fn explain_loss(round: &LossyRound, loss: &AuditLoss, restarts: bool) -> Result<
     line("fault", &time_text(loss.fault_s));
     match &losses.log {
         LogState::None => {
-            text.push_str(
-                "\nThe fault was no power cut, so there is no log of the calls on the disk. What the server had kept is in\n",
-            );
-            _ = writeln!(text, "{}", shown(&round.place.join("relay.spool")));
+            text.push_str("\nThe fault was no power cut, so there is no log of the calls on the disk. ");
+            if losses.fault.parse().is_ok_and(AuditFault::needs_disk) {
+                text.push_str("The disk was in memory and is gone.\n");
+            } else {
+                _ = writeln!(text, "What the server had kept is in\n{}", shown(&round.place.join("relay.spool")));
+            }
             return Ok(text);
         }
         LogState::Lost(reason) => {

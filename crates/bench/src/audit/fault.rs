@@ -48,6 +48,11 @@ impl AuditFault {
         !matches!(self, Self::Kill | Self::Stop)
     }
 
+    /// Reports whether the fault ends with a power cut of the in-memory disk.
+    pub(super) fn cuts_power(self) -> bool {
+        matches!(self, Self::PowerCut | Self::SyncError)
+    }
+
     /// Reports whether the fault can lose a message that was answered before, and not only one that
     /// is sent meanwhile. Such a fault may strike after a single message.
     pub(super) fn strikes_at_rest(self) -> bool {

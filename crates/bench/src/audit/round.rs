@@ -487,7 +487,7 @@ impl Round<'_> {
 
     /// Ends all processes of the server by the fault, and proves that none is left.
     fn end_server(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, strike: &mut Strike) -> Result<(), Early> {
-        let cut = ground.disk.filter(|_| matches!(self.case.fault, AuditFault::PowerCut | AuditFault::SyncError));
+        let cut = ground.disk.filter(|_| self.case.fault.cuts_power());
         if self.case.fault == AuditFault::Stop {
             strike.begin(self.case.fault);
             supervisor.stop_relay(PartyProcess::terminate)?;
@@ -668,7 +668,7 @@ impl Round<'_> {
             fs::create_dir_all(&state)?;
             let mut disk = Disk::mount_at(&state, DISK_BYTES, seed)?;
             disk.heed_sync_calls()?;
-            if self.case.fault == AuditFault::PowerCut {
+            if self.case.fault.cuts_power() {
                 disk.record_calls(CALLS_BYTES);
             }
             Ok::<_, io::Error>(disk)

@@ -58,13 +58,22 @@ pub(super) struct Story {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
     path: String,
-    /// Its data was not durable. Says whether it had been synced before it was written for the last time.
-    data: Option<WasSynced>,
+    data: Option<DataGap>,
     /// The change that gave it its path was not durable.
     name: Option<LostName>,
 }
 
-type WasSynced = bool;
+/// Why the data of a file was not durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DataGap {
+    NeverSynced,
+    /// It was written after its last sync.
+    WrittenSince,
+    /// A sync failed. A later one does not write what the failed one has dropped.
+    Dropped {
+        is_repeated: bool,
+    },
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LostName {
@@ -89,14 +98,25 @@ impl Gap {
     pub(super) fn sentence(&self) -> String {
         let path = &self.path;
         let directory = |name: &LostName| format!("its directory {}", directory_of(&name.path));
+        let other = || match &self.name {
+            None => "no other".to_owned(),
+            Some(name) => format!("neither another nor one of {}", directory(name)),
+        };
         match (self.data, &self.name) {
-            (Some(true), None) => format!("{path} was written after its last fsync, and there was no other before 250"),
-            (Some(true), Some(name)) => format!(
-                "{path} was written after its last fsync, and there was neither another nor one of {} before 250",
-                directory(name)
+            (Some(DataGap::WrittenSince), _) => {
+                format!("{path} was written after its last fsync, and there was {} before 250", other())
+            }
+            (Some(DataGap::Dropped { is_repeated: false }), _) => {
+                format!("the fsync of {path} failed, and there was {} before 250", other())
+            }
+            (Some(DataGap::Dropped { is_repeated: true }), _) => format!(
+                "the fsync of {path} failed. The next one did not write what the first had dropped, so it must be written \
+                 again before an fsync"
             ),
-            (Some(false), None) => format!("no fsync of {path} before 250"),
-            (Some(false), Some(name)) => format!("no fsync of {path}, and none of {}, before 250", directory(name)),
+            (Some(DataGap::NeverSynced), None) => format!("no fsync of {path} before 250"),
+            (Some(DataGap::NeverSynced), Some(name)) => {
+                format!("no fsync of {path}, and none of {}, before 250", directory(name))
+            }
             (None, Some(name)) => {
                 let change = match &name.former {
                     Some(former) => format!("the rename of {former} to {}", name.path),
@@ -120,13 +140,32 @@ struct Holder {
     mail: Option<Range<usize>>,
     /// The file held other messages as well.
     is_shared: bool,
+    /// A sync came after the first write. It may have failed.
     has_been_synced: bool,
+    has_last_sync_failed: bool,
 }
 
 impl Holder {
     /// The bytes of the file that matter.
     fn part(&self) -> Range<usize> {
         self.mail.clone().filter(|_| self.is_shared).unwrap_or(0..usize::MAX)
+    }
+
+    fn note_sync(&mut self, has_failed: bool) {
+        self.has_been_synced = true;
+        self.has_last_sync_failed = has_failed;
+    }
+
+    /// Returns why the data of the file is not durable, or `None` if all of it is.
+    fn data_gap(&self, inode: Inode, files: &FileSystem) -> Option<DataGap> {
+        match self.has_been_synced {
+            _ if files.is_durable(inode, self.part()) => None,
+            _ if files.is_dropped(inode, self.part()) => {
+                Some(DataGap::Dropped { is_repeated: !self.has_last_sync_failed })
+            }
+            true => Some(DataGap::WrittenSince),
+            false => Some(DataGap::NeverSynced),
+        }
     }
 }
 
@@ -334,9 +373,14 @@ impl Teller<'_> {
                 self.event(at, format!("truncate {} to {}", path_of(files, *inode), counted(*bytes, "byte")));
             }
             Call::Sync { inode } if self.holders.contains_key(inode) => {
-                let is_written = files.read(*inode, 0, 1).is_ok_and(|bytes| !bytes.is_empty());
-                self.holders.entry(*inode).and_modify(|holder| holder.has_been_synced |= is_written);
+                if files.read(*inode, 0, 1).is_ok_and(|bytes| !bytes.is_empty()) {
+                    self.holders.entry(*inode).and_modify(|holder| holder.note_sync(false));
+                }
                 self.tell_repeated(at, Repeated::Sync(*inode), |_| format!("fsync {}", path_of(files, *inode)));
+            }
+            Call::FailedSync { inode, error, .. } if self.holders.contains_key(inode) => {
+                self.holders.entry(*inode).and_modify(|holder| holder.note_sync(true));
+                self.event(at, format!("fsync {} failed: {error}", path_of(files, *inode)));
             }
             Call::SyncDirectory { inode } => {
                 let directories = files.paths(*inode);
@@ -352,9 +396,7 @@ impl Teller<'_> {
                 }
             }
             Call::SyncAll if self.holders.keys().any(|inode| !files.paths(*inode).is_empty()) => {
-                for holder in self.holders.values_mut() {
-                    holder.has_been_synced = true;
-                }
+                self.holders.values_mut().for_each(|holder| holder.note_sync(false));
                 self.event(at, "sync, of everything".to_owned());
             }
             Call::Link { inode, directory, name } if self.holders.contains_key(inode) => {
@@ -414,7 +456,7 @@ impl Teller<'_> {
         for (inode, holder) in self.holders.iter().filter(|(inode, _)| regular.contains(inode)) {
             let paths = files.paths(*inode);
             let Some(path) = paths.first() else { continue };
-            let data = (!files.is_durable(*inode, holder.part())).then_some(holder.has_been_synced);
+            let data = holder.data_gap(*inode, files);
             let is_named = files.durable_paths(*inode).iter().any(|durable| paths.contains(durable));
             let name = if is_named { None } else { Some(lost_name(files, path)) };
             if data.is_some() || name.is_some() {
@@ -453,6 +495,7 @@ impl Teller<'_> {
                 None => format!("{path} is gone"),
                 Some(left) if left == bytes => format!("{path} is as it was"),
                 Some(left) if left.is_empty() => format!("{path} is empty"),
+                Some(left) if left.len() == bytes.len() => format!("{path} has its length, but not all of its data"),
                 Some(left) => format!("{path} has {} and had {}", counted(left.len() as u64, "byte"), bytes.len()),
             });
         }
@@ -561,6 +604,12 @@ mod tests {
             inode
         }
 
+        /// Fails a sync that writes nothing.
+        fn fail_sync(&mut self, inode: Inode) {
+            let written = mailrun_crashfs::SurvivingData::default();
+            self.files.apply(&Call::FailedSync { inode, error: "EIO".to_owned(), written }).unwrap();
+        }
+
         fn answer(&mut self) {
             self.answered = Some(clock());
         }
@@ -639,6 +688,33 @@ mod tests {
             server.files.sync(inode).unwrap();
             server.answer();
         };
+        let failed: Calls = |server| {
+            let inode = server.write("queue", "x1", &mail(3));
+            server.fail_sync(inode);
+            server.answer();
+            server.files.sync(inode).unwrap();
+        };
+        let failed_and_repeated: Calls = |server| {
+            let inode = server.write("queue", "x1", &mail(3));
+            server.fail_sync(inode);
+            server.files.sync(inode).unwrap();
+            server.answer();
+        };
+        let failed_and_written_again: Calls = |server| {
+            let inode = server.write("queue", "x1", &mail(3));
+            server.fail_sync(inode);
+            server.files.set_length(inode, 0).unwrap();
+            server.files.write(inode, 0, &mail(3)).unwrap();
+            server.answer();
+        };
+        let failed_and_mended: Calls = |server| {
+            let inode = server.write("queue", "x1", &mail(3));
+            server.fail_sync(inode);
+            server.files.set_length(inode, 0).unwrap();
+            server.files.write(inode, 0, &mail(3)).unwrap();
+            server.files.sync(inode).unwrap();
+            server.answer();
+        };
         let synced = "queue/m1 was synced, but not the rename of tmp/x1 to queue/m1: no fsync of its \
                       directory queue before 250";
         let in_directory = "no fsync of queue/4F00A1/message, and none of its directory queue, before 250";
@@ -662,6 +738,30 @@ mod tests {
             (late, Profile::Ext4, &["no fsync of queue/x1, and none of its directory queue, before 250"]),
             (in_a_log, Profile::Ext4, &["no fsync of queue/log, and none of its directory queue, before 250"]),
             (safe, Profile::Ext4, &[]),
+            (
+                failed,
+                Profile::Ext4,
+                &[
+                    "the fsync of queue/x1 failed, and there was neither another nor one of its directory queue before 250",
+                ],
+            ),
+            (
+                failed_and_repeated,
+                Profile::Ext4,
+                &[
+                    "the fsync of queue/x1 failed. The next one did not write what the first had dropped, so it must be \
+                   written again before an fsync",
+                ],
+            ),
+            (
+                failed_and_written_again,
+                Profile::Ext4,
+                &[
+                    "queue/x1 was written after its last fsync, and there was neither another nor one of its directory queue \
+                   before 250",
+                ],
+            ),
+            (failed_and_mended, Profile::Ext4, &[]),
         ] {
             let mut server = Server::new(profile);
             calls(&mut server);
@@ -704,6 +804,22 @@ mod tests {
         assert!(story.events.is_sorted_by_key(|event| event.at), "{story:?}");
         assert_eq!((story.queue_id.as_deref(), story.gaps.as_deref()), (Some("4F00A1"), Some(&[][..])));
         assert!(story.was_kept && story.left == ["queue/4F00A1 is as it was"], "{story:?}");
+    }
+
+    #[test]
+    fn a_sync_that_failed_is_told_and_proves_nothing() {
+        let mut server = Server::new(Profile::Ext4);
+        let inode = server.write("queue", "x1", &mail(3));
+        server.fail_sync(inode);
+        server.files.sync(inode).unwrap();
+        server.answer();
+        let story = server.story();
+        let texts: Vec<&str> = story.events.iter().map(|event| event.text.as_str()).skip(2).collect();
+        assert_eq!(texts[..3], ["fsync queue/x1 failed: EIO", "fsync queue/x1", "250"]);
+        let words: Vec<String> = story.gaps.iter().flatten().map(Gap::words).collect();
+        assert_eq!(words, ["queue/x1: its data"], "the second sync has made the name durable");
+        assert_eq!(story.left, ["queue/x1 is there, without the message"]);
+        assert!(!story.was_kept);
     }
 
     #[test]

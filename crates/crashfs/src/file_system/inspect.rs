@@ -1,5 +1,5 @@
 //! What of the files is durable, for somebody who explains a loss.
-use super::{Content, FileSystem, NameChange, ROOT};
+use super::{Content, FileSystem, NameChange, ROOT, SECTOR, sector_of};
 use crate::types::{Inode, SurvivingData, Survivors};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -49,6 +49,16 @@ impl FileSystem {
         let Some(Content::File(file)) = self.nodes.get(&inode).map(|node| &node.content) else { return true };
         let part = |of: &[u8]| of.get(bytes.start.min(of.len())..bytes.end.min(of.len())).map(<[u8]>::to_vec);
         part(&file.seen) == part(&file.durable)
+    }
+
+    /// Reports whether a sync that failed has dropped some of those bytes, so that a later sync does not write them.
+    pub fn is_dropped(&self, inode: Inode, bytes: Range<usize>) -> bool {
+        let Some(Content::File(file)) = self.nodes.get(&inode).map(|node| &node.content) else { return false };
+        let end = bytes.end.min(file.seen.len()).div_ceil(SECTOR);
+        let is_waiting = |number: &usize| file.versions.contains_key(number);
+        let differs = |number: usize| sector_of(&file.seen, number) != sector_of(&file.durable, number);
+        let has_lost_length = file.lengths.is_empty() && file.durable.len() != file.seen.len();
+        has_lost_length || (bytes.start / SECTOR..end).any(|number| !is_waiting(&number) && differs(number))
     }
 
     /// Returns the changes of names that no sync has made durable, oldest first.
