@@ -1,7 +1,7 @@
 //! Audits of servers. An audit must find planted faults and count them exactly, and must pass a
 //! server that keeps its word.
 use crate::manual::page;
-use crate::party::{Ended, Process, is_root, mailrun, peer, skip, wait_until};
+use crate::party::{Ended, Process, is_root, mailrun, peer, run, skip, wait_until};
 use crate::recipes::{is_here, processes_of};
 use crate::relay::MAILRUN;
 use crate::rows;
@@ -322,19 +322,46 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     }
 }
 
+/// Audits a server by the recipe of the page that names `example`, with `own` in its place.
+fn audit_as_the_page_says(example: &str, own: &Path) {
+    let recipes = page("docs/audit.md").blocks("toml");
+    let named: Vec<&String> = recipes.iter().filter(|recipe| recipe.contains(&format!(" {example}"))).collect();
+    let [recipe] = named[..] else { panic!("{} recipes name {example}", named.len()) };
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("own.toml");
+    fs::write(&file, recipe.replace(example, own.to_str().unwrap())).unwrap();
+    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "stop,power-cut"]);
+    audited.expect_kept_word(&["stop", "power-cut"], 1);
+}
+
 #[test]
 fn a_server_that_needs_its_own_directory_is_audited_as_the_page_says() {
+    if has_disk() {
+        let place = tempfile::tempdir().unwrap();
+        audit_as_the_page_says("/var/spool/example", &place.path().join("spool"));
+    }
+}
+
+#[test]
+fn a_server_in_an_image_is_audited_as_the_page_says() {
     if !has_disk() {
         return;
     }
     let place = tempfile::tempdir().unwrap();
-    let recipe = page("docs/audit.md").blocks("toml").concat();
-    let own = recipe.replace("/var/spool/example", place.path().join("spool").to_str().unwrap());
-    assert_ne!(own, recipe);
-    let file = place.path().join("unit.toml");
-    fs::write(&file, own).unwrap();
-    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "stop,power-cut"]);
-    audited.expect_kept_word(&["stop", "power-cut"], 1);
+    let image = place.path().join("image");
+    fs::create_dir_all(image.join("dev")).unwrap();
+    let put = |from: &str, to: &str| {
+        let to = image.join(to.trim_start_matches('/'));
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(from, to).unwrap();
+    };
+    put(MAILRUN, "/usr/bin/mailrun");
+    // ldd prints lines such as `libc.so.6 => /lib/libc.so.6 (0x…)` and `/lib64/ld-linux-x86-64.so.2 (0x…)`.
+    let libraries = run("ldd", &[MAILRUN]).out;
+    let paths: Vec<&str> = libraries.split_whitespace().filter(|word| word.starts_with('/')).collect();
+    assert!(!paths.is_empty(), "{libraries}");
+    paths.into_iter().for_each(|path| put(path, path));
+    audit_as_the_page_says("/srv/example", &image);
 }
 
 #[test]

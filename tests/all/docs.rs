@@ -61,7 +61,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("mailrun bench relay-400", RELAYS),
     ("mailrun report target/results/relay-400/records/round-1-1-mailrun", "make results makes the records"),
     (
-        "mailrun audit explain mailrun-results/20261129T092400Z-audit-opensmtpd/round-2-power-cut-on-ext4 0",
+        "mailrun audit explain mailrun-results/20261129T095200Z-audit-opensmtpd/round-2-power-cut-on-ext4 0",
         "needs a round with losses; audit.rs explains some",
     ),
     ("mailrun bench relay-100k --compare mailrun,postfix --messages 1000 --rounds 6", RELAYS),
@@ -180,6 +180,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docker load --input mailrun-0.1.0-image-amd64.tar          # or podman load", CONTAINERS),
     ("docker run --rm --read-only --tmpfs /tmp mailrun:0.1.0 bench", CONTAINERS),
     ("docker run --rm mailrun:0.1.0 source mx.internal:25 --messages 1000", CONTAINERS),
+    ("mkdir /srv/example && docker export \"$(docker create IMAGE)\" | tar -x -C /srv/example", CONTAINERS),
     (
         "docker run --detach --read-only --volume mail:/data --volume ./relay.toml:/etc/mailrun/relay.toml:ro mailrun:0.1.0",
         CONTAINERS,
