@@ -5,7 +5,7 @@
 //!
 //! | profile | names are durable after | before that, a cut leaves | of data that is not durable, a cut leaves |
 //! |---|---|---|---|
-//! | strict | `fsync` of the directory | none, all, the first few or any of the changes; a rename as a whole or not at all | each sector of 512 bytes as it was or as any write since made it, in no order, and any length since; a sector that was all zeros may be torn within |
+//! | strict | `fsync` of the directory | none, all, the first few or any of the changes; a rename to another directory is two, of which the second removes the old name | each sector of 512 bytes as it was or as any write since made it, in no order, and any length since; a sector that was all zeros may be torn within |
 //! | ext4 | `fsync` of anything, 6 s | the first few changes | what it was, or all of it; sectors that existed before as any write since made them. A rename that replaces a file writes the data of the new one first (auto_da_alloc) |
 //! | xfs | `fsync` of anything, 31 s | the first few changes | the same, but a rename writes no data |
 //! | btrfs | `fsync` of the file or of the directory, 31 s | the first few changes | what it was, or all of it |
@@ -57,9 +57,6 @@ struct Node {
     opened: u32,
     /// Number of names as processes see them.
     names: u32,
-    /// Set if link(2) ever gave the file another name. Without it, a second name on the media is that of a rename whose
-    /// first half did not survive.
-    is_linked: bool,
     content: Content,
 }
 
@@ -120,7 +117,13 @@ pub enum NameChange {
     /// unlink(2) or rmdir(2).
     Remove { directory: Inode, name: String, inode: Inode },
     /// rename(2).
-    Rename { from: (Inode, String), to: (Inode, String), inode: Inode },
+    Rename {
+        from: (Inode, String),
+        to: (Inode, String),
+        inode: Inode,
+        /// The old name goes when the new one comes. Otherwise, its removal is a change of its own.
+        is_whole: bool,
+    },
 }
 
 /// Attributes of a file or directory.
@@ -172,11 +175,21 @@ impl NameChange {
         self.directories().contains(&inode)
     }
 
-    /// The directory of the change, twice unless it is a rename to another one.
+    /// The directory of the change, twice unless it is a whole rename to another one.
     pub fn directories(&self) -> [Inode; 2] {
         match self {
             Self::Add { directory, .. } | Self::Remove { directory, .. } => [*directory; 2],
+            Self::Rename { to, is_whole: false, .. } => [to.0; 2],
             Self::Rename { from, to, .. } => [from.0, to.0],
+        }
+    }
+
+    /// The name that the change gives to its file.
+    fn given(&self) -> Option<(Inode, &str)> {
+        match self {
+            Self::Add { directory, name, .. } => Some((*directory, name)),
+            Self::Rename { to, .. } => Some((to.0, &to.1)),
+            Self::Remove { .. } => None,
         }
     }
 
@@ -350,7 +363,6 @@ impl FileSystem {
             times: Times { modified: UNIX_EPOCH, changed: UNIX_EPOCH },
             opened: 0,
             names: 1,
-            is_linked: false,
             content: Content::Directory(Directory::default()),
         };
         Self {
@@ -570,7 +582,7 @@ impl FileSystem {
         let kind = content.kind();
         let times = Times { modified: self.now, changed: self.now };
         let owner = Owner::default();
-        let node = Node { permissions, owner, times, opened: 0, names: 1, is_linked: false, content };
+        let node = Node { permissions, owner, times, opened: 0, names: 1, content };
         self.nodes.insert(inode, node);
         self.mark_modified(directory);
         self.note(NameChange::Add { directory, name: name.to_owned(), inode });
@@ -612,7 +624,6 @@ impl FileSystem {
         }
         let node = self.mark_changed(inode)?;
         node.names += 1;
-        node.is_linked = true;
         self.directory(directory)?.seen.insert(name.to_owned(), inode);
         self.mark_modified(directory);
         self.note(NameChange::Add { directory, name: name.to_owned(), inode });
@@ -640,7 +651,12 @@ impl FileSystem {
         self.mark_modified(to.0);
         self.mark_changed(inode)?;
         let owned = |place: (Inode, &str)| (place.0, place.1.to_owned());
-        self.note(NameChange::Rename { from: owned(from), to: owned(to), inode });
+        // POSIX does not say that two directories reach the media together.
+        let is_whole = self.profile != Profile::Strict || from.0 == to.0 || self.directory(inode).is_ok();
+        self.note(NameChange::Rename { from: owned(from), to: owned(to), inode, is_whole });
+        if !is_whole {
+            self.note(NameChange::Remove { directory: from.0, name: from.1.to_owned(), inode });
+        }
         self.record(|| Call::Rename { from: owned(from), to: owned(to) });
         Ok(())
     }
@@ -764,8 +780,21 @@ impl FileSystem {
         self.make_names_durable(|change| own.contains(&change.inode()));
     }
 
+    /// Makes these changes durable. A whole rename takes along the earlier change that gave the old name, which could
+    /// otherwise bring that name back.
     fn make_names_durable(&mut self, are_durable: impl Fn(&NameChange) -> bool) {
-        for (change, _) in self.changes.extract_if(.., |(change, _)| are_durable(change)).collect::<Vec<_>>() {
+        let mut renamed = BTreeSet::new();
+        let mut durable = Vec::new();
+        for (change, _) in self.changes.iter().rev() {
+            let is_renamed =
+                change.given().is_some_and(|(directory, name)| renamed.remove(&(directory, name, change.inode())));
+            durable.push(is_renamed || are_durable(change));
+            if let (Some(true), NameChange::Rename { from, inode, is_whole: true, .. }) = (durable.last(), change) {
+                renamed.insert((from.0, from.1.as_str(), *inode));
+            }
+        }
+        let mut is_durable = durable.into_iter().rev();
+        for (change, _) in self.changes.extract_if(.., |_| is_durable.next() == Some(true)).collect::<Vec<_>>() {
             self.make_durable(change);
         }
         self.forget_unused();
@@ -801,8 +830,10 @@ impl FileSystem {
         match change {
             NameChange::Add { directory, name, inode } => _ = self.durable_names(directory).insert(name, inode),
             NameChange::Remove { directory, name, inode } => self.remove_durable(directory, &name, inode),
-            NameChange::Rename { from, to, inode } => {
-                self.remove_durable(from.0, &from.1, inode);
+            NameChange::Rename { from, to, inode, is_whole } => {
+                if is_whole {
+                    self.remove_durable(from.0, &from.1, inode);
+                }
                 self.durable_names(to.0).insert(to.1, inode);
             }
         }
@@ -908,8 +939,8 @@ impl FileSystem {
     /// Restores everything that has a name on the media. What is in directories gets new numbers.
     fn revive(&mut self, surviving: &BTreeMap<Inode, &SurvivingData>) {
         let mut old = std::mem::take(&mut self.nodes);
-        // New numbers of files with several names.
-        let mut linked = BTreeMap::new();
+        // New numbers of files, since a file may have several names.
+        let mut revived = BTreeMap::new();
         let mut found: Vec<(Inode, Inode, Node)> =
             old.remove(&ROOT).map(|root| (ROOT, ROOT, root)).into_iter().collect();
         while let Some((former, number, node)) = found.pop() {
@@ -920,32 +951,32 @@ impl FileSystem {
                     let mut names = BTreeMap::new();
                     let mut below_here = Vec::new();
                     for (name, inode) in directory.durable {
-                        if let Some(new) = linked.get(&inode) {
+                        if let Some(new) = revived.get(&inode) {
                             names.insert(name, *new);
                             continue;
                         }
-                        // A rename that did not survive would have given this name, so the older file keeps it.
+                        // A directory has a single name.
                         let Some(below) = old.remove(&inode) else { continue };
                         let new = self.next;
                         self.next += 1;
-                        if below.is_linked {
-                            linked.insert(inode, new);
+                        if below.content.kind() != FileKind::Directory {
+                            revived.insert(inode, new);
                         }
                         names.insert(name, new);
                         below_here.push((inode, new, below));
                     }
-                    // In the order of the names: of a file that two directories name, the first one keeps it. In a Maildir,
-                    // where only the target of a rename was synced, that is `new` and not `tmp`.
-                    found.extend(below_here.into_iter().rev());
+                    found.extend(below_here);
                     Content::Directory(Directory { seen: names.clone(), durable: names })
                 }
             };
             self.nodes.insert(number, Node { opened: 0, names: 1, content, ..node });
         }
-        let named = self.directories().flat_map(|directory| directory.seen.values().copied()).collect::<Vec<_>>();
-        for new in linked.into_values() {
-            let names = named.iter().filter(|inode| **inode == new).count() as u32;
-            self.nodes.entry(new).and_modify(|node| node.names = names);
+        let mut names = BTreeMap::<Inode, u32>::new();
+        for inode in self.directories().flat_map(|directory| directory.seen.values()) {
+            *names.entry(*inode).or_default() += 1;
+        }
+        for (inode, node) in &mut self.nodes {
+            node.names = names.get(inode).copied().unwrap_or(1);
         }
     }
 

@@ -182,20 +182,119 @@ fn a_directory_comes_back_with_what_is_below_it_or_not_at_all() {
     }));
 }
 
-// As a Maildir is used: the file is synced, renamed from tmp to new, and only new is synced.
-#[test]
-fn a_file_keeps_the_name_that_was_synced() {
-    for seed in 0..64 {
+/// A file is renamed from one directory to another. Both directories are durable.
+struct Renamed {
+    files: FileSystem,
+    from: Inode,
+    to: Inode,
+    inode: Inode,
+}
+
+impl Renamed {
+    /// Makes a file in the first of two directories.
+    fn new(profile: Profile, names: [&str; 2]) -> Self {
         let mut files = FileSystem::new(1 << 20);
-        let [new, tmp] = ["new", "tmp"].map(|name| files.make_directory(ROOT, name, 0o700).unwrap().inode);
-        files.sync_directory(ROOT).unwrap();
-        let inode = files.create(tmp, "mail", 0o600).unwrap().inode;
-        files.sync(inode).unwrap();
-        files.rename((tmp, "mail"), (new, "mail")).unwrap();
-        files.sync_directory(new).unwrap();
-        files.cut(&mut chance(seed));
-        let new = files.look_up(ROOT, "new").unwrap().inode;
-        assert!(files.look_up(new, "mail").is_ok(), "seed {seed}");
+        let [from, to] = names.map(|name| files.make_directory(ROOT, name, 0o700).unwrap().inode);
+        files.sync_all();
+        files.set_profile(profile);
+        let inode = files.create(from, "x", 0o600).unwrap().inode;
+        files.write(inode, 0, b"mail").unwrap();
+        Self { files, from, to, inode }
+    }
+}
+
+#[test]
+fn a_rename_leaves_the_names_that_its_file_system_leaves() {
+    use Profile::{Btrfs, Ext4, Strict, Xfs};
+    type Calls = fn(&mut Renamed);
+    fn renamed(of: &mut Renamed) {
+        of.files.rename((of.from, "x"), (of.to, "x")).unwrap();
+    }
+    fn from_durable(of: &mut Renamed) {
+        of.files.sync(of.inode).unwrap();
+        of.files.sync_directory(of.from).unwrap();
+        renamed(of);
+    }
+    let nothing_synced: Calls = from_durable;
+    let new_synced: Calls = |of| {
+        from_durable(of);
+        of.files.sync_directory(of.to).unwrap();
+    };
+    let old_synced: Calls = |of| {
+        from_durable(of);
+        of.files.sync_directory(of.from).unwrap();
+    };
+    let both_synced: Calls = |of| {
+        from_durable(of);
+        of.files.sync_directory(of.to).unwrap();
+        of.files.sync_directory(of.from).unwrap();
+    };
+    let file_synced: Calls = |of| {
+        from_durable(of);
+        of.files.sync(of.inode).unwrap();
+    };
+    // As a Maildir is used: nobody syncs the directory in which the file was made.
+    let made_and_new_synced: Calls = |of| {
+        of.files.sync(of.inode).unwrap();
+        renamed(of);
+        of.files.sync_directory(of.to).unwrap();
+    };
+    let only_new_synced: Calls = |of| {
+        renamed(of);
+        of.files.sync_directory(of.to).unwrap();
+    };
+    let renamed_twice: Calls = |of| {
+        renamed(of);
+        of.files.rename((of.to, "x"), (of.to, "y")).unwrap();
+        of.files.rename((of.to, "y"), (of.to, "x")).unwrap();
+        of.files.sync_directory(of.to).unwrap();
+    };
+    let linked_and_removed: Calls = |of| {
+        of.files.sync(of.inode).unwrap();
+        of.files.sync_directory(of.from).unwrap();
+        of.files.link(of.inode, of.to, "x").unwrap();
+        of.files.remove(of.from, "x").unwrap();
+        of.files.sync_directory(of.to).unwrap();
+    };
+    let (old_or_new, new) = (&["new", "old"][..], &["new"][..]);
+    let (any, new_stays, old_goes) = (&["both", "new", "none", "old"][..], &["both", "new"][..], &["new", "none"][..]);
+    // What may be left with ext4, XFS, btrfs and POSIX's letter.
+    for (situation, calls, allowed) in [
+        ("nothing is synced after it", nothing_synced, [old_or_new, old_or_new, old_or_new, any]),
+        ("the new directory is synced", new_synced, [new, new, new, new_stays]),
+        ("the old directory is synced", old_synced, [new, new, new, old_goes]),
+        ("both directories are synced", both_synced, [new, new, new, new]),
+        ("the file is synced", file_synced, [new, new, new, any]),
+        ("only file and new directory are ever synced", made_and_new_synced, [new, new, new, new_stays]),
+        ("only the new directory is ever synced", only_new_synced, [new, new, new, new_stays]),
+        ("it is renamed again", renamed_twice, [new, new, new, new_stays]),
+        ("link and unlink instead", linked_and_removed, [new, new, new_stays, new_stays]),
+    ] {
+        // The order of the directories' names must not matter.
+        for (from, to) in [("d", "e"), ("e", "d")] {
+            for (profile, allowed) in [Ext4, Xfs, Btrfs, Strict].into_iter().zip(allowed) {
+                let left = |seed| {
+                    let mut of = Renamed::new(profile, [from, to]);
+                    calls(&mut of);
+                    of.files.cut(&mut chance(seed));
+                    let [old, new] = [from, to].map(|name| {
+                        let directory = of.files.look_up(ROOT, name).unwrap().inode;
+                        of.files.look_up(directory, "x").ok()
+                    });
+                    match (old, new) {
+                        (Some(old), Some(new)) => {
+                            assert_eq!((old.inode, old.names), (new.inode, 2), "it is one file");
+                            "both"
+                        }
+                        (Some(_), None) => "old",
+                        (None, Some(_)) => "new",
+                        (None, None) => "none",
+                    }
+                };
+                let found: std::collections::BTreeSet<_> = (0..400).map(left).collect();
+                assert_eq!(found.into_iter().collect::<Vec<_>>(), allowed, "{situation}, {from} to {to}, {profile:?}");
+            }
+        }
     }
 }
 

@@ -17,6 +17,10 @@ use std::process::{Command, Stdio};
 /// Cuts of the model that are tried for each state.
 const CUTS: u64 = 2000;
 
+/// Set in the process that has a mount namespace of its own. A program that is started in another one, such as a server of an
+/// audit, keeps a copy of the mounts that it finds, and a copy of the file cannot be mounted while the file is.
+const OWN_MOUNTS: &str = "MAILRUN_OWN_MOUNTS";
+
 /// A call. A file is opened for it and closed after it.
 #[derive(Clone, Copy, Debug)]
 enum Call {
@@ -35,7 +39,7 @@ enum Call {
 
 use Call::{Create, Link, MakeDirectory, Remove, Rename, Sync, SyncDirectory, Truncate, Write};
 
-const SEQUENCES: [&[Call]; 20] = [
+const SEQUENCES: [&[Call]; 26] = [
     &[Create("a"), Write("a", 0, 3000, 1)],
     &[Create("a"), Write("a", 0, 3000, 1), Sync("a")],
     &[Create("a"), Write("a", 0, 3000, 1), Sync("a"), SyncDirectory("")],
@@ -70,6 +74,66 @@ const SEQUENCES: [&[Call]; 20] = [
         Rename("d/a", "e/a"),
         SyncDirectory("e"),
     ],
+    &[
+        MakeDirectory("d"),
+        MakeDirectory("e"),
+        Create("e/a"),
+        SyncDirectory(""),
+        SyncDirectory("e"),
+        Rename("e/a", "d/a"),
+        SyncDirectory("d"),
+    ],
+    &[
+        MakeDirectory("d"),
+        MakeDirectory("e"),
+        Create("d/a"),
+        SyncDirectory(""),
+        SyncDirectory("d"),
+        Rename("d/a", "e/a"),
+        SyncDirectory("d"),
+    ],
+    // Nobody ever syncs the directory in which the file was made.
+    &[
+        MakeDirectory("d"),
+        MakeDirectory("e"),
+        SyncDirectory(""),
+        Create("d/a"),
+        Rename("d/a", "e/a"),
+        SyncDirectory("e"),
+    ],
+    &[
+        MakeDirectory("d"),
+        MakeDirectory("e"),
+        SyncDirectory(""),
+        Create("e/a"),
+        Write("e/a", 0, 9, 1),
+        Sync("e/a"),
+        Rename("e/a", "d/a"),
+        Create("d/b"),
+        Sync("d/b"),
+        Sync("d/a"),
+    ],
+    &[
+        MakeDirectory("d"),
+        MakeDirectory("e"),
+        Create("d/a"),
+        Sync("d/a"),
+        Link("d/a", "e/a"),
+        Remove("d/a"),
+        SyncDirectory("e"),
+    ],
+    &[
+        MakeDirectory("d"),
+        MakeDirectory("e"),
+        Create("d/a"),
+        Write("d/a", 0, 9, 1),
+        Create("e/a"),
+        SyncDirectory(""),
+        Sync("d/a"),
+        Sync("e/a"),
+        Rename("d/a", "e/a"),
+        SyncDirectory("e"),
+    ],
     &[MakeDirectory("d"), Create("d/a"), SyncDirectory("d"), Create("b"), Write("b", 0, 9, 2), Sync("b")],
     &[Create("a"), Write("a", 0, 9, 1), Sync("a"), Rename("a", "b"), Create("c"), Write("c", 0, 9, 3), Sync("c")],
 ];
@@ -80,6 +144,13 @@ type State = BTreeMap<String, Option<Vec<u8>>>;
 #[test]
 #[ignore = "slow: make test-slow PART=file-systems"]
 fn each_model_allows_what_its_file_system_leaves() {
+    if std::env::var_os(OWN_MOUNTS).is_none() {
+        let mut again = Command::new("unshare");
+        again.arg("--mount").arg(std::env::current_exe().unwrap()).env(OWN_MOUNTS, "yes");
+        again.args(["--ignored", "--exact", "--nocapture", "each_model_allows_what_its_file_system_leaves"]);
+        assert!(again.status().unwrap().success());
+        return;
+    }
     let mut wrong = Vec::new();
     for profile in [Profile::Ext4, Profile::Xfs, Profile::Btrfs] {
         let (mut states, mut partial, mut not_of_ext4) = (0, 0, 0);
@@ -235,10 +306,10 @@ impl Real {
         }
         // Only now: two file systems with one identity cannot be mounted at a time.
         let look = |copy: &std::path::PathBuf| {
-            let _mounted = Mounted::new(copy, &mount)?;
-            Ok(look(&mount))
+            let _mounted = Mounted::new(copy, &mount).unwrap();
+            look(&mount)
         };
-        copies.iter().map(look).collect()
+        Ok(copies.iter().map(look).collect())
     }
 }
 
