@@ -13,6 +13,7 @@ use fuser::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
     TimeOrNow, WriteFlags,
 };
+use mailrun_lock::{lock, unpoisoned};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::io::Errno;
@@ -23,7 +24,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
@@ -259,7 +260,7 @@ impl Disk {
     pub fn wait_for_cut(&self, time: Duration) -> bool {
         let state = self.shared.lock();
         let result = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
-        result.unwrap_or_else(PoisonError::into_inner).0.is_off
+        unpoisoned(result).0.is_off
     }
 
     /// Cuts the power now. A sync(2) that returned before is heeded, even if the thread has not seen it yet.
@@ -334,12 +335,12 @@ impl Drop for Disk {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.0)
     }
 
     /// Makes everything durable if sync(2) or syncfs(2) has returned since the last call of this method.
     fn heed_sync_calls(&self, calls: &Mutex<SyncCalls>) {
-        if calls.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if lock(calls).take() {
             self.lock().files.sync_all();
         }
     }

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A session that panics ends alone, so its panic must not spread to every thread that locks the
-//! same data later. The data can be used: no code of ours can panic where it has changed only a
-//! part of them.
+//! same data later. If the panic came in the middle of a change, these threads find only a part of
+//! it. So code that holds a lock should do everything that can panic before its first change.
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 
 /// Locks data, also after a panic of a thread that held the lock.
