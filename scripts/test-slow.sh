@@ -87,7 +87,9 @@ file-systems() {
 recipes() {
     scripts/install-test-peers.sh exim
     scripts/install-test-peers.sh haraka
-    for server in chasquid courier exim opensmtpd postfix sendmail; do packaging/tests/debian-root.sh $server trixie; done
+    for server in chasquid courier exim nullmailer opensmtpd postfix sendmail; do
+        packaging/tests/debian-root.sh $server trixie
+    done
     ignored recipes
 }
 mailboxes() {

@@ -5,7 +5,7 @@
 #   packaging/tests/debian-root.sh base [SUITE]      the packages that every Debian has
 #   packaging/tests/debian-root.sh shells [SUITE]    and man, bash-completion, zsh, fish
 #   packaging/tests/debian-root.sh SERVER [SUITE]    and a mail server; Debian installs one of a kind at a time: chasquid,
-#                                                    courier, cyrus, dovecot, exim, opensmtpd, postfix, sendmail
+#                                                    courier, cyrus, dovecot, exim, nullmailer, opensmtpd, postfix, sendmail
 #   packaging/tests/debian-root.sh rabbitmq [SUITE]  and RabbitMQ, for scripts/start-rabbitmq.sh
 #   packaging/tests/debian-root.sh registry [SUITE]  and a registry of images, with skopeo, which pushes to it
 #
@@ -33,6 +33,8 @@ courier) packages=courier-mta ;;
 cyrus) packages="cyrus-imapd sasl2-bin libsasl2-modules" ;;
 dovecot) packages="dovecot-imapd dovecot-lmtpd" ;;
 exim) packages=exim4-daemon-light ;;
+# It serves SMTP on its standard input only, and tcpserver gives it a port.
+nullmailer) packages="nullmailer ucspi-tcp" ;;
 # Its dispatcher ends at once if there are no authorities.
 opensmtpd) packages="opensmtpd ca-certificates" ;;
 postfix) packages=postfix ;;
@@ -41,7 +43,7 @@ registry) packages="docker-registry skopeo" ;;
 # Its configuration is written in m4.
 sendmail) packages="sendmail-bin m4" ;;
 *)
-  echo "unknown kind $kind: it is base, shells, chasquid, courier, cyrus, dovecot, exim, opensmtpd, postfix, rabbitmq, registry or sendmail" >&2
+  echo "unknown kind $kind: it is base, shells, chasquid, courier, cyrus, dovecot, exim, nullmailer, opensmtpd, postfix, rabbitmq, registry or sendmail" >&2
   exit 2
   ;;
 esac

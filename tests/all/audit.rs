@@ -505,6 +505,12 @@ fn sendmail_keeps_its_word_without_power_cuts() {
     }
 }
 
+#[test]
+#[ignore = "slow: make test-slow PART=recipes"]
+fn nullmailer_keeps_its_word() {
+    audit_in_debian("nullmailer", &["kill", "stop", "power-cut"]);
+}
+
 // The file system that loses power has no link(2), by which Courier names its files.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]

@@ -25,6 +25,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("exim", include_str!("../../recipes/exim.toml")),
     ("haraka", include_str!("../../recipes/haraka.toml")),
     ("mailrun", include_str!("../../recipes/mailrun.toml")),
+    ("nullmailer", include_str!("../../recipes/nullmailer.toml")),
     ("opensmtpd", include_str!("../../recipes/opensmtpd.toml")),
     ("postfix", include_str!("../../recipes/postfix.toml")),
     ("postfix-debian", include_str!("../../recipes/postfix-debian.toml")),
@@ -491,7 +492,7 @@ mod tests {
             (
                 "fnord",
                 "unknown recipe \"fnord\"; built in are chasquid, courier, cyrus, dovecot, dovecot-debian, exim, haraka, \
-                 mailrun, opensmtpd, postfix, postfix-debian, sendmail; the name of a file ends in .toml",
+                 mailrun, nullmailer, opensmtpd, postfix, postfix-debian, sendmail; the name of a file ends in .toml",
             ),
             ("/nowhere/x.toml", "cannot read /nowhere/x.toml"),
         ] {

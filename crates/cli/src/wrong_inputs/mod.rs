@@ -527,7 +527,7 @@ const SCENARIOS: &[Row] = &[
     (
         "recipe show fnord",
         "unknown recipe \"fnord\"; built in are chasquid, courier, cyrus, dovecot, dovecot-debian, exim, haraka, \
-         mailrun, opensmtpd, postfix, postfix-debian, sendmail; the name of a file ends in .toml",
+         mailrun, nullmailer, opensmtpd, postfix, postfix-debian, sendmail; the name of a file ends in .toml",
     ),
     ("scenario show fnord", "unknown scenario \"fnord\"; mailrun bench --list lists them"),
     ("bench relay-400 --order random", "--order: \"random\" is not one of alternating, fixed"),
