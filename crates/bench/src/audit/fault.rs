@@ -92,11 +92,17 @@ impl FromStr for AuditFault {
 pub(super) struct AuditCase {
     pub(super) fault: AuditFault,
     pub(super) file_system: Option<Profile>,
-    /// Loss is a remark and decides nothing, because the user did not ask for this file system.
-    pub(super) is_remark: bool,
+    /// Turn of the case among each five rounds, from 0, if it is tried only now and then. Loss is then a remark and decides
+    /// nothing, because the user did not ask for this file system.
+    remark_turn: Option<u32>,
 }
 
 impl AuditCase {
+    /// A case of every round.
+    pub(super) fn new(fault: AuditFault, file_system: Option<Profile>) -> Self {
+        Self { fault, file_system, remark_turn: None }
+    }
+
     /// Returns the cases of these faults on the file systems that the user named. Without any, a power cut is tried on ext4
     /// and XFS in each round, and on the others now and then for a remark.
     pub(super) fn all(faults: &[AuditFault], named: &[Profile]) -> Vec<Self> {
@@ -110,14 +116,17 @@ impl AuditCase {
                 (AuditFault::SyncError, named) => &named[..1],
                 _ => &[],
             };
-            let rare = |file_system: Profile| matches!(file_system, Profile::Btrfs | Profile::Strict);
+            let remark_turn = |file_system: Profile| match file_system {
+                Profile::Btrfs => Some(3),
+                Profile::Strict => Some(0),
+                Profile::Ext4 | Profile::Xfs => None,
+            };
             cases.extend(file_systems.iter().map(|file_system| Self {
-                fault,
-                file_system: Some(*file_system),
-                is_remark: named.is_empty() && rare(*file_system),
+                remark_turn: remark_turn(*file_system).filter(|_| named.is_empty()),
+                ..Self::new(fault, Some(*file_system))
             }));
             if file_systems.is_empty() {
-                cases.push(Self { fault, file_system: None, is_remark: false });
+                cases.push(Self::new(fault, None));
             }
         }
         cases
@@ -131,7 +140,12 @@ impl AuditCase {
 
     /// Reports whether the case has a round with this number, from 1.
     pub(super) fn is_due(self, round: u32) -> bool {
-        !self.is_remark || round % 5 == if self.file_system == Some(Profile::Btrfs) { 3 } else { 0 }
+        self.remark_turn.is_none_or(|turn| round % 5 == turn)
+    }
+
+    /// Reports whether loss decides nothing.
+    pub(super) fn is_remark(self) -> bool {
+        self.remark_turn.is_some()
     }
 }
 
@@ -163,8 +177,9 @@ mod tests {
     fn a_power_cut_is_tried_on_several_file_systems() {
         let rounds = |named: &[Profile]| {
             let cases = AuditCase::all(&[AuditFault::Kill, AuditFault::PowerCut, AuditFault::SyncError], named);
-            let of_case =
-                |case: &AuditCase| (case.name(), case.is_remark, (1..=15).filter(|round| case.is_due(*round)).count());
+            let of_case = |case: &AuditCase| {
+                (case.name(), case.is_remark(), (1..=15).filter(|round| case.is_due(*round)).count())
+            };
             cases.iter().map(of_case).collect::<Vec<_>>()
         };
         let case = |name: &str, is_remark, rounds| (name.to_owned(), is_remark, rounds);

@@ -105,7 +105,7 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
 /// Tries the recipe's command for the queue. Returns what is wrong with it.
 fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -> Result<Option<&'static str>> {
     let own = RunDirectory::create(Some(&directory.path().join("trial")), "audit", jiff::Timestamp::now())?;
-    let case = AuditCase { fault: AuditFault::Kill, file_system: None, is_remark: false };
+    let case = AuditCase::new(AuditFault::Kill, None);
     let trial =
         Round { options, program, directory: &own, case, number: 0, load: RoundLoad::Trial, trusts_queue: true };
     let complaint = trial.try_queue();

@@ -221,7 +221,7 @@ impl Laboratory<'_> {
             options: &self.options,
             program: &self.program,
             directory: &directory,
-            case: AuditCase { fault: AuditFault::PowerCut, file_system: Some(self.profile), is_remark: false },
+            case: AuditCase::new(AuditFault::PowerCut, Some(self.profile)),
             number: u64::from(self.restarts),
             load: RoundLoad::None,
             trusts_queue: self.options.recipe.knows_its_queue(),

@@ -348,12 +348,9 @@ impl Round<'_> {
         let source = PartyCommand::source(self.program, &self.bench(), ground.run, self.directory, &ground.target);
         let mut outcome: Option<Result<(), Early>> = None;
         let followed = supervisor.follow_disturbed_source(source, |supervisor, elapsed| {
-            let is_time = elapsed >= planned && supervisor.source_progress().accepted > 0;
-            if outcome.is_some()
-                || self.load != RoundLoad::Full
-                || !is_time
-                || supervisor.death_of(Role::Relay).is_some()
-            {
+            let is_time = self.load == RoundLoad::Full && elapsed >= planned;
+            let is_at_stake = supervisor.source_progress().accepted > 0;
+            if !is_time || !is_at_stake || outcome.is_some() || supervisor.death_of(Role::Relay).is_some() {
                 return Ok(());
             }
             let struck = self.strike(ground, supervisor, moments, strike);
@@ -361,33 +358,43 @@ impl Round<'_> {
             outcome = Some(struck);
             if has_failed { Err(anyhow!("the round is over")) } else { Ok(()) }
         });
-        if let Some(Err(early)) = outcome {
-            return Err(early);
-        }
-        let is_relay_alive = supervisor.ensure_relay_alive().is_ok();
-        if let (Some(death), None, false) = (supervisor.death_of(Role::Relay), &outcome, is_relay_alive) {
-            // A daemon may have greeted before its command ended. The recipe is wrong, and the server at no fault.
-            if death.how.starts_with(BECAME_DAEMON) {
-                return Err(Early::Failed(anyhow!("the server {}", death.how)));
-            }
-            let reason = format!("it ended before the fault. {}", judge::death_text("server", death));
-            return Err(Early::End(RoundEnd::NeverBack(reason)));
+        let has_struck = outcome.transpose()?.is_some();
+        if !has_struck {
+            Self::expect_alive_before_fault(supervisor)?;
         }
         followed?.map_or(Ok(()), Err)?;
         let source = gather::read_party(self.directory, Role::Source)?;
         // A source with few messages ends before the planned moment. In that case, let the fault
         // strike now, while the last mail may still be in the server's queue.
-        if outcome.is_none() && supervisor.asked() == StopRequest::Nothing {
-            let accepted = gather::accepted_messages(&source.record);
-            if accepted == 0 {
-                return Err(Early::End(RoundEnd::Void(NOTHING_ACCEPTED.to_owned())));
-            }
-            if self.load == RoundLoad::Quiet && supervisor.delivered() >= accepted {
-                return Err(Early::End(RoundEnd::Void("the only message arrived before the fault".to_owned())));
-            }
+        if !has_struck && supervisor.asked() == StopRequest::Nothing {
+            self.expect_mail_at_stake(supervisor, gather::accepted_messages(&source.record))?;
             self.strike(ground, supervisor, moments, strike)?;
         }
         Ok(source)
+    }
+
+    /// Ends the round if the server ended by itself.
+    fn expect_alive_before_fault(supervisor: &mut Supervisor) -> Result<(), Early> {
+        let is_alive = supervisor.ensure_relay_alive().is_ok();
+        let Some(death) = supervisor.death_of(Role::Relay).filter(|_| !is_alive) else { return Ok(()) };
+        // A daemon may have greeted before its command ended. The recipe is wrong, and the server at no fault.
+        if death.how.starts_with(BECAME_DAEMON) {
+            return Err(Early::Failed(anyhow!("the server {}", death.how)));
+        }
+        let reason = format!("it ended before the fault. {}", judge::death_text("server", death));
+        Err(Early::End(RoundEnd::NeverBack(reason)))
+    }
+
+    /// Ends the round if no mail could be lost any more.
+    fn expect_mail_at_stake(&self, supervisor: &Supervisor, accepted: u64) -> Result<(), Early> {
+        let reason = if accepted == 0 {
+            NOTHING_ACCEPTED
+        } else if self.load == RoundLoad::Quiet && supervisor.delivered() >= accepted {
+            "the only message arrived before the fault"
+        } else {
+            return Ok(());
+        };
+        Err(Early::End(RoundEnd::Void(reason.to_owned())))
     }
 
     /// Causes the fault, and starts the server again if the fault ended it.
@@ -399,55 +406,76 @@ impl Round<'_> {
         strike: &mut Strike,
     ) -> Result<(), Early> {
         let began = Instant::now();
-        let has_ended = match (self.case.fault, ground.disk) {
-            (AuditFault::DiskFull, Some(disk)) => {
-                self.fill_disk(disk, strike)?;
-                supervisor.relay_has_ended()?
-            }
-            (AuditFault::WriteError | AuditFault::SyncError, Some(disk)) => {
-                let fault = match self.case.fault {
-                    AuditFault::WriteError => Fault::AnyWrite(Errno::IO),
-                    _ => Fault::AnySync(Errno::IO),
-                };
-                self.fail_operation(disk, fault, moments, strike)?;
-                // The server may end by itself: it cannot know what else its disk has lost.
-                sleep(moments.within(Duration::ZERO, MAX_AFTER_ERROR));
-                self.end_server(ground, supervisor, strike)?;
-                true
-            }
-            _ => {
-                self.end_server(ground, supervisor, strike)?;
-                true
-            }
-        };
-        if has_ended {
+        if self.cause_fault(ground, supervisor, moments, strike)? {
             sleep(moments.within(Duration::ZERO, MAX_PAUSE));
             // Of four rounds, the last two strike the recovery as well: one of a full load, and one of
             // a single message.
             if self.case.fault.strikes_recovery() && matches!(self.number % 4, 3 | 0) {
-                strike.is_in_recovery = true;
-                for _ in 0..moments.number(MAX_RECOVERY_STRIKES) {
-                    strike.outages.ends();
-                    supervisor.spawn_relay(self.launch(&ground.server, &ground.places, 2).command)?;
-                    sleep(moments.within(Duration::ZERO, ground.start * 3 / 2));
-                    self.end_server(ground, supervisor, strike)?;
-                }
+                self.strike_recovery(ground, supervisor, moments, strike)?;
             }
             strike.outages.ends();
-            let is_back = match (self.case.fault, ground.disk) {
-                (AuditFault::ReadError, Some(disk)) => self.start_with_read_error(ground, supervisor, disk, moments)?,
-                _ => false,
-            };
-            if !is_back {
-                self.start_again(ground, supervisor, 3)?;
-            }
+            self.bring_back(ground, supervisor, moments)?;
         }
         strike.back = began.elapsed();
         strike.events.push(BenchFault::ends("the server is back"));
         Ok(())
     }
 
-    fn fill_disk(&self, disk: &Disk, strike: &mut Strike) -> Result<(), Early> {
+    /// Causes the fault. Returns whether it has ended the server.
+    fn cause_fault(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        moments: &mut Moments,
+        strike: &mut Strike,
+    ) -> Result<bool, Early> {
+        let failing = match self.case.fault {
+            AuditFault::DiskFull => {
+                self.fill_disk(ground.disk, strike)?;
+                return Ok(supervisor.relay_has_ended()?);
+            }
+            AuditFault::WriteError => Some(Fault::AnyWrite(Errno::IO)),
+            AuditFault::SyncError => Some(Fault::AnySync(Errno::IO)),
+            AuditFault::Kill | AuditFault::Stop | AuditFault::PowerCut | AuditFault::ReadError => None,
+        };
+        if let (Some(fault), Some(disk)) = (failing, ground.disk) {
+            self.fail_operation(disk, fault, moments, strike)?;
+            // The server may end by itself: it cannot know what else its disk has lost.
+            sleep(moments.within(Duration::ZERO, MAX_AFTER_ERROR));
+        }
+        self.end_server(ground, supervisor, strike)?;
+        Ok(true)
+    }
+
+    /// Starts the server up to three times, and causes the fault again during each start.
+    fn strike_recovery(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        moments: &mut Moments,
+        strike: &mut Strike,
+    ) -> Result<(), Early> {
+        strike.is_in_recovery = true;
+        for _ in 0..moments.number(MAX_RECOVERY_STRIKES) {
+            strike.outages.ends();
+            supervisor.spawn_relay(self.launch(&ground.server, &ground.places, 2).command)?;
+            sleep(moments.within(Duration::ZERO, ground.start * 3 / 2));
+            self.end_server(ground, supervisor, strike)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the server. If the fault is a read error, it strikes now, and the server may need another start.
+    fn bring_back(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, moments: &mut Moments) -> Result<(), Early> {
+        let is_back = match (self.case.fault, ground.disk) {
+            (AuditFault::ReadError, Some(disk)) => self.start_with_read_error(ground, supervisor, disk, moments)?,
+            _ => false,
+        };
+        if is_back { Ok(()) } else { self.start_again(ground, supervisor, 3) }
+    }
+
+    fn fill_disk(&self, disk: Option<&Disk>, strike: &mut Strike) -> Result<(), Early> {
+        let disk = disk.context("there is no disk that could be full")?;
         let before = disk.operations();
         strike.begin(self.case.fault);
         disk.with_files(|files, _| files.set_capacity(0));
@@ -584,41 +612,39 @@ impl Round<'_> {
     /// arrived.
     fn drain(&self, supervisor: &mut Supervisor, places: &Places, accepted: u64) -> Result<QueueState, Early> {
         let limit = self.options.lost_after;
-        let mut arrived = supervisor.delivered();
-        let mut quiet_since = Instant::now();
-        let mut asked_at = Instant::now();
-        let mut empty_since = None;
-        while quiet_since.elapsed() < limit {
+        let mut wait = QueueWait::new(supervisor.delivered());
+        while wait.quiet_since.elapsed() < limit {
             supervisor.process_events();
-            if arrived < accepted {
-                supervisor.show_wait(arrived, accepted, limit.saturating_sub(quiet_since.elapsed()));
+            if wait.arrived < accepted {
+                let rest = limit.saturating_sub(wait.quiet_since.elapsed());
+                supervisor.show_wait(wait.arrived, accepted, rest);
             }
-            let alive = supervisor.ensure_relay_alive();
-            if let Some(death) = supervisor.death_of(Role::Relay) {
-                let reason = format!("it came back. {}", judge::death_text("server", death));
-                return Err(Early::End(RoundEnd::NeverBack(reason)));
-            }
-            alive?;
-            if supervisor.asked() != StopRequest::Nothing {
-                return Err(Early::Failed(anyhow!("interrupted while the queue was drained")));
-            }
-            if supervisor.delivered() != arrived {
-                (arrived, quiet_since) = (supervisor.delivered(), Instant::now());
-            }
-            if self.trusts_queue && asked_at.elapsed() >= QUEUE_POLL {
-                let is_empty = self.options.recipe.is_queue_empty(places) == Some(true);
-                empty_since = empty_since.filter(|_| is_empty).or_else(|| is_empty.then(Instant::now));
-                asked_at = Instant::now();
-            }
-            if empty_since.is_some_and(|since| since.elapsed() >= SETTLE) && quiet_since.elapsed() >= SETTLE {
-                return Ok(QueueState::Empty);
-            }
-            let is_complete = !self.trusts_queue && arrived >= accepted;
-            if is_complete && quiet_since.elapsed() >= 2 * SETTLE {
+            Self::expect_running(supervisor)?;
+            wait.note_arrivals(supervisor.delivered());
+            if self.trusts_queue {
+                wait.ask(|| self.options.recipe.is_queue_empty(places) == Some(true));
+                if wait.is_empty() {
+                    return Ok(QueueState::Empty);
+                }
+            } else if wait.arrived >= accepted && wait.quiet_since.elapsed() >= 2 * SETTLE {
                 break;
             }
         }
         Ok(QueueState::Unknown)
+    }
+
+    /// Ends the round if the server has died since it came back, or if the user interrupts the audit.
+    fn expect_running(supervisor: &mut Supervisor) -> Result<(), Early> {
+        let alive = supervisor.ensure_relay_alive();
+        if let Some(death) = supervisor.death_of(Role::Relay) {
+            let reason = format!("it came back. {}", judge::death_text("server", death));
+            return Err(Early::End(RoundEnd::NeverBack(reason)));
+        }
+        alive?;
+        if supervisor.asked() != StopRequest::Nothing {
+            return Err(Early::Failed(anyhow!("interrupted while the queue was drained")));
+        }
+        Ok(())
     }
 
     /// Stops the server and the sink, and accounts for every message.
@@ -719,6 +745,42 @@ impl Round<'_> {
             title: Some(title),
             ..BenchOptions::default()
         }
+    }
+}
+
+/// What is known of a queue that should become empty.
+struct QueueWait {
+    /// Number of messages that have arrived.
+    arrived: u64,
+    /// When the last of them arrived.
+    quiet_since: Instant,
+    asked_at: Instant,
+    empty_since: Option<Instant>,
+}
+
+impl QueueWait {
+    fn new(arrived: u64) -> Self {
+        Self { arrived, quiet_since: Instant::now(), asked_at: Instant::now(), empty_since: None }
+    }
+
+    fn note_arrivals(&mut self, arrived: u64) {
+        if arrived != self.arrived {
+            (self.arrived, self.quiet_since) = (arrived, Instant::now());
+        }
+    }
+
+    /// Asks the server about its queue, if it is time.
+    fn ask(&mut self, is_empty: impl FnOnce() -> bool) {
+        if self.asked_at.elapsed() >= QUEUE_POLL {
+            let is_empty = is_empty();
+            self.empty_since = self.empty_since.filter(|_| is_empty).or_else(|| is_empty.then(Instant::now));
+            self.asked_at = Instant::now();
+        }
+    }
+
+    /// Reports whether the queue is empty, and nothing that left it last is still on its way.
+    fn is_empty(&self) -> bool {
+        self.empty_since.is_some_and(|since| since.elapsed() >= SETTLE) && self.quiet_since.elapsed() >= SETTLE
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
     let mut never_back = None;
     for round in rounds {
         let row = row_of(&mut audit.faults, round.case);
-        let is_remark = round.case.is_remark;
+        let is_remark = round.case.is_remark();
         faults.extend(round.events);
         match round.end {
             RoundEnd::NeverBack(reason) => {
@@ -95,7 +95,7 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
 fn row_of(rows: &mut Vec<AuditRow>, case: AuditCase) -> &mut AuditRow {
     let fault = case.name();
     let position = rows.iter().position(|row| row.fault == fault).unwrap_or_else(|| {
-        rows.push(AuditRow { fault, is_remark: case.is_remark, ..AuditRow::default() });
+        rows.push(AuditRow { fault, is_remark: case.is_remark(), ..AuditRow::default() });
         rows.len() - 1
     });
     &mut rows[position]
@@ -395,7 +395,7 @@ mod tests {
                 is_in_recovery: false,
                 losses: Vec::new(),
             };
-            let case = AuditCase { fault: fault.parse().unwrap(), file_system: None, is_remark: false };
+            let case = AuditCase::new(fault.parse().unwrap(), None);
             add_account(row_of(&mut rows, case), &account);
         }
         let summaries: Vec<_> = rows.iter().map(|row| (row.fault.as_str(), row.rounds, row.lost, row.back_s)).collect();
