@@ -511,7 +511,7 @@ fn nullmailer_keeps_its_word() {
     audit_in_debian("nullmailer", &["kill", "stop", "power-cut"]);
 }
 
-// The file system that loses power has no link(2), by which Courier names its files.
+// Courier syncs a message's file and not its name, so a power cut would lose mail.
 #[test]
 #[ignore = "slow: make test-slow PART=recipes"]
 fn courier_keeps_its_word_without_power_cuts() {
