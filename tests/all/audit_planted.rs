@@ -26,13 +26,13 @@ print(held or "empty")
 struct Planted {
     /// The last argument of the relay.
     way: &'static str,
-    /// How the relay is started, if not as it is.
+    /// Words before the command of the relay, for example to start it in the background. The usual word is `exec`.
     start: &'static str,
-    /// What the command for the queue prints, if it does not look.
+    /// Fixed output of a command for the queue that does not look into the queue.
     queue: Option<&'static str>,
     faults: &'static str,
     rounds: u32,
-    /// The outcome, and what the verdict says.
+    /// The expected outcome, and a text that the verdict must contain.
     expected: (Outcome, &'static str),
 }
 

@@ -77,11 +77,11 @@ impl Call {
     }
 }
 
-/// A time of the wall clock.
+/// Wall-clock time in the form in which a log stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LogTime {
-    /// Nanoseconds since 1970. Times that do not fit are the nearest that do.
+    /// Nanoseconds since 1970. A time outside the range of the type becomes the nearest time within it.
     ns: i64,
 }
 
@@ -100,24 +100,23 @@ impl From<SystemTime> for LogTime {
     }
 }
 
-/// A call, and when it happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoggedCall {
     /// Nanoseconds on the monotonic clock.
     #[serde(rename = "at")]
     at_ns: u64,
-    /// The wall clock, by which files are dated and old changes are written.
+    /// Wall-clock time, from which the time stamps of files and the age of unsynced changes follow.
     time: LogTime,
     pub call: Call,
 }
 
 impl LoggedCall {
-    /// When it happened, on the monotonic clock.
+    /// Returns when the call was made, on the monotonic clock.
     pub fn at(&self) -> Duration {
         Duration::from_nanos(self.at_ns)
     }
 
-    /// The time of the wall clock then.
+    /// Returns the wall-clock time of the call.
     pub fn time(&self) -> SystemTime {
         self.time.system_time()
     }
@@ -142,7 +141,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The calls so far.
+/// All calls on the disk so far, unless they took more memory than the log may have.
 #[derive(Clone, Debug)]
 pub struct CallLog {
     calls: Vec<LoggedCall>,

@@ -1,6 +1,7 @@
-//! A file system in memory that keeps what was synced apart from what was not, so that a power cut can take the rest.
+//! A file system in memory that distinguishes synced data from unsynced data, so that a simulated power cut can drop
+//! the unsynced data.
 //!
-//! It knows nothing of FUSE, of clocks or of threads: [`crate::Disk`] serves it. Its models of persistence, one for each
+//! It uses neither FUSE nor clocks nor threads, which [`crate::Disk`] adds. Its models of persistence, one for each
 //! [`Profile`]. Data of a file is durable after `fsync` or `fdatasync` of the file, or after a write with `O_DSYNC`:
 //!
 //! | profile | names are durable after | before that, a cut leaves | of data that is not durable, a cut leaves |
@@ -10,9 +11,9 @@
 //! | xfs | `fsync` of anything, 31 s | the first few changes | the same, but a rename writes no data |
 //! | btrfs | `fsync` of the file or of the directory, 31 s | the first few changes | what it was, or all of it |
 //!
-//! Except with `strict`, data that has been dirty for 36 s is written, because the kernel writes what is older than 30 s
-//! every 5 s. `sync` and `syncfs` make everything durable ([`crate::Disk::heed_sync_calls`]). A sync that fails marks its
-//! pages clean, as Linux does: the next one reports success and writes nothing of them.
+//! Except with `strict`, data that has been dirty for 36 s is written, because every 5 s the kernel writes data that is
+//! older than 30 s. `sync` and `syncfs` make everything durable ([`crate::Disk::heed_sync_calls`]). A failed sync marks
+//! its pages as clean, as Linux does, so the next sync reports success without writing these pages.
 mod inspect;
 
 use crate::calls::{Call, CallLog, Loss};
@@ -43,7 +44,7 @@ pub struct FileSystem {
     /// Directory changes that have not been synced, oldest first, and when they were made.
     changes: Vec<(NameChange, SystemTime)>,
     profile: Profile,
-    /// Time stamp for the next changes.
+    /// Time stamp that the next changes of files get.
     now: SystemTime,
     log: Option<CallLog>,
 }
@@ -78,7 +79,8 @@ impl Content {
     }
 }
 
-/// When a file was changed. Servers rely on this: when it starts, OpenSMTPD reads what is older than the start.
+/// Times at which a file was changed. Servers rely on them: at its start, OpenSMTPD reads only files that are older
+/// than the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// When the content was changed, or the time set by utimes(2).
@@ -97,7 +99,7 @@ struct File {
     versions: BTreeMap<usize, Vec<Sector>>,
     /// Earlier lengths since the last sync, oldest first.
     lengths: Vec<usize>,
-    /// When the oldest data that is not durable was written.
+    /// Time at which the oldest of the unsynced data was written.
     dirty_since: Option<SystemTime>,
 }
 
@@ -206,7 +208,7 @@ impl File {
         sector_of(&self.seen, number)
     }
 
-    /// Records the current content of those sectors, if it is new.
+    /// Records the current content of these sectors as another version, if the content has changed.
     fn remember(&mut self, sectors: std::ops::Range<usize>) {
         for number in sectors {
             let now = self.sector(number);
@@ -247,7 +249,7 @@ impl File {
         self.dirty_since = None;
     }
 
-    /// Writes old data, as the kernel does in time, and notes that there is new data from `now` on.
+    /// Makes old data durable, as the kernel does after a while, and records that there is new data from `now` on.
     fn write_back(&mut self, now: SystemTime) {
         let has_waited = |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= WRITEBACK);
         if self.dirty_since.is_some_and(has_waited) {
@@ -306,7 +308,7 @@ impl File {
         SurvivingData { length, sectors }
     }
 
-    /// Returns the data that survives if all of it does.
+    /// Returns the survivors of a cut that loses no data of the file.
     fn all_survives(&self) -> SurvivingData {
         let length = self.lengths.last().copied().unwrap_or(self.durable.len());
         let last = |(number, versions): (&usize, &Vec<Sector>)| {
@@ -355,7 +357,7 @@ fn put_sector(bytes: &mut [u8], number: usize, sector: &Sector) {
 }
 
 impl FileSystem {
-    /// Creates an empty file system with room for so many bytes.
+    /// Creates an empty file system with room for `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
         let root = Node {
             permissions: 0o755,
@@ -376,7 +378,7 @@ impl FileSystem {
         }
     }
 
-    /// Logs the calls from now on, until they take more than `limit` bytes. `clock` tells their times.
+    /// Logs the calls from now on, until they take more than `limit` bytes. `clock` provides the time of each call.
     pub fn record_calls(&mut self, limit: usize, clock: fn() -> Duration) {
         self.log = Some(CallLog::new(limit, clock));
     }
@@ -392,23 +394,24 @@ impl FileSystem {
         }
     }
 
-    /// Ends a log that cannot have what happens now.
+    /// Gives the log up, because the log cannot express what happens now.
     fn give_up_log(&mut self, reason: Loss) {
         if let Some(log) = &mut self.log {
             log.give_up(reason);
         }
     }
 
-    /// Notes in the log that the power is off from now on. [`Self::cut`] decides later what that leaves.
+    /// Notes in the log that the power is off from now on. [`Self::cut`] decides later which data survives.
     pub fn turn_off(&mut self) {
         self.record(|| Call::PowerOff);
     }
 
-    /// Does what a log has.
+    /// Repeats a call of a log.
     ///
     /// # Errors
     ///
-    /// If that is impossible now, for example because a file is missing: the log is not that of this file system.
+    /// Fails if the call is impossible now, for example because a file is missing. The log then belongs to another file
+    /// system.
     pub fn apply(&mut self, call: &Call) -> Result<(), Errno> {
         match call {
             Call::Profile { profile } => self.set_profile(*profile),
@@ -447,7 +450,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Sets the time for later changes.
+    /// Sets the time stamp that later changes of files get.
     pub fn set_time(&mut self, now: SystemTime) {
         self.now = now;
     }
@@ -466,7 +469,7 @@ impl FileSystem {
         Ok(node)
     }
 
-    /// Returns the bytes of all files that have a name or are open, and the limit.
+    /// Returns the total size of all files that have a name or are open, and the capacity of the disk.
     pub fn used_and_capacity(&self) -> (u64, u64) {
         (self.files().map(|(_, file)| file.seen.len() as u64).sum(), self.capacity)
     }
@@ -478,12 +481,12 @@ impl FileSystem {
         })
     }
 
-    /// Reports whether the media certainly has a name for that file.
+    /// Returns true if some name of the file is durable.
     pub fn is_durably_named(&self, inode: Inode) -> bool {
         self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
     }
 
-    /// Reports whether the media certainly has that name for that file.
+    /// Returns true if this name of the file is durable.
     pub fn is_durably_called(&self, inode: Inode, name: &str) -> bool {
         self.directories().any(|directory| directory.durable.get(name) == Some(&inode))
     }
@@ -526,7 +529,6 @@ impl FileSystem {
         }
     }
 
-    /// Attributes of a file.
     pub fn attributes(&self, inode: Inode) -> Result<Attributes, Errno> {
         let node = self.nodes.get(&inode).ok_or(Errno::NOENT)?;
         let bytes = match &node.content {
@@ -538,24 +540,21 @@ impl FileSystem {
         Ok(Attributes { inode, kind, bytes, permissions, owner, times, names })
     }
 
-    /// Attributes of the file with that name.
     pub fn look_up(&mut self, directory: Inode, name: &str) -> Result<Attributes, Errno> {
         let inode = *self.directory(directory)?.seen.get(name).ok_or(Errno::NOENT)?;
         self.attributes(inode)
     }
 
-    /// The names in a directory, in order.
+    /// Returns the names in a directory, in sorted order.
     pub fn list(&mut self, directory: Inode) -> Result<Vec<(String, Attributes)>, Errno> {
         let names = self.directory(directory)?.seen.clone();
         names.into_iter().map(|(name, inode)| Ok((name, self.attributes(inode)?))).collect()
     }
 
-    /// Makes an empty file.
     pub fn create(&mut self, directory: Inode, name: &str, permissions: u16) -> Result<Attributes, Errno> {
         self.add(directory, name, permissions, Content::File(File::default()))
     }
 
-    /// Makes an empty directory.
     pub fn make_directory(&mut self, directory: Inode, name: &str, permissions: u16) -> Result<Attributes, Errno> {
         self.add(directory, name, permissions, Content::Directory(Directory::default()))
     }
@@ -644,7 +643,7 @@ impl FileSystem {
             replaced.into_iter().for_each(|other| self.lose_name(other));
         }
         if replaced.is_some() && self.profile == Profile::Ext4 {
-            // Its data is written before the journal can have the rename.
+            // ext4 writes the data of a file that replaces another one before its journal records the rename.
             self.file(inode).into_iter().for_each(File::sync);
         }
         self.mark_modified(from.0);
@@ -661,7 +660,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Counts another open descriptor.
+    /// Counts another open descriptor. A file that is open outlives its last name.
     pub fn open(&mut self, inode: Inode) -> Result<(), Errno> {
         self.node(inode)?.opened += 1;
         self.record(|| Call::Open { inode });
@@ -676,7 +675,6 @@ impl FileSystem {
         }
     }
 
-    /// Changes the bits of chmod(2).
     pub fn set_permissions(&mut self, inode: Inode, permissions: u16) -> Result<(), Errno> {
         self.mark_changed(inode)?.permissions = permissions;
         self.record(|| Call::SetPermissions { inode, permissions });
@@ -741,7 +739,7 @@ impl FileSystem {
         if grows_by > 0 && used.saturating_add(grows_by) > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
-    /// Writes what the kernel would have written by now.
+    /// Makes data of a file durable that the kernel would have written by now.
     fn write_back(&mut self, inode: Inode) -> Result<(), Errno> {
         let now = self.now;
         if self.profile != Profile::Strict {
@@ -750,7 +748,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Behaves like this file system from now on.
+    /// Makes the disk behave like `profile` from now on.
     pub fn set_profile(&mut self, profile: Profile) {
         self.profile = profile;
         self.record(|| Call::Profile { profile });
@@ -768,10 +766,10 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes the changes of a file's names durable, and those of the directories that lead to it.
+    /// Makes the changes of a file's names durable, and the changes of the names of all directories above the file.
     fn make_own_names_durable(&mut self, inode: Inode) {
         let mut own = BTreeSet::from([inode]);
-        // A directory is made before the names in it.
+        // Go backwards through the changes, because a directory is made before the names in it.
         for (change, _) in self.changes.iter().rev() {
             if own.contains(&change.inode()) {
                 own.extend(change.directories());
@@ -843,7 +841,7 @@ impl FileSystem {
         &mut self.directory(directory).expect("a directory with changes is kept").durable
     }
 
-    /// Removes a name, unless another file has it by now.
+    /// Removes a durable name, unless the name belongs to another file by now.
     fn remove_durable(&mut self, directory: Inode, name: &str, inode: Inode) {
         let names = self.durable_names(directory);
         if names.get(name) == Some(&inode) {
@@ -875,14 +873,14 @@ impl FileSystem {
         self.record(|| Call::SyncAll);
     }
 
-    /// Cuts the power and restores it. Chance decides which unsynced data remains.
+    /// Cuts the power and restores it. `rng` decides which unsynced data survives.
     pub fn cut(&mut self, rng: &mut StdRng) {
         self.settle();
         let survivors = self.choose_survivors(rng);
         self.cut_to(&survivors);
     }
 
-    /// Cuts the power and restores it. Of what is not durable, only this remains.
+    /// Cuts the power and restores it. Of the unsynced data, only `survivors` remains.
     pub fn cut_to(&mut self, survivors: &Survivors) {
         self.settle();
         for (at, (change, _)) in std::mem::take(&mut self.changes).into_iter().enumerate() {
@@ -903,7 +901,8 @@ impl FileSystem {
             let age = now.duration_since(at).unwrap_or_default();
             self.profile.commits_after().is_some_and(|limit| age >= limit)
         };
-        // Not by bisection: somebody may have set back the clock.
+        // Search all changes instead of bisecting, because their times are out of order if somebody has set back the
+        // clock.
         let committed = self.changes.iter().rposition(|(_, at)| is_committed(*at)).map_or(0, |last| last + 1);
         for (change, _) in self.changes.drain(..committed).collect::<Vec<_>>() {
             self.make_durable(change);
@@ -917,7 +916,7 @@ impl FileSystem {
         }
     }
 
-    /// Lets chance decide what a power cut would leave now.
+    /// Draws at random what a power cut would leave now.
     fn choose_survivors(&self, rng: &mut StdRng) -> Survivors {
         let all = self.changes.len();
         let survival = if self.profile == Profile::Strict { rng.random_range(0..4) } else { 2 };

@@ -1,8 +1,8 @@
 //! Serves the file system over FUSE from a thread of this process, cuts its power and makes its operations fail.
 //!
-//! A cut comes at an operation that was planned, or when it is asked for: from then on no operation does anything, and
-//! none is answered, as if the machine had stopped. The process that used the files is killed meanwhile; then
-//! [`Disk::restore_power`] drops what was not synced. This process itself never touches the mount point, so that it
+//! A cut comes at a planned operation, or when the caller asks for it. From then on, operations have no effect and get
+//! no answer, as if the machine had stopped. The caller must then kill the process that used the files. Afterwards,
+//! [`Disk::restore_power`] drops the unsynced data. This process itself never touches the mount point, so that it
 //! cannot wait for itself. Whatever happens, the file system is unmounted when the disk is dropped.
 use crate::file_system::{Attributes, FileSystem, ROOT};
 use crate::sync_calls::{self, SyncCalls};
@@ -32,11 +32,11 @@ use tempfile::TempDir;
 /// Name of the file system in /proc/mounts.
 pub const FILE_SYSTEM: &str = "mailrun-power-cut";
 
-/// The kernel must not cache anything, because all of it would be wrong after a cut.
+/// Time for which the kernel may cache attributes and names: none, because a cache would be wrong after a cut.
 const NO_CACHE: Duration = Duration::ZERO;
 
-/// Longest time that an operation remains unanswered after a cut. The process is killed within milliseconds; this limit
-/// is for a caller that has failed meanwhile.
+/// Longest time that an operation remains unanswered after a cut. Callers kill the process within milliseconds, so this
+/// limit matters only if the caller has failed.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 
 /// Flag of a write that is durable when it returns. `O_SYNC` includes it, and the kernel adds it for `RWF_DSYNC`. This is
@@ -46,7 +46,7 @@ const O_DSYNC: i32 = 0o10000;
 /// Longest time after which the thread that waits for calls of sync(2) notices that it should end.
 const SYNC_POLL: Duration = Duration::from_millis(50);
 
-/// What goes wrong with an operation.
+/// Failure that the file system can be told to inject into an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A write to a segment in use fails and writes nothing.
@@ -55,7 +55,6 @@ pub enum Fault {
     ShortWrite,
     /// A sync of a segment in use fails. Some of its pages are never written.
     Sync(Errno),
-    /// A sync of a directory fails.
     DirectorySync(Errno),
     /// A write to any file fails once and writes nothing.
     AnyWrite(Errno),
@@ -63,7 +62,6 @@ pub enum Fault {
     AnySync(Errno),
     /// Making a file fails: its creation, its allocation, a write or a sync.
     Making(Errno),
-    /// A read fails.
     Read(Errno),
 }
 
@@ -81,16 +79,14 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A fault that has occurred.
+/// Fault that has struck a process, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit {
-    /// The fault.
     pub fault: Fault,
-    /// When it occurred.
     pub at: Instant,
 }
 
-/// What should happen while a process uses the disk.
+/// Cut and fault that should happen while a process uses the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
     /// Cut the power at this change or sync, counted from 1.
@@ -99,7 +95,7 @@ pub struct Plan {
     pub fault: Option<(Fault, u64)>,
 }
 
-/// What an operation does, as far as it matters to a plan.
+/// Kind of an operation, which decides whether the plan affects the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Read,
@@ -123,13 +119,13 @@ struct State {
     /// The write that has failed. Repeating it fails again, because the kernel divides long writes: if the second part
     /// fails, it reports the first part as written and no error.
     failed_write: Option<(Operation, Fault)>,
-    /// The power is off: nothing is done and nothing is answered.
+    /// Set while the power is off. Operations then have no effect and get no answer.
     is_off: bool,
-    /// Unanswered operations may be answered, because nobody is left who could hear it.
+    /// Set when unanswered operations may end, because their processes have been killed and cannot notice.
     is_released: bool,
-    /// When every file was last completely durable.
+    /// Time at which every file was last completely durable.
     clean_at: Instant,
-    /// Operations that were requested but do not exist here.
+    /// Names of operations that processes requested and that this file system does not support.
     unsupported: BTreeSet<&'static str>,
 }
 
@@ -162,12 +158,12 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Mounts an empty file system in its own directory, with room for so many bytes. The seed decides what cuts and
+    /// Mounts an empty file system with `capacity` bytes in a directory of its own. The seed decides what cuts and
     /// failed syncs leave.
     ///
     /// # Errors
     ///
-    /// If it cannot be mounted.
+    /// Fails if the file system cannot be mounted.
     pub fn mount(capacity: u64, seed: u64) -> io::Result<Self> {
         let place = tempfile::tempdir()?;
         let mut disk = Self::mount_at(place.path(), capacity, seed)?;
@@ -179,7 +175,7 @@ impl Disk {
     ///
     /// # Errors
     ///
-    /// If it cannot be mounted.
+    /// Fails if the file system cannot be mounted.
     pub fn mount_at(path: &Path, capacity: u64, seed: u64) -> io::Result<Self> {
         let state = State {
             files: FileSystem::new(capacity),
@@ -199,7 +195,7 @@ impl Disk {
         config.mount_options = vec![
             MountOption::FSName(FILE_SYSTEM.to_owned()),
             MountOption::NoAtime,
-            // The processes of a server run as several users. Each has the rights that the modes give.
+            // The processes of a server run as several users, so let the kernel check each user's permissions.
             MountOption::DefaultPermissions,
         ];
         config.acl = fuser::SessionACL::All;
@@ -213,7 +209,7 @@ impl Disk {
     ///
     /// # Errors
     ///
-    /// If the kernel does not report these calls.
+    /// Fails if the kernel does not report these calls.
     pub fn heed_sync_calls(&mut self) -> io::Result<()> {
         let calls = SyncCalls::watch()?;
         let pipe = calls.pipe()?;
@@ -230,12 +226,12 @@ impl Disk {
         Ok(())
     }
 
-    /// Where it is mounted. Only other processes may use this path.
+    /// Path of the mount point. Only other processes may use this path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Replaces the plan and forgets the last fault. Operations are counted from zero again.
+    /// Replaces the plan and forgets the last fault. The count of operations restarts at 0.
     pub fn plan(&self, plan: Plan) {
         let mut state = self.shared.lock();
         state.plan = plan;
@@ -256,7 +252,7 @@ impl Disk {
         self.shared.lock().operations
     }
 
-    /// Waits for the planned cut. Returns whether it happened within that time.
+    /// Waits for the planned cut. Returns true if the cut happened within `time`.
     pub fn wait_for_cut(&self, time: Duration) -> bool {
         let state = self.shared.lock();
         let result = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
@@ -270,7 +266,8 @@ impl Disk {
         self.sync_calls.iter().for_each(|watch| self.shared.heed_sync_calls(&watch.calls));
     }
 
-    /// Answers the unanswered operations. Their processes have been killed and do not notice, but could not end before.
+    /// Answers the unanswered operations. The processes that wait for them have been killed, but cannot end before the
+    /// answer.
     pub fn release(&self) {
         self.shared.lock().is_released = true;
         self.shared.0.1.notify_all();
@@ -287,7 +284,7 @@ impl Disk {
         state.clean_at = Instant::now();
     }
 
-    /// When every file was last completely durable.
+    /// Returns the time at which every file was last completely durable.
     pub fn clean_at(&self) -> Instant {
         self.shared.lock().clean_at
     }
@@ -298,7 +295,8 @@ impl Disk {
         self.shared.lock().unsupported.iter().copied().collect()
     }
 
-    /// Logs the calls from now on, until they take more than `limit` bytes. Their times are those of the monotonic clock.
+    /// Logs the calls from now on, until they take more than `limit` bytes. The log has their times on the monotonic
+    /// clock.
     pub fn record_calls(&self, limit: usize) {
         let clock = || {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -318,7 +316,8 @@ impl Drop for Disk {
     fn drop(&mut self) {
         self.cut_now();
         self.release();
-        // Immediately, even if a process hangs. It then gets an error instead of an answer.
+        // Detach the file system, so that it is unmounted immediately even if a process hangs in an operation. That
+        // process then gets an error instead of an answer.
         if let Err(error) = rustix::mount::unmount(&self.path, UnmountFlags::DETACH) {
             eprintln!("cannot unmount {}: {error}", self.path.display());
         }
@@ -345,7 +344,8 @@ impl Shared {
         }
     }
 
-    /// Leaves an operation unanswered until the disk is released or the time is over, then fails it with EIO.
+    /// Leaves an operation unanswered until the disk is released or the time limit is over. Then the operation fails
+    /// with EIO.
     fn stop(&self, state: MutexGuard<'_, State>) -> Errno {
         let wait = self.0.1.wait_timeout_while(state, UNANSWERED_LIMIT, |state| state.is_off && !state.is_released);
         drop(wait);
@@ -382,7 +382,8 @@ impl Shared {
         state.files.set_time(SystemTime::now());
         let fault = state.fault_of(operation);
         let is_cut = state.plan.cut_at == Some(state.operations);
-        // The media may have completed the operation without having had time to report it.
+        // At the cut, the media may have completed the operation without having had time to report it, so chance
+        // decides.
         let is_done = !is_cut || matches!(operation, Operation::Write(..)) || state.chance.random();
         let State { files, chance, .. } = &mut *state;
         let changed = if is_done { change(files, fault, chance) } else { Err(Errno::IO) };
@@ -399,7 +400,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Refuses an operation that does not exist here, like a Linux file system without it.
+    /// Refuses an unsupported operation with the error that a Linux file system without this operation would report.
     fn refuse(&self, operation: &'static str, error: Errno) -> fuser::Errno {
         self.lock().unsupported.insert(operation);
         errno(error)
@@ -409,7 +410,8 @@ impl Shared {
 impl State {
     fn turn_off(&mut self) {
         if !self.is_off {
-            // Changes that are old enough have been written by now, even if nothing happened since.
+            // Advance the time first, because changes that are old enough have been written by now, even if no
+            // operation came since.
             self.files.set_time(SystemTime::now());
             self.files.turn_off();
         }
@@ -434,8 +436,8 @@ impl State {
     }
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
-        // Syncing the directory for another file may permanently name a segment that is still being made. The spool can
-        // do without the file `newest`, so a fault in it has no consequence.
+        // A durable name is not enough, because syncing the directory for another file may also make the name of an
+        // unfinished segment durable. The spool can do without the file `newest`, so a fault in it has no consequence.
         let is_used = |inode| {
             self.files.is_durably_named(inode)
                 && self.files.has_durable_header(inode)
@@ -529,8 +531,9 @@ fn answer_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
 
 impl Filesystem for Served {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Shared mappings, such as those of SQLite's WAL. The kernel keeps their pages, and writes them to this file
-        // system at msync(2) and fsync(2) before it syncs. Linux before 6.6 does not know this flag and refuses them.
+        // Allow shared mappings, such as those of SQLite's WAL. The kernel keeps their pages, and writes them to this
+        // file system at msync(2) and fsync(2) before it syncs. Linux before 6.6 does not know this flag and refuses
+        // shared mappings.
         let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! A log of the calls that changed files, names or what of them is durable. Whoever does the same calls again has the same
-//! files, and after each power cut the same remains.
+//! A stored log of the calls that changed files or names, or made them durable. Repeating these calls gives the same
+//! files, and the same remains after each power cut.
 //!
 //! ```text
 //! calls.jsonl   {"format":"mailrun-calls/1","capacity":1073741824}
@@ -16,9 +16,9 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 const FORMAT: &str = "mailrun-calls/1";
-/// Largest disk of which a log is read.
+/// Largest capacity that is accepted in a log, in bytes.
 const MAX_CAPACITY: u64 = 1 << 30;
-/// Longest line of a log. That of a cut lists each sector that survives.
+/// Maximum length of a line of a log. The longest line is a cut, which lists each sector that survived.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -42,7 +42,7 @@ enum Line {
 /// A log that can be read back.
 #[derive(Debug, PartialEq)]
 pub struct StoredCalls {
-    /// Room on the disk.
+    /// Capacity of the disk in bytes.
     pub capacity: u64,
     pub calls: Vec<LoggedCall>,
 }
@@ -56,7 +56,7 @@ impl StoredCalls {
     ///
     /// # Errors
     ///
-    /// If one of them cannot be written.
+    /// Fails if one of the two files cannot be written.
     pub fn write(&self, calls: &Path, data: &Path) -> io::Result<()> {
         let mut lines = BufWriter::new(File::create(calls)?);
         let mut bytes = BufWriter::new(File::create(data)?);
@@ -77,7 +77,7 @@ impl StoredCalls {
     ///
     /// # Errors
     ///
-    /// If a file cannot be read, is cut off, or is not a log. The text says which line is wrong.
+    /// Fails if a file cannot be read, is cut off, or is not a log. The error says which line is wrong.
     pub fn read(calls: &Path, data: &Path) -> io::Result<Self> {
         let mut bytes = BufReader::new(File::open(data)?);
         let mut unread = fs::metadata(data)?.len();
@@ -123,11 +123,12 @@ impl StoredCalls {
         }
     }
 
-    /// Does the calls again, and shows the files before each of them, and at the end. Stops if `look` says so.
+    /// Repeats the calls, and shows the files to `look` before each call and at the end. Stops if `look` returns
+    /// false.
     ///
     /// # Errors
     ///
-    /// If a call is impossible. The text says which.
+    /// Fails if a call is impossible. The error says which call it is.
     pub fn replay(&self, mut look: impl FnMut(usize, &mut FileSystem) -> bool) -> io::Result<FileSystem> {
         let mut files = FileSystem::new(self.capacity);
         for (at, logged) in self.calls.iter().enumerate() {

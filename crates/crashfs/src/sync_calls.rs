@@ -1,5 +1,5 @@
-//! Notices calls of sync(2) and syncfs(2), of which the kernel tells a FUSE file system nothing. The kernel's tracing does:
-//! a tracing instance of our own records when such a call returns in a process that descends from the calling thread.
+//! Notices calls of sync(2) and syncfs(2), which the kernel does not report to a FUSE file system. Instead, a tracing
+//! instance of our own records when such a call returns in a process that descends from the calling thread.
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Where tracefs usually is.
+/// Usual mount points of tracefs.
 const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// Name of an instance, before the process ID of the program that made it.
+/// Beginning of the name of a tracing instance. The process ID of the program that made the instance follows.
 const PREFIX: &str = "mailrun-";
 const BUFFER_KIB: &str = "64";
 
@@ -53,9 +53,10 @@ impl Drop for Instance {
     }
 }
 
-/// Calls of sync(2) and syncfs(2).
+/// Watches for calls of sync(2) and syncfs(2) by means of tracefs.
 pub(crate) struct SyncCalls {
-    // It must be closed before the instance can be removed, and fields are dropped in this order.
+    // The pipe must be closed before the instance can be removed, so it comes first: fields are dropped in the order of
+    // their declaration.
     pipe: File,
     instance: Instance,
 }
@@ -71,7 +72,7 @@ impl SyncCalls {
         let path = instances.join(format!("{PREFIX}{}-{number}", std::process::id()));
         fs::create_dir(&path)?;
         let instance = Instance { path, _tracefs: tracefs };
-        // The calling thread is one of those that are watched. Its own calls show that the watch works.
+        // Watch the calling thread as well, because its own calls show whether the watch works.
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
         for (file, value) in [
             ("buffer_size_kb", BUFFER_KIB),
@@ -87,7 +88,8 @@ impl SyncCalls {
         let pipe = File::from(rustix::fs::open(instance.path.join("trace_pipe"), flags, Mode::empty())?);
         let mut calls = Self { pipe, instance };
         if !calls.sees_own_call()? {
-            // The number of a thread in a PID namespace means another one to the kernel, so watch all processes.
+            // In a PID namespace, the kernel takes this thread's number for the number of another thread, so watch all
+            // processes.
             fs::write(calls.instance.path.join("set_event_pid"), "\n")?;
             if !calls.sees_own_call()? {
                 return Err(io::Error::other("its tracing shows no call of syncfs(2)"));
@@ -96,18 +98,19 @@ impl SyncCalls {
         Ok(calls)
     }
 
-    /// Another handle to wait on.
+    /// Returns another handle of the trace pipe, on which a thread can wait for calls.
     pub(crate) fn pipe(&self) -> io::Result<File> {
         self.pipe.try_clone()
     }
 
-    /// Syncs a file system without a disk, and reports whether that call was seen.
+    /// Tests the watch: syncs a file system that has no disk, and returns true if the watch saw this call.
     fn sees_own_call(&mut self) -> io::Result<bool> {
         rustix::fs::syncfs(File::open("/proc/self/stat")?)?;
         Ok(self.take())
     }
 
-    /// Reports whether a call has returned since the last time. Lost records count as calls.
+    /// Returns true if a sync(2) or syncfs(2) has returned since the last call of this function. Lost records count
+    /// as calls.
     pub(crate) fn take(&mut self) -> bool {
         let mut text = String::new();
         let mut buffer = [0; 4096];

@@ -10,22 +10,18 @@ pub type Inode = u64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// Any that POSIX does not promise.
+    /// Any subset of the unsynced changes may survive, because POSIX promises nothing about them.
     #[default]
     Strict,
     /// As with ext4 and its defaults: data=ordered, delayed allocation, auto_da_alloc.
     Ext4,
-    /// As with XFS.
     Xfs,
-    /// As with btrfs.
     Btrfs,
 }
 
 impl Profile {
-    /// All profiles.
     pub const ALL: [Self; 4] = [Self::Ext4, Self::Xfs, Self::Btrfs, Self::Strict];
 
-    /// Name of the profile.
     pub fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
@@ -45,7 +41,7 @@ impl Profile {
         }
     }
 
-    /// The sync of a file makes all earlier changes of names durable.
+    /// Returns true if the sync of a file also makes all earlier changes of names durable.
     pub(crate) fn syncs_all_names(self) -> bool {
         matches!(self, Self::Ext4 | Self::Xfs)
     }

@@ -18,14 +18,14 @@ fn clock() -> Duration {
     Duration::from_secs(7)
 }
 
-/// Starts a log of at most so many bytes.
+/// Returns a file system with a log of at most `limit` bytes.
 fn logged(limit: usize) -> FileSystem {
     let mut files = FileSystem::new(CAPACITY);
     files.record_calls(limit, clock);
     files
 }
 
-/// Ends the log of a file system, and brings it through the two files.
+/// Ends the log of a file system, writes the log to its two files, and reads it back.
 fn stored(files: &mut FileSystem, place: &Path) -> StoredCalls {
     let calls = files.take_calls().unwrap().calls().unwrap();
     let (lines, data) = (place.join("calls.jsonl"), place.join("calls.data"));
@@ -36,7 +36,7 @@ fn stored(files: &mut FileSystem, place: &Path) -> StoredCalls {
     back
 }
 
-/// Does something with the files, whatever comes of it.
+/// Makes a call, and ignores whether the call succeeds.
 fn act(files: &mut FileSystem, rng: &mut StdRng, (what, one, other, seconds): (u8, usize, usize, u64)) {
     files.set_time(UNIX_EPOCH + Duration::from_secs(seconds));
     let (name, to) = (NAMES[one % 4], NAMES[other % 4]);

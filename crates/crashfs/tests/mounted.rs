@@ -1,5 +1,5 @@
-//! Each way in which a process can make its data durable is one over FUSE, too. A process of its own writes, because
-//! this one must not touch the file system that it serves.
+//! Each way in which a process can make its data durable must also work over FUSE. A separate process writes,
+//! because the test's process must not touch the file system that it serves.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
 use mailrun_crashfs::{Disk, Profile, obstacle, sync_calls_obstacle};
@@ -39,7 +39,7 @@ if way == "link":
     os.fsync(os.open(os.path.dirname(path), os.O_RDONLY))
 "#;
 
-/// Returns how many of so many files survive a power cut that comes right after they were written.
+/// Writes `files` files, cuts the power at once, and returns the number of files that survive.
 fn survivors(way: &str, files: usize) -> usize {
     let mut disk = Disk::mount(1 << 24, 1).unwrap();
     disk.heed_sync_calls().unwrap();

@@ -1,5 +1,5 @@
-//! Whatever is done to the file system: after a cut, synced data must be there, and unsynced data must be either old or
-//! as somebody wrote it.
+//! After any operations and a power cut, synced data must be there, and unsynced data must be either the old data or
+//! data that was written.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
 use mailrun_crashfs::{FileSystem, Inode, Profile, ROOT, SECTOR};
@@ -114,7 +114,7 @@ proptest! {
     }
 }
 
-/// Whether this is so after a cut with some seeds but not with others.
+/// Returns true if `is_so` holds for some seeds of a cut but not for others.
 fn depends_on_chance(is_so: impl Fn(u64) -> bool) -> bool {
     let so = (0..200).filter(|seed| is_so(*seed)).count();
     (1..200).contains(&so)

@@ -27,7 +27,7 @@ enum Call {
     /// Makes an empty file.
     Create(&'static str),
     MakeDirectory(&'static str),
-    /// Writes so many bytes of this value at an offset.
+    /// Writes at this offset this number of bytes, all of this value.
     Write(&'static str, u64, usize, u8),
     Truncate(&'static str),
     Sync(&'static str),

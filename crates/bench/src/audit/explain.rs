@@ -16,11 +16,11 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Most lines of calls. A server that tries to deliver for long renames a file often.
+/// Maximum number of calls that are printed, because a server that retries a delivery for a long time renames a file
+/// often.
 const MAX_LINES: usize = 60;
 const LIST_WIDTH: usize = 120;
 
-/// A round that has lost mail.
 struct LossyRound {
     place: PathBuf,
     losses: RoundLosses,
@@ -30,7 +30,8 @@ struct LossyRound {
 /// lost. With `restarts`, starts the server on the files of the log, too.
 ///
 /// # Errors
-/// If `run` is not the directory of an audit, if it has no such message, or if a file in it cannot be read.
+/// Fails if `run` is not the directory of an audit, if the audit has no such message, or if a file in the directory
+/// cannot be read.
 pub fn explain(run: &Path, message: Option<u64>, restarts: bool) -> Result<String> {
     let rounds = rounds(run)?;
     let Some(message) = message else { return Ok(list(run, &rounds)) };
@@ -198,7 +199,8 @@ fn write_story(text: &mut String, story: &Story, origin: Duration) {
     }
 }
 
-/// Says what a missing call does not explain.
+/// Adds what the list of missing calls does not tell: for example, that no file ever held the message, or that the
+/// power was not cut after the 250.
 fn remark(story: &Story) -> Option<&'static str> {
     let has_gaps = story.gaps.as_ref().map(|gaps| !gaps.is_empty());
     match (story.was_written, has_gaps, story.was_kept) {

@@ -1,5 +1,5 @@
-//! What a round with losses leaves in its directory: `losses.json` has what is missing, and `calls.jsonl` and `calls.data` the
-//! calls on the disk that lost its power.
+//! Files that a round with losses leaves in its directory. `losses.json` lists the missing messages. `calls.jsonl` and
+//! `calls.data` record the calls on a disk that lost its power.
 use crate::recipe::StoredRecipe;
 use anyhow::{Context, Result, bail};
 use mailrun_crashfs::{CallLog, StoredCalls};
@@ -12,10 +12,9 @@ const FILE: &str = "losses.json";
 const CALLS: &str = "calls.jsonl";
 const DATA: &str = "calls.data";
 const FORMAT: &str = "mailrun-losses/1";
-/// Largest `losses.json`. A loss takes some hundred bytes, and a round lists at most a thousand.
+/// Size limit for `losses.json`, in bytes. A loss takes some hundred bytes, and a round lists at most a thousand.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The missing messages of a round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RoundLosses {
     pub(super) format: String,
@@ -29,24 +28,24 @@ pub(super) struct RoundLosses {
     pub(super) sent: u64,
     pub(super) losses: Vec<AuditLoss>,
     pub(super) log: LogState,
-    /// How the server was run.
+    /// Recipe with which the server was run, so that `mailrun audit explain` can start the server again.
     pub(super) recipe: Option<StoredRecipe>,
 }
 
-/// Whether the calls on the disk were logged.
+/// Tells whether the calls on the disk were logged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LogState {
     Kept,
     /// The log was given up, for this reason.
     Lost(String),
-    /// The fault was no power cut.
+    /// No calls were logged, because the fault was no power cut.
     #[default]
     None,
 }
 
 impl LogState {
-    /// Writes the calls on a disk with room for so many bytes to the round's directory.
+    /// Writes the calls to the round's directory. `capacity` is the size of the disk in bytes.
     pub(super) fn write(log: Option<CallLog>, capacity: u64, place: &Path) -> Result<Self> {
         let Some(log) = log else { return Ok(Self::None) };
         let stored = match log.calls() {
@@ -99,7 +98,6 @@ impl RoundLosses {
         Ok(Some(losses))
     }
 
-    /// Reads the calls.
     pub(super) fn calls(&self, place: &Path) -> Result<StoredCalls> {
         let path = place.join(CALLS);
         StoredCalls::read(&path, &place.join(DATA)).with_context(|| format!("cannot read {}", path.display()))

@@ -40,15 +40,15 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// A kind of fault is given up after so many rounds, if none of its rounds counts.
+/// Number of rounds after which the audit gives up a kind of fault, if none of these rounds counts.
 const MAX_VOID_ROUNDS: usize = 3;
 
 /// Runs an audit until it is complete, until SIGINT or SIGTERM, or until a round cannot run. In all
 /// cases, the report covers the rounds that were completed.
 ///
 /// # Errors
-/// If none of the faults can be caused on this host, or if the first round cannot run, for example
-/// because the server does not start, or because the user interrupts it.
+/// Fails if none of the faults can be caused on this host. Also fails if the first round cannot run, for example
+/// because the server does not start or because the user interrupts the round.
 pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     let program = own_program()?;
     ensure!(
@@ -102,7 +102,8 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
     (possible, others.iter().map(line).collect())
 }
 
-/// Tries the recipe's command for the queue. Returns what is wrong with it.
+/// Tries the recipe's command for the queue, and returns the complaint about that command, if there is
+/// one.
 fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -> Result<Option<&'static str>> {
     let own = RunDirectory::create(Some(&directory.path().join("trial")), "audit", jiff::Timestamp::now())?;
     let case = AuditCase::new(AuditFault::Kill, None);
@@ -172,8 +173,8 @@ fn run_rounds(
             }
             let is_good = result.is_good();
             results.push(result);
-            // Delete the files of a good round. Only the files of rounds with a loss or a failure
-            // are worth inspecting.
+            // Delete the files of a good round, because only the files of rounds with a loss or a failure are worth
+            // inspecting.
             if is_good {
                 fs::remove_dir_all(own.path())?;
             }
@@ -182,7 +183,8 @@ fn run_rounds(
     Ok(())
 }
 
-/// Every second round has a single message, if the fault can strike then.
+/// Every second round sends a single message, if the fault can lose a message that was answered before
+/// it.
 fn load_of(round: u32, fault: AuditFault) -> RoundLoad {
     if round.is_multiple_of(2) && fault.strikes_at_rest() { RoundLoad::Quiet } else { RoundLoad::Full }
 }

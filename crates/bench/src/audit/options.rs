@@ -1,4 +1,4 @@
-//! What an audit does, and when it is complete.
+//! Options of an audit: the faults to cause, the load of each round, and the number of rounds.
 use super::fault::AuditFault;
 use crate::recipe::Recipe;
 use mailrun_crashfs::Profile;
@@ -12,7 +12,8 @@ pub struct AuditOptions {
     pub recipe: Recipe,
     /// Each round runs once for each of these faults, in this order.
     pub faults: Vec<AuditFault>,
-    /// File systems on which power is cut. If there are none, these are ext4 and XFS, and now and then the others.
+    /// File systems on which power is cut. If the list is empty, each round uses ext4 and XFS, and every fifth
+    /// round also the other file systems.
     pub file_systems: Vec<Profile>,
     pub length: AuditLength,
     /// Seed of the random moments at which the faults occur.
@@ -30,11 +31,10 @@ pub struct AuditOptions {
     pub command: Vec<String>,
 }
 
-/// When an audit is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditLength {
-    /// After so many rounds of each kind of fault.
+    /// The audit ends after this number of rounds of each kind of fault.
     Rounds(u32),
-    /// When a round ends after this time.
+    /// The audit ends with the first round that ends after this time.
     Time(Duration),
 }

@@ -1,13 +1,13 @@
-//! When the server was away. A server that has ended answers nothing, so a reply that the source reads before the next start
-//! was sent before the end, however long it was on its way.
+//! Records when the server was away. A server that has ended answers nothing, so a reply that the source reads before
+//! the next start was sent before the end, however long it was on its way.
 use mailrun_process::outputs;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 struct Outage {
-    /// The fault had ended the server, or the disk had room again.
+    /// When the fault had ended the server, or when a full disk had room again.
     from: Duration,
-    /// The server was started again.
+    /// When the server was started again. `None` until then.
     to: Option<Duration>,
 }
 
@@ -51,9 +51,9 @@ mod tests {
         let origin = Duration::from_secs(10);
         for (read_s, answered_s, fault_s) in [
             (Some(0.2), Some(0.2), 0.35),
-            // The reply was on its way when the server was killed.
+            // The reply was on its way when the server was killed at 0.35 s, so it counts as sent at that time.
             (Some(0.353), Some(0.35), 0.35),
-            // The server was back, and was struck again.
+            // The server was running again, and was killed again at 0.6 s.
             (Some(0.5), Some(0.5), 0.6),
             (Some(0.65), Some(0.6), 0.6),
             (Some(2.0), Some(2.0), 3.0),

@@ -16,10 +16,11 @@ const RETRY_LIMIT: Duration = Duration::from_secs(4);
 /// Time in which the command must say that the queue is empty after all mail has arrived.
 const EMPTY_LIMIT: Duration = Duration::from_secs(4);
 
-/// Judges the answers of the command as they come.
+/// Judges the answers of the recipe's command for the queue, one after another.
 #[derive(Debug, Default)]
 struct QueueTrial {
-    /// Time of the first of the answers "empty" since mail is held back.
+    /// Time of the first answer "empty" in the present series of such answers, as long as mail is
+    /// held back.
     empty_since: Option<Duration>,
 }
 
@@ -33,8 +34,8 @@ enum Finding {
 
 impl QueueTrial {
     /// Adds an answer: whether the queue is empty, or `None` if the command failed. `is_held` says
-    /// whether some mail has not arrived. Reports of arrivals are late, so one answer "empty" alone
-    /// proves nothing.
+    /// whether some mail has not arrived. Arrivals are reported late, so a single answer "empty"
+    /// while mail seems to be missing proves nothing.
     fn answer(&mut self, at: Duration, is_empty: Option<bool>, is_held: bool) -> Option<Finding> {
         let since = is_empty?.then(|| self.empty_since.unwrap_or(at));
         self.empty_since = since.filter(|_| is_held);
@@ -48,10 +49,10 @@ impl QueueTrial {
 
 impl Round<'_> {
     /// Starts the server without a fault, and tries the command for the queue if the recipe has one.
-    /// Returns what is wrong with the command.
+    /// Returns the complaint about the command, if there is one.
     ///
     /// # Errors
-    /// If the server does not start or does not run, or if the user interrupts the trial.
+    /// Fails if the server does not start or does not stay up, or if the user interrupts the trial.
     pub(super) fn try_queue(&self) -> Result<Option<&'static str>> {
         let (ground, mut supervisor) = self.start(None)?;
         if !self.options.recipe.knows_its_queue() {
@@ -111,9 +112,11 @@ mod tests {
             (&[(0, full, true), (250, full, true), (500, empty, false)][..], Some(Finding::Sound)),
             (&[(0, empty, true), (250, empty, true), (500, empty, true)], Some(Finding::HidesMail)),
             (&[(0, empty, true), (250, failed, true), (500, empty, true)], Some(Finding::HidesMail)),
-            // The mail had arrived, and the report of it was late.
+            // The empty queue was right: the mail had already arrived, and only the report of its
+            // arrival was late.
             (&[(0, empty, true), (250, empty, false)], Some(Finding::Sound)),
-            // Mail that is being delivered may be in no queue for a moment.
+            // A single empty answer proves nothing, because mail that is being delivered may be in
+            // no queue for a moment.
             (&[(0, empty, true), (250, full, true), (500, empty, true)], None),
             (&[(0, full, true), (250, full, false), (500, full, false)], None),
         ] {

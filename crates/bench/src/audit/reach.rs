@@ -1,6 +1,6 @@
-//! Proves that a fault has ended all of a server: nothing listens on its port, none of its processes
-//! is left, and no process uses its directory. A process that the fault did not reach, for example
-//! in a container that a service outside has started, would keep mail that a crash loses.
+//! Proves that a fault has ended every part of a server: nothing listens on its port, none of its
+//! processes is left, and no process uses its directory. A process that the fault did not reach, for
+//! example in a container that a service outside has started, would keep mail that a crash loses.
 use crate::recipe::{Places, leftovers};
 use mailrun_process::proc_stat;
 use mailrun_text::words::listed;
@@ -48,8 +48,8 @@ fn look(places: &Places) -> Option<String> {
     })
 }
 
-/// Returns the processes, except this one, that have a file in one of those directories open or work
-/// in it.
+/// Returns the processes, except this one, that have an open file in one of `directories` or have it
+/// as their working directory.
 fn users_of(directories: &[&Path]) -> Vec<String> {
     let own = std::process::id();
     let mut mounts = MountTables::default();
@@ -105,7 +105,7 @@ impl MountTable {
     }
 
     fn place(&self, path: &Path) -> Option<Place> {
-        // Of several mounts on one directory, the last hides the others.
+        // Of several mounts on one directory, the last hides the others. `max_by_key` returns the last of equals.
         let mounts = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         let mount = mounts.max_by_key(|mount| mount.point.components().count())?;
         let path = mount.root.join(path.strip_prefix(&mount.point).ok()?);
@@ -121,8 +121,8 @@ impl MountTables {
     fn of(&mut self, pid: u32) -> Option<&MountTable> {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
         let own = fs::read_link("/proc/self/ns/mnt").ok()?;
-        // The table of a process in a chroot has only what is below it, but its files have paths from
-        // the root of this process. So take our own table for our own namespace.
+        // The table of a process in a chroot has only the mounts below the chroot. But the paths of its files begin at
+        // the root of our own process, so use our own table if both processes share a namespace.
         let whose = if namespace == own { "self".to_owned() } else { pid.to_string() };
         let table = || fs::read_to_string(format!("/proc/{whose}/mountinfo")).unwrap_or_default();
         Some(self.0.entry(namespace).or_insert_with(|| MountTable::parse(&table())))

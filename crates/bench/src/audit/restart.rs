@@ -29,22 +29,22 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Most restarts of a search.
+/// Maximum number of times that a search starts the server.
 const MAX_RESTARTS: u32 = 50;
 /// Pause in arrivals after which no more mail is expected, if the server does not say that its queue is empty.
 const LOST_AFTER: Duration = Duration::from_secs(5);
-/// Most messages and changes that are listed.
+/// Maximum number of messages, and of changes, that are listed.
 const MAX_LISTED: usize = 20;
 
 /// A change that was not durable when the power was cut.
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
-    /// Position among the changes of names.
+    /// Index in the list of unsynced name changes.
     Name(usize),
     Data(Inode, SurvivingData),
 }
 
-/// What the server delivered on some files.
+/// Outcome of a start of the server on the files that some set of changes leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Delivered(BTreeSet<u64>),
@@ -68,7 +68,7 @@ struct Laboratory<'a> {
 /// survive. `concerned` are the files of the message.
 ///
 /// # Errors
-/// If the server cannot run here, or if the user interrupts it.
+/// Fails if the server cannot run on this host, or if the user interrupts the search.
 pub(super) fn restart(
     losses: &RoundLosses,
     place: &Path,
@@ -151,7 +151,8 @@ impl Laboratory<'_> {
         let least = self.smallest(changes(survivors), is_lost)?;
         text.push_str(&self.list(&least, &format!("Message {message} is lost even if only this survives")));
         let all = changes(&self.before.all_unsynced());
-        // Under load there are hundreds of files, so begin with those of the message if they are enough.
+        // Under load, hundreds of files have changed. Begin with the changes that concern the message, if these are
+        // enough.
         let own = self.concerning(&all, concerned);
         let is_own_enough = self.is_so(&own, &is_there)?;
         if is_own_enough || self.is_so(&all, &is_there)? {
@@ -166,7 +167,7 @@ impl Laboratory<'_> {
         Ok(text)
     }
 
-    /// Finds a set from which no change can be left out without that the outcome is another one.
+    /// Finds a set of changes from which none can be left out without changing the outcome.
     fn smallest(&mut self, items: Vec<Change>, is_wanted: impl Fn(&Outcome) -> bool) -> Result<Smallest<Change>> {
         smallest(
             items,
@@ -179,8 +180,8 @@ impl Laboratory<'_> {
         Ok(is_wanted(&self.try_out(&survivors)?))
     }
 
-    /// Returns what survives if these changes do, or `None` if the file system could not leave that: except with `strict`,
-    /// changes of names survive in their order.
+    /// Returns what survives a power cut in which these changes survive. Except with `strict`, changes of names survive
+    /// in their order, so a set with gaps in that order returns `None`.
     fn survivors(&self, items: &[Change]) -> Option<Survivors> {
         let mut survivors = Survivors::default();
         for item in items {
@@ -194,7 +195,8 @@ impl Laboratory<'_> {
         is_possible.then_some(survivors)
     }
 
-    /// Returns the data of those files, and the changes of names up to the last one that concerns them.
+    /// Returns the changes to the data of the `concerned` files, and the changes of names up to the last one that
+    /// concerns these files.
     fn concerning(&self, all: &[Change], concerned: &[Inode]) -> Vec<Change> {
         let paths: Vec<String> = concerned.iter().flat_map(|inode| self.before.paths(*inode)).collect();
         let leads_to_them = |inode: Inode| {
@@ -240,7 +242,8 @@ impl Laboratory<'_> {
     fn list(&self, found: &Smallest<Change>, title: &str) -> String {
         let nothing = if found.items.is_empty() { " nothing" } else { "" };
         let mut text = format!("\n{title}:{nothing}\n");
-        // The message is in what came last. Earlier names are there because later ones cannot survive without them.
+        // List only the last changes, because they contain the message. Earlier changes of names are in the set only
+        // because later ones cannot survive without them.
         let earlier = found.items.len().saturating_sub(MAX_LISTED);
         if earlier > 0 {
             _ = writeln!(text, "  {} before these", counted(earlier as u64, "change"));
@@ -288,7 +291,7 @@ fn kept(survivors: &Survivors) -> String {
     format!("{} and the data of {} kept", counted(names as u64, "name"), counted(files as u64, "file"))
 }
 
-/// Writes some numbers of messages.
+/// Lists the first `MAX_LISTED` numbers of messages, and then "…" if there are more.
 fn numbers(messages: &BTreeSet<u64>) -> String {
     let first: Vec<String> = messages.iter().take(MAX_LISTED).map(u64::to_string).collect();
     let more = if messages.len() > MAX_LISTED { ", …" } else { "" };
@@ -319,11 +322,11 @@ fn deliver(round: &Round<'_>, run: RunId, files: FileSystem) -> Result<Outcome> 
     Ok(Outcome::Delivered(messages.collect()))
 }
 
-/// A set that is as small as could be found.
+/// The smallest set that was found.
 #[derive(Debug, PartialEq, Eq)]
 struct Smallest<T> {
     items: Vec<T>,
-    /// Nothing can be left out of it.
+    /// Set if the trials have shown that nothing can be left out of the set.
     is_proven: bool,
 }
 
@@ -337,7 +340,8 @@ fn smallest<T: Clone>(
     while !items.is_empty() {
         let length = items.len().div_ceil(parts);
         let mut smaller = None;
-        // The last ones first: the order of names is that in which they must survive.
+        // Leave out the last items first. Changes of names survive only in their order, so an early one can be left out
+        // only together with the later ones.
         for from in (0..items.len()).step_by(length).collect::<Vec<_>>().into_iter().rev() {
             let to = (from + length).min(items.len());
             let rest = [&items[..from], &items[to..]].concat();
@@ -378,7 +382,7 @@ mod tests {
             assert_eq!(found.unwrap(), Smallest { items: needed.to_vec(), is_proven: true });
             assert!(asked <= 50, "{asked} for {needed:?}");
         }
-        // Names survive in their order.
+        // Changes of names survive only in their order, so only a prefix of them is a possible state of the disk.
         let is_prefix = |some: &[u32]| some.iter().copied().eq(0..some.len() as u32);
         let found = smallest(all(), |some| Ok(Some(is_prefix(some) && some.contains(&12))));
         assert_eq!(found.unwrap().items, (0..13).collect::<Vec<_>>());

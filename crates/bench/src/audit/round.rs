@@ -43,8 +43,8 @@ const SESSIONS: u32 = 20;
 /// Fault rule of the sink. It makes the server's next hop slow, so that some mail is in the
 /// server's queue whenever the fault strikes.
 const SLOW_SINK: &str = "data: delay 50ms..350ms";
-/// As `SLOW_SINK`, if there is a single message. The source needs some time to end after the 250,
-/// and the message must not arrive before.
+/// Like `SLOW_SINK`, for a round with a single message, which the sink delays for longer. The source needs some time to
+/// end after the 250, and the message must not arrive before the source has ended.
 const HOLDING_SINK: &str = "data: delay 1s";
 /// Capacity of the in-memory disk on which the server keeps its mail.
 pub(super) const DISK_BYTES: u64 = 1 << 30;
@@ -72,10 +72,9 @@ pub(super) const SETTLE: Duration = Duration::from_millis(500);
 pub(super) const TRIAL_MESSAGES: u64 = 3;
 /// Fault rule of the sink in that round, which defers every recipient once.
 const TRIAL_SINK: &str = "rcpt: greylist 1s";
-/// Why a round is void in which no mail was at stake.
+/// Reason why a round without accepted mail is void.
 pub(super) const NOTHING_ACCEPTED: &str = "no message was answered 250 before the fault";
 
-/// What a round sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoundLoad {
     /// Many messages in parallel sessions.
@@ -85,7 +84,7 @@ pub(super) enum RoundLoad {
     Quiet,
     /// A few messages without a fault, to try the recipe's command for the queue.
     Trial,
-    /// Nothing. The server delivers what it has.
+    /// Nothing. The server only delivers the mail that it already has.
     None,
 }
 
@@ -142,7 +141,7 @@ enum QueueState {
     Unknown,
 }
 
-/// Why a phase ends the round.
+/// Reason why a phase ends the round before all phases are done.
 enum Early {
     End(RoundEnd),
     Failed(anyhow::Error),
@@ -170,11 +169,10 @@ pub(super) struct Ground<'d> {
     pub(super) target: String,
     server: ServerCommand,
     disk: Option<&'d Disk>,
-    /// Time that the first start took.
+    /// Time that the first start took. A second fault may strike within 1.5 times as long after a restart.
     start: Duration,
 }
 
-/// What a fault did.
 #[derive(Default)]
 struct Strike {
     events: Vec<BenchFault>,
@@ -235,7 +233,7 @@ impl Round<'_> {
     /// Runs the round.
     ///
     /// # Errors
-    /// If the server does not start even before the fault, or if the source or the sink cannot run.
+    /// Fails if the server does not start even before the fault, or if the source or the sink cannot run.
     pub(super) fn run(&self) -> Result<RoundResult> {
         let disk = self.case.fault.needs_disk().then(|| self.mount()).transpose()?;
         let mut events = Vec::new();
@@ -261,7 +259,7 @@ impl Round<'_> {
     /// this method returns, so the caller may unmount the disk.
     fn run_on(&self, disk: Option<&Disk>, events: &mut Vec<BenchFault>) -> Result<RoundEnd, Early> {
         let (ground, mut supervisor) = self.start(disk).map_err(|error| match disk {
-            // Without the disk, the server has started before.
+            // The server has already started without this disk, so the disk is the reason.
             Some(_) => Early::End(RoundEnd::NotSupported(vec![format!("the server does not start there ({error:#})")])),
             None => Early::Failed(error),
         })?;
@@ -275,7 +273,8 @@ impl Round<'_> {
         self.account(supervisor, source, &strike, (queue, after_restart))
     }
 
-    /// Writes down what is known of the messages that are missing, so that they can be explained.
+    /// Writes the known facts about the missing messages to the round's directory, so that `mailrun audit explain` can
+    /// explain the losses.
     fn keep_losses(&self, account: &RoundAccount, disk: Option<&Disk>) -> Result<()> {
         if account.losses.is_empty() {
             return Ok(());
@@ -319,7 +318,6 @@ impl Round<'_> {
         Ok(Prepared { run, places, server, supervisor })
     }
 
-    /// Starts the server.
     pub(super) fn start_prepared<'d>(
         &self,
         prepared: Prepared,
@@ -342,7 +340,7 @@ impl Round<'_> {
         moments: &mut Moments,
         strike: &mut Strike,
     ) -> Result<PartyResults, Early> {
-        // An error of the disk needs load after its moment.
+        // A disk error strikes only when the server next uses the disk, so load must follow the planned moment.
         let last = if self.case.fault.strikes_at_rest() { LOAD } else { LOAD / 2 };
         let planned = moments.within(LOAD / 20, last);
         let source = PartyCommand::source(self.program, &self.bench(), ground.run, self.directory, &ground.target);
@@ -483,7 +481,8 @@ impl Round<'_> {
         disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
         strike.outages.begins();
         strike.outages.ends();
-        // A server that has reserved room may write on.
+        // A server that has reserved space can still write to a full disk. The round is void only if the server did not
+        // use the disk at all.
         if disk.operations() == before {
             return Err(Early::End(RoundEnd::Void("the server wrote nothing while the disk was full".to_owned())));
         }
@@ -525,10 +524,10 @@ impl Round<'_> {
             // for the disk might block, too.
             let processes = leftovers::processes_in(&ground.places.directory);
             cut.iter().for_each(|disk| disk.cut_now());
-            // Kill the processes before their disk operations return. After a real power cut, no
-            // process lives on to act on the result of an operation.
+            // Kill the processes before their disk operations return, because after a real power cut, no process lives
+            // on to act on the result of an operation.
             leftovers::send_kill(&processes);
-            // Only now does nothing answer any more, so this is the time of the fault.
+            // From here on, no process of the server can answer a client, so this is the time of the fault.
             strike.begin(self.case.fault);
             strike.outages.begins();
             cut.iter().for_each(|disk| disk.release());
@@ -539,8 +538,8 @@ impl Round<'_> {
         survivor.map_or(Ok(()), |survivor| Err(Early::End(RoundEnd::Void(survivor))))
     }
 
-    /// Starts the server while one of its reads fails. Returns whether it has started. A server may
-    /// refuse to start if it cannot read its mail.
+    /// Starts the server while one of its reads fails. Returns true if the server has started. A server may refuse to
+    /// start because it cannot read its mail.
     fn start_with_read_error(
         &self,
         ground: &Ground<'_>,
@@ -548,7 +547,8 @@ impl Round<'_> {
         disk: &Disk,
         moments: &mut Moments,
     ) -> Result<bool, Early> {
-        // The first reads are the most likely, because some servers read little when they start.
+        // Draw the limit first, so that the first reads are the most likely to fail, because some servers read little
+        // when they start.
         let most = moments.number(MAX_OPERATION);
         disk.plan(Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), moments.number(most))) });
         let started = supervisor.start_relay(self.launch(&ground.server, &ground.places, 2));
@@ -577,9 +577,9 @@ impl Round<'_> {
         Err(Early::End(RoundEnd::NeverBack(format!("{reason:#}"))))
     }
 
-    /// Waits for the server's queue, also after a further start: a server may leave mail that it
-    /// could not read until its next start. Returns the state of the queue, and how many messages
-    /// arrived after that start.
+    /// Waits until the queue is empty, restarts the server, and waits again, because a server may leave mail that it
+    /// could not read until its next start. Returns the state of the queue, and the number of messages that arrived
+    /// after the restart.
     fn empty_queue(
         &self,
         ground: &Ground<'_>,
@@ -596,9 +596,9 @@ impl Round<'_> {
         Ok((queue, supervisor.delivered() - before))
     }
 
-    /// Waits until the server has delivered what it has. Returns why it did not run so long.
+    /// Waits until the server has delivered all mail that it has. Returns the reason if the server ended earlier.
     pub(super) fn deliver_queue(&self, ground: &Ground<'_>, supervisor: &mut Supervisor) -> Result<Option<String>> {
-        // It is unknown how much will arrive.
+        // The number of messages that will arrive is unknown, so the wait must not end at a count.
         match self.drain(supervisor, &ground.places, u64::MAX) {
             Ok(_) => Ok(None),
             Err(Early::End(RoundEnd::NeverBack(reason) | RoundEnd::Void(reason))) => Ok(Some(reason)),
@@ -655,8 +655,7 @@ impl Round<'_> {
         strike: &Strike,
         (queue, after_restart): (QueueState, u64),
     ) -> Result<RoundEnd, Early> {
-        // Ignore complaints of the server about its shutdown, because all mail has been accounted
-        // for by now.
+        // Ignore a complaint about the server's shutdown, because all mail has been accounted for by now.
         supervisor.stop_relay(PartyProcess::terminate)?;
         supervisor.stop_sink()?.map_or(Ok(()), Err)?;
         let mut sink = SinkResults::from(gather::read_party(self.directory, Role::Sink)?);
@@ -717,7 +716,7 @@ impl Round<'_> {
             RoundLoad::Trial => (TRIAL_MESSAGES, 1, Some(TRIAL_SINK)),
             RoundLoad::None => (0, 1, None),
         };
-        // One rate for all, so that a few messages are sent at once.
+        // Use the rate of the full load for smaller loads as well, so that their few messages are sent almost at once.
         let rate = options.messages.max(messages) as f64 / LOAD.as_secs_f64();
         let title = match self.load {
             RoundLoad::Trial => "the queue command".to_owned(),

@@ -1,4 +1,5 @@
-//! The story of a message on the disk: which calls concern it, and what of it was not durable when the server answered 250.
+//! The story of a message on the disk: the calls that concern the message, and its parts that were not durable when the
+//! server answered 250.
 //!
 //! ```text
 //! find      files that ever held the trace of the message, and names that have the queue id of the reply
@@ -17,17 +18,16 @@ use std::time::Duration;
 /// Shortest word of a reply that may be a queue id. Shorter words occur in names by chance.
 const MIN_ID_CHARS: usize = 6;
 
-/// The message that is asked for.
+/// Message whose story is told.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) run: RunId,
     pub(super) message: u64,
     pub(super) reply: Option<String>,
-    /// When it was answered, on the monotonic clock.
+    /// When the server answered the message with 250, on the monotonic clock.
     pub(super) answered: Option<Duration>,
 }
 
-/// Something that happened to the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) at: Duration,
@@ -39,18 +39,19 @@ pub(super) struct Story {
     pub(super) events: Vec<Event>,
     /// The word of the reply by which the server names the message, if a name on the disk has it.
     pub(super) queue_id: Option<String>,
-    /// Whether any file held the message.
+    /// Set if any file ever contained the message.
     pub(super) was_written: bool,
-    /// All files and directories that concern it. Each power cut gives them new numbers.
+    /// Numbers of all files and directories that concern the message. A file has several numbers, because each power
+    /// cut gives it a new one.
     pub(super) concerned: Vec<Inode>,
-    /// What was not durable when the 250 came. `None` if the power was not cut after that.
+    /// Parts of the message that were not durable when the 250 came. `None` if the power was not cut after the 250.
     pub(super) gaps: Option<Vec<Gap>>,
     /// Position of the call with which the power went off after the 250, from 0.
     pub(super) cut: Option<usize>,
     pub(super) cut_at: Option<Duration>,
-    /// What that cut left of each file, in words.
+    /// Description of what the cut left of each file.
     pub(super) left: Vec<String>,
-    /// The message was complete on the disk after the cut.
+    /// Set if the message was complete on the disk after the cut.
     pub(super) was_kept: bool,
 }
 
@@ -77,13 +78,13 @@ enum DataGap {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LostName {
-    /// The former path, if it is a rename.
+    /// The former path, if the lost change was a rename.
     former: Option<String>,
     path: String,
 }
 
 impl Gap {
-    /// What was not durable, for example `a/b: its data and its name`.
+    /// Describes what was not durable, for example `a/b: its data and its name`.
     pub(super) fn words(&self) -> String {
         let data = self.data.map(|_| "its data".to_owned());
         let name = self.name.as_ref().map(|name| match &name.former {
@@ -94,7 +95,7 @@ impl Gap {
         format!("{}: {}", self.path, mailrun_text::words::listed(&data.into_iter().chain(name).collect::<Vec<_>>()))
     }
 
-    /// The call that is missing.
+    /// Says which fsync was missing when the server sent the 250.
     pub(super) fn sentence(&self) -> String {
         let path = &self.path;
         let directory = |name: &LostName| format!("its directory {}", directory_of(&name.path));
@@ -189,7 +190,7 @@ struct Finder<'a> {
     ids: Vec<&'a str>,
     id: Option<&'a str>,
     holders: BTreeMap<Inode, Holder>,
-    /// Files that held other messages.
+    /// Files in which traces of other messages were found.
     with_others: BTreeSet<Inode>,
 }
 
@@ -241,8 +242,8 @@ impl Finder<'_> {
     }
 }
 
-/// Returns when the message was answered at the latest. A reply that is read while the power is off was sent before, and no call
-/// was done since.
+/// Returns when the message was answered at the latest. A reply that the source reads while the power is off was sent
+/// before the cut, and the server has made no call since then.
 fn answered_at(calls: &[LoggedCall], read: Duration) -> Duration {
     let at =
         |is_wanted: fn(&Call) -> bool| calls.iter().filter(move |logged| is_wanted(&logged.call)).map(LoggedCall::at);
@@ -253,7 +254,7 @@ fn answered_at(calls: &[LoggedCall], read: Duration) -> Duration {
 /// Tells the story of a message.
 ///
 /// # Errors
-/// If the log cannot be repeated.
+/// Fails if the calls of the log cannot be repeated.
 pub(super) fn tell(stored: &StoredCalls, asked: &Asked) -> io::Result<Story> {
     let answered = asked.answered.map(|read| answered_at(&stored.calls, read));
     let asked = &Asked { answered, ..asked.clone() };
@@ -291,18 +292,19 @@ struct Teller<'a> {
     asked: &'a Asked,
     holders: BTreeMap<Inode, Holder>,
     story: Story,
-    /// The 250 has been told.
+    /// Set once the story contains the server's 250.
     is_answered: bool,
-    /// The files of the message before the cut after the 250, until the power is on again.
+    /// While the power is off after the 250: the files of the message as they were before the cut.
     before_cut: Option<BTreeMap<String, Vec<u8>>>,
-    /// The call of the last event, when it was first made, its bytes and its number, if it is one that is repeated.
+    /// If the last event is a call that can be repeated: the call, the time of the first of these calls, their total
+    /// bytes, and their number.
     repeated: Option<(Repeated, Duration, u64, u64)>,
 }
 
 /// A call that servers make several times in a row.
 #[derive(Clone, Copy, Debug)]
 enum Repeated {
-    /// Of so many bytes.
+    /// Holds the file, and the number of bytes in the write.
     Write(Inode, u64),
     Sync(Inode),
 }
@@ -359,7 +361,8 @@ impl Teller<'_> {
             if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
         };
         match &logged.call {
-            // Other messages share a file that was filled with zeros before any of them came.
+            // Leave out the zeros with which a shared file was filled, because they were written before any message
+            // arrived in it.
             Call::Write { inode, are_zeros: true, .. } if self.is_shared(*inode) => {}
             Call::Write { inode, at: from, bytes, .. } => self.tell_write(at, *inode, *from as usize, *bytes, files),
             Call::Make { directory, name, kind, inode, .. } if self.holders.contains_key(inode) => {
@@ -434,8 +437,8 @@ impl Teller<'_> {
         self.tell_repeated(at, Repeated::Write(inode, bytes as u64), text);
     }
 
-    /// Adds a call to the story. If the last event is such a call, they become one, at the time of the first. `text` is given
-    /// the bytes of all of them.
+    /// Adds a call to the story. If the last event is a call of the same kind, the two become a single event at the
+    /// time of the first call. `text` makes the event's text from the total number of bytes.
     fn tell_repeated(&mut self, at: Duration, call: Repeated, text: impl Fn(u64) -> String) {
         let last = self.repeated.take().filter(|(last, ..)| last.is_like(call));
         let (first, bytes, calls) = last.map_or((at, 0, 0), |(_, first, bytes, calls)| (first, bytes, calls));
@@ -449,7 +452,7 @@ impl Teller<'_> {
         self.repeated = Some((call, first, bytes, calls));
     }
 
-    /// Returns what of the message is not durable.
+    /// Returns the parts of the message that are not durable.
     fn gaps(&self, files: &FileSystem) -> Vec<Gap> {
         let mut gaps = Vec::new();
         let regular = files.regular_files();
@@ -479,9 +482,10 @@ impl Teller<'_> {
         contents
     }
 
-    /// After the cut, tells what it has left.
+    /// Once the power is on again, adds to the story what the cut has left of the message's files.
     fn tell_what_is_left(&mut self, files: &mut FileSystem, next: &Call) {
-        // The log has the closing of files and a sync that came before the cut until the power is on.
+        // Until the power is on again, the log has only the cut itself, the closing of files, and a sync that came
+        // before the cut.
         let is_on = !matches!(next, Call::Cut { .. } | Call::Close { .. } | Call::SyncAll);
         if !is_on || self.before_cut.is_none() {
             return;
@@ -525,7 +529,7 @@ fn named(directory: Option<&String>) -> &str {
     directory.map(String::as_str).filter(|path| !path.is_empty()).unwrap_or("at the top")
 }
 
-/// Finds the change without which a path does not exist.
+/// Finds the change of names to which a path owes its existence.
 fn lost_name(files: &FileSystem, path: &str) -> LostName {
     let leads_to = |changed: &str| path == changed || path.starts_with(&format!("{changed}/"));
     let concerned = files.unsynced_names().rev().find_map(|change| {

@@ -20,7 +20,6 @@ use mailrun_text::numbers::{count, counted};
 use mailrun_text::words::listed;
 use std::path::Path;
 
-/// What an audit knows at its end.
 pub(super) struct Findings {
     pub(super) rounds: Vec<RoundResult>,
     pub(super) left_out: Vec<String>,
@@ -58,8 +57,8 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
             RoundEnd::Account(account) => {
                 add_account(row, &account);
                 audit.losses.extend(account.losses);
-                // Ignore the result: records that this program made on this host can always be
-                // joined.
+                // Ignore the result, because records that this program made on this host can always
+                // be joined.
                 if !is_remark {
                     let _ = sources.add(account.source, "source");
                     account.sink.map(|sink| sinks.add(sink, "sink"));
@@ -216,14 +215,15 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
         reasons.push(Reason::new(Cause::Interrupted, "The audit was interrupted before its end."));
     }
     let mut verdict = judge::decide(reasons, &pass_text(rows, ledger));
-    // What was left out belongs into the sentence that is quoted.
+    // Add what the audit left out to the verdict's own sentence, because this sentence is what
+    // people quote.
     for line in record.audit.iter().flat_map(|audit| &audit.left_out) {
         verdict.why = format!("{}; {line}", verdict.why.trim_end_matches('.'));
     }
     verdict
 }
 
-/// Says what went wrong on a file system that decides nothing.
+/// Describes losses on a file system that has no influence on the verdict.
 fn remark(row: &AuditRow) -> Option<Reason> {
     let missing = row.lost + row.not_delivered + row.corrupt;
     let lost = (missing > 0)
@@ -234,7 +234,8 @@ fn remark(row: &AuditRow) -> Option<Reason> {
     (!words.is_empty()).then(|| Reason::new(Cause::Remark, format!("With {}, {}.", row.fault, listed(&words))))
 }
 
-/// Returns the cause of a reason for rounds that do not count. A fault must have a round that counts.
+/// Returns the cause of the reason that reports void rounds. The audit is unfinished if a fault has
+/// no other rounds, because each fault needs a round that counts.
 fn cause_of_void(row: &AuditRow) -> Cause {
     if row.rounds == 0 { Cause::Unfinished } else { Cause::Remark }
 }

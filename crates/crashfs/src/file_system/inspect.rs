@@ -10,7 +10,7 @@ impl FileSystem {
         self.paths_by(inode, &|directory| directory.seen.iter().collect())
     }
 
-    /// Returns the paths that the media certainly has.
+    /// Returns the durable paths of a file or directory, which exist after any power cut.
     pub fn durable_paths(&self, inode: Inode) -> Vec<String> {
         self.paths_by(inode, &|directory| directory.durable.iter().collect())
     }
@@ -21,8 +21,9 @@ impl FileSystem {
         names: &dyn Fn(&'f super::Directory) -> Vec<(&'f String, &'f Inode)>,
     ) -> Vec<String> {
         let mut paths = Vec::new();
-        // Each entry is a directory that leads to the file, and the path below it. Directories that are renamed may seem to
-        // be in each other on the media, so none is passed twice.
+        // Each entry has a directory that leads to the file, the path below this directory, and the directories that
+        // were already passed. After renames, two directories may seem to contain each other on the media, so none is
+        // passed twice.
         let mut open = vec![(inode, String::new(), BTreeSet::from([inode]))];
         while let Some((at, below, passed)) = open.pop() {
             if at == ROOT {
@@ -44,7 +45,7 @@ impl FileSystem {
         paths
     }
 
-    /// Reports whether the media certainly has those bytes of a file as processes see them.
+    /// Returns true if these bytes of a file are durable as processes see them.
     pub fn is_durable(&self, inode: Inode, bytes: Range<usize>) -> bool {
         let Some(Content::File(file)) = self.nodes.get(&inode).map(|node| &node.content) else { return true };
         let part = |of: &[u8]| of.get(bytes.start.min(of.len())..bytes.end.min(of.len())).map(<[u8]>::to_vec);
@@ -71,13 +72,13 @@ impl FileSystem {
         self.files().map(|(inode, _)| inode).collect()
     }
 
-    /// Returns all names as processes see them, each with what it names.
+    /// Returns all names as processes see them, each with the number of its file or directory.
     pub fn all_names(&self) -> Vec<(String, Inode)> {
         let names = self.directories().flat_map(|directory| &directory.seen);
         names.map(|(name, inode)| (name.clone(), *inode)).collect()
     }
 
-    /// Returns what there is to lose: a cut that leaves all of it loses nothing.
+    /// Returns everything that a power cut could lose now. A cut with these survivors loses nothing.
     pub fn all_unsynced(&self) -> Survivors {
         let dirty = self.nodes.iter().filter_map(|(inode, node)| match &node.content {
             Content::File(file) if !file.is_clean() => Some((*inode, file.all_survives())),
