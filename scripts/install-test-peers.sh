@@ -2,12 +2,12 @@
 # Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), Dovecot, swaks,
 # curl, msmtp, Python, aiosmtpd; and strace, by which disks fail in tests. As root on Debian and its kin through apt-get;
 # elsewhere it says what is missing, and the tests note it. promtool comes out of Debian's package of Prometheus, of which
-# nothing is installed, and two Python modules for the exported formats from PyPI, all into target/peers. go-smtp-source and
-# go-mades-bench are used if they are on the PATH.
+# nothing is installed, and two Python modules for the exported formats from PyPI, all into target/peers. go-smtp-source,
+# go-mades-bench and quiver are used if they are on the PATH.
 #
 #   scripts/install-test-peers.sh             all of these
 #   scripts/install-test-peers.sh amqp        Qpid Proton's client for Python, and Azure's for Go, which is built into
-#                                             target/peers
+#                                             target/peers; and what a quiver that is on the PATH needs besides
 #   scripts/install-test-peers.sh browser     Chromium, and from npm what tests/browser/package-lock.json names
 #   scripts/install-test-peers.sh cost        valgrind and strace
 #   scripts/install-test-peers.sh dashboard   tmux
@@ -60,6 +60,7 @@ case "${1:-}" in
     ;;
 amqp)
     pairs="qpid-proton:python3-qpid-proton"
+    if command -v quiver >/dev/null 2>&1; then pairs="$pairs numpy:python3-numpy zstd:zstd"; fi
     build_go_amqp_client
     ;;
 browser) pairs="chromium:chromium node:nodejs npm:npm" ;;
@@ -91,6 +92,7 @@ for pair in $pairs; do
     # Modules of Perl and Python are no programs, and those of Dovecot are not in the PATH.
     case $program in dovecot-*) [ -x "/usr/lib/dovecot/${program#dovecot-}" ] && continue ;; esac
     [ "$program" = qpid-proton ] && /usr/bin/python3 -c 'import proton' >/dev/null 2>&1 && continue
+    [ "$program" = numpy ] && /usr/bin/python3 -c 'import numpy' >/dev/null 2>&1 && continue
     [ "$program" = perl-net-ssleay ] && perl -MNet::SSLeay -e 1 >/dev/null 2>&1 && continue
     case " $missing " in
     *" $package "*) ;;

@@ -68,6 +68,30 @@ def audit(relay):
     )
 
 
+ARTEMIS = {
+    "server": "scripts/start-artemis.sh {directory} {port}",
+    "stop": "scripts/start-artemis.sh --stop {directory}",
+}
+RABBITMQ_4 = {
+    "server": "env RABBITMQ_ROOT=target/roots/rabbitmq-trixie.tar scripts/start-rabbitmq.sh {directory} {port}",
+    "stop": "scripts/start-rabbitmq.sh --stop {directory}",
+}
+
+
+def amqp(broker, title, note, server):
+    return Table(
+        f"amqp-{broker}",
+        f"Clients of AMQP 1.0: {title}",
+        "mailrun bench mades-compare --compare mailrun,quiver,quiver-python,artemis-perf --windows 128,defaults --max-time 3m "
+        "--broker amqp://127.0.0.1:{port}",
+        "--messages 20000 --rounds 5",
+        "--rounds 1 --messages 10000",
+        note,
+        3000,
+        **server,
+    )
+
+
 GO_SMTP_SOURCE = """\
 | sessions | reuse | smtp-source | go-smtp-source |
 |---|---|---|---|
@@ -228,8 +252,7 @@ TABLES = [
         "--messages 2000 --rounds 5",
         "--rounds 1 --messages 500",
         "",
-        server="scripts/start-artemis.sh {directory} {port}",
-        stop="scripts/start-artemis.sh --stop {directory}",
+        **ARTEMIS,
     ),
     Table(
         "mades-rabbitmq",
@@ -248,9 +271,16 @@ TABLES = [
         "--messages 2000 --rounds 5",
         "--rounds 1 --messages 500",
         "Debian 13's, which speaks AMQP 1.0 by itself.",
-        server="env RABBITMQ_ROOT=target/roots/rabbitmq-trixie.tar scripts/start-rabbitmq.sh {directory} {port}",
-        stop="scripts/start-rabbitmq.sh --stop {directory}",
+        **RABBITMQ_4,
     ),
+    amqp(
+        "artemis",
+        "ActiveMQ Artemis",
+        "Durable messages of 3,000 bytes through one queue. [amqp.md](amqp.md) says what each tool counts as latency; quiver has no "
+        "window, and the CPU time of artemis-perf includes the start of Java.",
+        ARTEMIS,
+    ),
+    amqp("rabbitmq-4", "RabbitMQ 4", "The same on Debian 13's RabbitMQ.", RABBITMQ_4),
     *map(audit, RELAYS),
     Table(
         "tls",
@@ -473,6 +503,7 @@ def versions():
         "OpenSSL": ["sh", "-c", "openssl version | cut -d ' ' -f 2"],
         "go-smtp-source": go_version("go-smtp-source"),
         "go-mades-bench": go_version("go-mades-bench"),
+        "quiver": ["sh", "-c", "quiver --version 2>/dev/null"],
     }
     found = {name: output_of(command) for name, command in asked.items()}
     return ", ".join(f"{name} {version.removeprefix(name).strip()}" for name, version in found.items() if version)

@@ -2,7 +2,7 @@
 # ActiveMQ Artemis 2.40.0 on loopback, as an ECP endpoint's internal broker has it (reference: the ECCoSP helm chart):
 #
 #   scripts/start-artemis.sh --fetch              has Maven fetch the distribution from Maven Central, checks its SHA-256,
-#                                                 unpacks it to target/peers
+#                                                 unpacks it to target/peers, with a link to its program
 #   scripts/start-artemis.sh DIRECTORY [PORT]     fetches it if it is missing, creates the instance, starts it, waits until
 #                                                 it answers; the process and its start are in DIRECTORY/pid
 #   scripts/start-artemis.sh --stop DIRECTORY     ends it, and waits until it has ended
@@ -22,7 +22,11 @@ fail() { echo "start-artemis: $*" >&2; exit 2; }
 # The distribution, once for all instances. It is there when it is whole: it is unpacked beside its place and moved.
 home=${ARTEMIS_HOME:-$(cd "$(dirname "$0")/.." && pwd)/target/peers/apache-artemis-$version}
 fetch() {
-	[ -x "$home/bin/artemis" ] && return
+	[ -x "$home/bin/artemis" ] || unpack
+	# mailrun looks for programs in target/peers, too. artemis finds its home only through a link with the whole path.
+	[ -n "${ARTEMIS_HOME:-}" ] || ln -sfn "$home/bin/artemis" "$(dirname "$home")/artemis"
+}
+unpack() {
 	local zip=$HOME/.m2/repository/org/apache/activemq/apache-artemis/$version/apache-artemis-$version-bin.zip
 	if [ ! -f "$zip" ]; then
 		command -v mvn >/dev/null || fail "there is no mvn to fetch Artemis with: install Maven, or set ARTEMIS_HOME"

@@ -132,7 +132,7 @@ changed_parts() {
     has '^crates/(crashfs|bench/src/audit)/' && echo planted
     has '^crates/crashfs/' && echo file-systems
     has '^crates/compare/' && echo statistics
-    has '^crates/(mades.*|amqp)/' && echo brokers
+    has '^crates/(mades.*|amqp|bench/src/mades_compare)/' && echo brokers
     has '^crates/report/|^tests/browser/' && echo browser
     has '^crates/dashboard/|^tests/dashboard/' && echo dashboard
     has '^deploy/grafana/|^crates/load/src/probe/' && echo probe

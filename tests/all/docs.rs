@@ -128,7 +128,10 @@ const NOT_RUN: &[(&str, &str)] = &[
         "mailrun mades --mode amqp --broker amqp://user@127.0.0.1:5672 --inbox test.queue --rate 5000 --duration 1m --threshold 'inbox.p99 < 50ms'",
         BROKERS,
     ),
-    ("mailrun bench mades-compare --mode amqp --broker amqp://127.0.0.1:5672", BROKERS),
+    (
+        "mailrun bench mades-compare --compare mailrun,quiver,quiver-python,artemis-perf --windows 128,defaults -m 50k --broker amqp://127.0.0.1:5672",
+        BROKERS,
+    ),
     (
         "mailrun bench mades --mode amqp --messages 20000",
         "takes 40 seconds; mades_bench.rs runs the mode with fewer messages",

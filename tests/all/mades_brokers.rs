@@ -335,6 +335,39 @@ fn rabbitmq_is_killed_and_comes_back_and_nothing_is_lost_untold() {
     survive_a_kill(&rabbit);
 }
 
+/// quiver is compared if somebody has installed it.
+#[test]
+#[ignore = "slow: make test-slow PART=brokers"]
+fn other_clients_are_compared_on_artemis() {
+    let Some(artemis) = Node::artemis() else { return };
+    let broker = format!("amqp://127.0.0.1:{}", artemis.ports[0]);
+    let tools = "mailrun,quiver,quiver-python,artemis-perf";
+    let ended = mailrun(
+        &[
+            ["bench", "mades-compare", "--compare", tools, "--broker", &broker].as_slice(),
+            &["--windows", "128,defaults", "--messages", "10000", "--rounds", "1", "--max-time", "3m"],
+        ]
+        .concat(),
+    );
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let missing = ended.out.lines().find_map(|line| line.strip_prefix("Not compared because not installed: "));
+    let missing: Vec<&str> = missing.map(|list| list.trim_end_matches('.').split(", ").collect()).unwrap_or_default();
+    for (tool, rows) in [("mailrun mades", 2), ("quiver", 1), ("quiver-python", 1), ("artemis-perf", 1)] {
+        if missing.contains(&tool) {
+            skip(tool, "it is not installed, or does not run here");
+            continue;
+        }
+        // The first table has the rate after the window, the second one the median latency two columns later.
+        let figures = |line: &str| -> Option<Vec<f64>> {
+            let words = line.trim_start().strip_prefix(tool)?.strip_prefix(' ')?.split_whitespace().skip(1);
+            Some(words.filter_map(|word| word.replace(',', "").parse().ok()).collect())
+        };
+        let found: Vec<Vec<f64>> = ended.out.lines().filter_map(figures).filter(|line| line.len() > 1).collect();
+        assert!(found.len() >= 2 * rows, "{tool}: {ended:?}");
+        assert!(found.iter().flatten().all(|figure| *figure >= 0.0) && found[0][0] > 1.0, "{tool}: {found:?}");
+    }
+}
+
 /// A broker that is killed during the run and restarted loses no accepted message, and the outage is reported.
 fn survive_a_kill(node: &Node) {
     const MESSAGES: u64 = 3000;

@@ -5,8 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) trait ComparedProgram: Copy + PartialEq {
-    /// Name that reports show, and the file name that is searched in PATH.
+    /// Name that reports show.
     fn name(self) -> &'static str;
+
+    /// File name that is searched in PATH.
+    fn file_name(self) -> &'static str {
+        self.name()
+    }
 
     /// Returns true if this is mailrun itself, which is always installed.
     fn is_own(self) -> bool;
@@ -28,14 +33,29 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
         let places = places(&own);
         let mut installed = Self { found: Vec::new(), missing: Vec::new() };
         for &program in wanted {
-            let path = if program.is_own() { Some(own.clone()) } else { find(program.name(), &own, &places) };
+            let path = if program.is_own() { Some(own.clone()) } else { find(program.file_name(), &own, &places) };
             match path {
                 Some(path) => installed.found.push((program, path)),
                 None => installed.missing.push(program.name()),
             }
         }
-        ensure!(!installed.found.is_empty(), "not installed: {}", installed.missing.join(", "));
-        Ok(installed)
+        installed.ensure_any()
+    }
+
+    /// Moves programs that are installed but do not run here to the missing ones.
+    ///
+    /// # Errors
+    /// Returns an error if none of them runs.
+    pub(crate) fn keep(self, does_run: impl Fn(T, &Path) -> bool) -> Result<Self> {
+        let (found, broken): (Vec<_>, Vec<_>) = self.found.into_iter().partition(|(tool, path)| does_run(*tool, path));
+        let mut missing = self.missing;
+        missing.extend(broken.into_iter().map(|(tool, _)| tool.name()));
+        Self { found, missing }.ensure_any()
+    }
+
+    fn ensure_any(self) -> Result<Self> {
+        ensure!(!self.found.is_empty(), "not installed: {}", self.missing.join(", "));
+        Ok(self)
     }
 
     /// Returns the installed programs, in the order in which `find` was given them.

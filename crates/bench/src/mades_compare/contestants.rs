@@ -2,17 +2,32 @@
 //! windows.
 use super::environment::BrokerAddress;
 use super::options::{CompareOptions, CompareQueues, MadesTool, SendWindow};
-use crate::programs::ComparedProgram;
+use crate::programs::{ComparedProgram, search_path};
 use mailrun_process::party_options::value_name;
 use mailrun_process::users::PASSWORD_VARIABLE;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+
+/// Directory of quiver's results, and file of those of `artemis perf`, in the directory of a run.
+pub(super) const QUIVER_OUTPUT: &str = "quiver";
+pub(super) const PERF_OUTPUT: &str = "perf.json";
 
 impl ComparedProgram for MadesTool {
     fn name(self) -> &'static str {
         match self {
             Self::GoMadesBench => "go-mades-bench",
             Self::Mailrun => "mailrun mades",
+            Self::Quiver => "quiver",
+            Self::QuiverPython => "quiver-python",
+            Self::ArtemisPerf => "artemis-perf",
+        }
+    }
+
+    fn file_name(self) -> &'static str {
+        match self {
+            Self::QuiverPython => Self::Quiver.name(),
+            Self::ArtemisPerf => "artemis",
+            _ => self.name(),
         }
     }
 
@@ -39,7 +54,30 @@ impl CompareCase {
 
 /// Makes all rows. Rows that are compared with each other stand next to each other.
 pub(super) fn cases(tools: &[MadesTool], windows: &[SendWindow]) -> Vec<CompareCase> {
-    windows.iter().flat_map(|&window| tools.iter().map(move |&tool| CompareCase { tool, window })).collect()
+    let of_window = |&window: &SendWindow| {
+        let tools = tools.iter().filter(move |tool| tool.takes(window));
+        tools.map(move |&tool| CompareCase { tool, window })
+    };
+    windows.iter().flat_map(of_window).collect()
+}
+
+/// Returns quiver's name for the client library that a contestant uses, if it is quiver.
+fn implementation(tool: MadesTool) -> Option<&'static str> {
+    match tool {
+        MadesTool::Quiver => Some("qpid-proton-c"),
+        MadesTool::QuiverPython => Some("qpid-proton-python"),
+        _ => None,
+    }
+}
+
+/// Tries whether a program that was found can run. quiver is installed with those of its clients for
+/// which the libraries were there, and needs Python modules.
+pub(super) fn does_run(tool: MadesTool, program: &Path) -> bool {
+    let Some(client) = implementation(tool) else { return true };
+    let mut command = Command::new(program.with_file_name("quiver-arrow"));
+    command.args(["--info", "--impl", client]).env("PATH", search_path());
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// Makes the command line of a contestant. Our own program writes its record into `directory`.
@@ -54,6 +92,10 @@ pub(super) fn command(
     match case.tool {
         MadesTool::GoMadesBench => original_arguments(&mut command, case, options, broker),
         MadesTool::Mailrun => own_arguments(&mut command, case, options, broker, directory),
+        MadesTool::Quiver | MadesTool::QuiverPython => {
+            quiver_arguments(&mut command, case, options, broker, directory);
+        }
+        MadesTool::ArtemisPerf => perf_arguments(&mut command, case, options, broker, directory),
     }
     command
 }
@@ -71,6 +113,57 @@ fn original_arguments(command: &mut Command, case: &CompareCase, options: &Compa
     if let SendWindow::Same(window) = case.window {
         command.args(["-goroutines", &window.to_string(), "-max-in-transit", &options.max_in_transit.to_string()]);
     }
+}
+
+fn quiver_arguments(
+    command: &mut Command,
+    case: &CompareCase,
+    options: &CompareOptions,
+    broker: &BrokerAddress,
+    directory: &Path,
+) {
+    // quiver starts the programs beside it by their names.
+    command.env("PATH", search_path());
+    command.args(implementation(case.tool).map(|client| ["--impl", client]).into_iter().flatten());
+    command.arg("--output").arg(directory.join(QUIVER_OUTPUT));
+    // Without a duration of 0, it ends after 30 seconds.
+    command.args(["--durable", "--duration", "0", "--count", &options.messages.to_string()]);
+    command.args(["--body-size", &options.message_bytes.to_string()]);
+    let (scheme, host) = broker.scheme_and_host();
+    // quiver accepts a password only in the URL.
+    let login = format!("{}:{}", broker.user, broker.password);
+    command.arg(format!("{scheme}://{login}@{host}/{}", CompareQueues::of(options).inbox));
+}
+
+fn perf_arguments(
+    command: &mut Command,
+    case: &CompareCase,
+    options: &CompareOptions,
+    broker: &BrokerAddress,
+    directory: &Path,
+) {
+    // Without --silent, it asks for what is missing, such as another password.
+    command.args(["perf", "client", "--silent", "--protocol", "amqp"]);
+    let (scheme, host) = broker.scheme_and_host();
+    let trust = if scheme == "amqps" { "?transport.trustAll=true&transport.verifyHost=false" } else { "" };
+    command.args(["--url", &format!("{scheme}://{host}{trust}")]);
+    // It accepts a password only on its command line.
+    command.args(["--user", &broker.user, "--password", &broker.password]);
+    // Its --durable is about subscriptions to topics.
+    command.args(["--persistent", "--message-count", &options.messages.to_string()]);
+    command.args(["--message-size", &options.message_bytes.to_string()]);
+    command.arg("--json").arg(directory.join(PERF_OUTPUT));
+    if let SendWindow::Same(window) = case.window {
+        command.args(["--max-pending", &window.to_string()]);
+    }
+    command.arg(format!("queue://{}", CompareQueues::of(options).inbox));
+}
+
+/// Makes a command that empties the queues of a broker before a contestant that does not do that
+/// itself. `mailrun mades` does so at its start, and then needs a message to send.
+pub(super) fn purge_command(own: &Path, options: &CompareOptions, broker: &BrokerAddress, directory: &Path) -> Command {
+    let case = CompareCase { tool: MadesTool::Mailrun, window: SendWindow::Defaults };
+    command(own, &case, &CompareOptions { messages: 1, ..options.clone() }, broker, directory)
 }
 
 fn own_arguments(
@@ -136,15 +229,18 @@ mod tests {
     use super::super::CompareMode;
     use super::*;
 
-    fn words(case: &CompareCase, options: &CompareOptions, is_shared: bool) -> String {
-        let at = BrokerAddress {
+    fn broker(is_shared: bool) -> BrokerAddress {
+        BrokerAddress {
             url: "amqp://127.0.0.1:5672".to_owned(),
             user: "u".to_owned(),
             password: "secret".to_owned(),
             cacert: None,
             is_shared,
-        };
-        let command = command(Path::new("x"), case, options, &at, Path::new("/d"));
+        }
+    }
+
+    fn words(case: &CompareCase, options: &CompareOptions, is_shared: bool) -> String {
+        let command = command(Path::new("x"), case, options, &broker(is_shared), Path::new("/d"));
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         words.join(" ")
     }
@@ -166,6 +262,54 @@ mod tests {
             "{own}"
         );
         assert!(!own.contains("secret"), "it is in the environment");
+    }
+
+    #[test]
+    fn clients_of_plain_amqp_use_the_inbox() {
+        let case = |tool, window| CompareCase { tool, window };
+        let broker = "amqp://127.0.0.1:5672";
+        for (case, expected) in [
+            (
+                case(MadesTool::Quiver, SendWindow::Defaults),
+                "--impl qpid-proton-c --output /d/quiver --durable --duration 0 --count 500 --body-size 3000 \
+                 amqp://u:secret@127.0.0.1:5672/p.inbox"
+                    .to_owned(),
+            ),
+            (
+                case(MadesTool::ArtemisPerf, SendWindow::Same(16)),
+                format!(
+                    "perf client --silent --protocol amqp --url {broker} --user u --password secret --persistent \
+                     --message-count 500 --message-size 3000 --json /d/perf.json --max-pending 16 queue://p.inbox"
+                ),
+            ),
+        ] {
+            assert_eq!(words(&case, &sample(), true), expected);
+        }
+    }
+
+    #[test]
+    fn each_takes_part_where_its_window_is_comparable() {
+        let cases = cases(&[MadesTool::Mailrun, MadesTool::Quiver, MadesTool::ArtemisPerf], &sample().windows);
+        let words: Vec<String> = cases.iter().map(CompareCase::description).collect();
+        let expected = [
+            "mailrun mades, window 16",
+            "artemis-perf, window 16",
+            "mailrun mades, its defaults",
+            "quiver, its defaults",
+        ];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn a_login_in_the_url_is_left_out() {
+        for (url, expected) in [
+            ("amqp://127.0.0.1:5672/", ("amqp", "127.0.0.1:5672")),
+            ("amqps://u:p@[::1]", ("amqps", "[::1]")),
+            ("localhost", ("amqp", "localhost")),
+        ] {
+            let broker = BrokerAddress { url: url.to_owned(), ..broker(true) };
+            assert_eq!(broker.scheme_and_host(), expected);
+        }
     }
 
     #[test]

@@ -26,6 +26,15 @@ pub(super) struct BrokerAddress {
     pub(super) is_shared: bool,
 }
 
+impl BrokerAddress {
+    /// Returns the parts of the URL around its login, for programs that take the login elsewhere.
+    pub(super) fn scheme_and_host(&self) -> (&str, &str) {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("amqp", &self.url));
+        let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+        (scheme, host.trim_end_matches('/'))
+    }
+}
+
 /// A broker, and the stand-in if the mode needs one.
 pub(super) struct CompareEnvironment {
     pub(super) address: BrokerAddress,

@@ -1,10 +1,10 @@
-//! `mailrun bench mades-compare` runs go-mades-bench and `mailrun mades` by turns, with the same
-//! work on the same broker.
+//! `mailrun bench mades-compare` runs go-mades-bench, `mailrun mades` and clients of plain AMQP 1.0
+//! by turns, with the same work on the same broker.
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: environment, contestant, costs ─→ report
 //!  (commands)     (rows)                        environment: the stand-in, embedded or on a broker
-//!                                               reported: what the contestant itself reports
+//!                                               reported, reported_amqp: what the contestant itself reports
 //! ```
 //! Each rate is the one that the contestant reports, from its first message to the last one that
 //! was finished. A rate over the whole run would be unfair, because go-mades-bench spends four
@@ -14,6 +14,7 @@ mod environment;
 mod options;
 mod report;
 mod reported;
+mod reported_amqp;
 mod runs;
 
 use super::engine::{RunPlan, TextReport, run_all};
@@ -31,7 +32,7 @@ use runs::MadesComparison;
 /// Fails if no run can be made at all. If a single contestant fails or hangs, the table says so
 /// instead.
 pub fn run(options: &CompareOptions) -> Result<TextReport> {
-    let programs = InstalledPrograms::find(&options.tools)?;
+    let programs = InstalledPrograms::find(&options.tools)?.keep(contestants::does_run)?;
     let missing = programs.missing.clone();
     let tools = programs.list();
     let cases = contestants::cases(&tools, &options.windows);

@@ -7,10 +7,39 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MadesTool {
-    /// The program with which mailrun is compared.
+    /// The MADES bench from which mailrun's descends
     GoMadesBench,
-    /// mailrun as `mailrun mades`.
+    /// `mailrun mades`
     Mailrun,
+    /// quiver with Qpid Proton's client for C
+    Quiver,
+    /// quiver with Qpid Proton's client for Python
+    QuiverPython,
+    /// Apache Artemis' own: `artemis perf client --protocol amqp`
+    ArtemisPerf,
+}
+
+impl MadesTool {
+    /// Returns true if the tool only sends messages into a queue and takes them out again.
+    pub fn is_plain_amqp(self) -> bool {
+        matches!(self, Self::Quiver | Self::QuiverPython | Self::ArtemisPerf)
+    }
+
+    /// Returns true if the tool is run with this window. quiver cannot be told one, because it sends
+    /// whatever the broker gives it credit for. The default of `artemis perf` is 1, so that a row of
+    /// its defaults would compare it with tools that do not wait for each message.
+    pub fn takes(self, window: SendWindow) -> bool {
+        match self {
+            Self::GoMadesBench | Self::Mailrun => true,
+            Self::Quiver | Self::QuiverPython => window == SendWindow::Defaults,
+            Self::ArtemisPerf => window != SendWindow::Defaults,
+        }
+    }
+
+    /// Returns true if the tool empties the queues when it starts.
+    pub(super) fn purges(self) -> bool {
+        !self.is_plain_amqp()
+    }
 }
 
 /// Servers between sender and receiver. The first line of each is shown to users.

@@ -1,13 +1,14 @@
-//! The report of the comparison: figures with their spread, and ratios to go-mades-bench in the
+//! The report of the comparison: figures with their spread, and ratios to the other tools in the
 //! same round.
 use super::contestants::CompareCase;
 use super::options::CompareOptions;
 use super::options::MadesTool;
 use super::options::{CompareMode, SendWindow};
+use super::reported::ReportedLatency;
 use super::runs::CompareMeasurement;
 use crate::engine::{
-    self, ComparisonResults, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn, TextReport,
-    bytes, ratio_table, rounds_text,
+    self, ComparisonResults, Contestant, Defects, RatioColumn, RatioPair, ReportParts, ShownFigures, TableColumn,
+    TextReport, bytes, ratio_table, rounds_text,
 };
 use crate::programs::{ComparedProgram, missing_note};
 use mailrun_process::party_options::value_name;
@@ -18,7 +19,32 @@ type CompareResults = ComparisonResults<CompareCase, CompareMeasurement>;
 
 type Column<'a> = TableColumn<'a, CompareCase, CompareMeasurement>;
 
-/// Figures of `mailrun mades`, divided by the figures of go-mades-bench.
+/// What must be known of a tool to compare its figures with those of others.
+const ABOUT: [(&[MadesTool], &str); 4] = [
+    (
+        &[MadesTool::Mailrun],
+        "mailrun mades: latency from when a message is created, just before it is sent, to its last stage, which is its \
+         receipt in mode amqp.",
+    ),
+    (
+        &[MadesTool::GoMadesBench],
+        "go-mades-bench: latency is its flight time, in whole milliseconds; the window is its -goroutines.",
+    ),
+    (
+        &[MadesTool::Quiver, MadesTool::QuiverPython],
+        "quiver: latency from before a message is sent to its receipt, between two processes that start at the same \
+         time, in whole milliseconds. It has no window: it sends what the broker gives it credit for. CPU is that of its \
+         two clients and of the Python programs that start and evaluate them, max RSS that of the largest.",
+    ),
+    (
+        &[MadesTool::ArtemisPerf],
+        "artemis-perf: latency is its transfer time, from before a message is sent to its receipt, in one process. Rates \
+         are from its samples of each second, without the first one, but CPU and latency include the start of Java. The \
+         window is its --max-pending; messages in transit are not limited.",
+    ),
+];
+
+/// Figures of `mailrun mades`, divided by the figures of another tool.
 const RATIOS: [RatioColumn<CompareMeasurement>; 2] = [
     RatioColumn::higher("× msg/s", |run| Some(run.reported.rate_per_s)),
     RatioColumn::lower("× CPU/msg", |run| Some(run.costs.cpu_s())),
@@ -33,12 +59,12 @@ pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOp
     );
     notes.extend(killed_note(results));
     notes.extend(ratio_notes);
-    if results.contestants.iter().any(|contestant| contestant.case.tool == MadesTool::GoMadesBench) {
-        notes.push("The window of go-mades-bench is its -goroutines.".to_owned());
-    }
+    let is_compared = |tool: MadesTool| results.contestants.iter().any(|contestant| contestant.case.tool == tool);
+    let about = ABOUT.iter().filter(|(tools, _)| tools.iter().any(|tool| is_compared(*tool)));
+    notes.extend(about.map(|(_, note)| (*note).to_owned()));
     results.report(ReportParts {
         title: title(options),
-        tables: vec![figures(results, options), ratios],
+        tables: vec![figures(results, options), latencies(results), ratios],
         notes,
         pass: "none of which failed",
         wrong: Defects::default(),
@@ -94,14 +120,35 @@ fn figures(results: &CompareResults, options: &CompareOptions) -> Table {
     engine::table(&results.contestants, &columns, &["stand-in CPU µs/msg", "max RSS"])
 }
 
+/// Makes the table of what the tools report besides a rate. Each counts latency in its own way.
+fn latencies(results: &CompareResults) -> Table {
+    let column = |title, value: fn(&ReportedLatency) -> Option<f64>| {
+        Column::median(title, move |run| run.reported.latency.as_ref().and_then(value), figure)
+    };
+    let columns = [
+        Column::words("as the tool reports it", |contestant| contestant.case.tool.name().to_owned()),
+        Column::figure("window", |contestant| window(contestant.case.window)),
+        Column::median("sent/s", |run| run.reported.sent_per_s, rate),
+        column("mean ms", |latency| Some(latency.mean)),
+        column("p50 ms", |latency| Some(latency.p50)),
+        column("p90 ms", |latency| latency.p90),
+        column("p99 ms", |latency| latency.p99),
+    ];
+    engine::table(&results.contestants, &columns, &["mean ms", "p90 ms"])
+}
+
 fn ratios(results: &CompareResults) -> (Table, Vec<String>) {
-    let ours = results.contestants.iter().filter(|contestant| contestant.case.tool == MadesTool::Mailrun);
-    let pairs = ours.filter_map(|contestant| {
-        let of_base = CompareCase { tool: MadesTool::GoMadesBench, ..contestant.case };
-        let base = results.contestants.iter().find(|other| other.case == of_base)?;
-        Some(RatioPair { cells: vec![window(contestant.case.window)], contestant, base })
+    let is_own = |contestant: &&Contestant<CompareCase, CompareMeasurement>| contestant.case.tool == MadesTool::Mailrun;
+    let pairs = results.contestants.iter().filter(is_own).flat_map(|contestant| {
+        let bases = results.contestants.iter().filter(move |other| {
+            other.case.window == contestant.case.window && other.case.tool != contestant.case.tool
+        });
+        bases.map(move |base| {
+            let cells = vec![base.case.tool.name().to_owned(), window(contestant.case.window)];
+            RatioPair { cells, contestant, base }
+        })
     });
-    ratio_table(&["mailrun against go-mades-bench, window"], pairs.collect(), &RATIOS)
+    ratio_table(&["mailrun against", "window"], pairs.collect(), &RATIOS)
 }
 
 #[cfg(test)]
@@ -109,13 +156,13 @@ mod tests {
     use super::super::contestants::sample;
     use super::super::reported::ReportedResult;
     use super::*;
-    use crate::engine::{ComparedRun, Contestant, Costs};
+    use crate::engine::{ComparedRun, Costs};
 
     type Run = ComparedRun<CompareMeasurement>;
 
     fn run(rate_per_s: f64, cpu_s: f64, fault: Option<&str>) -> Run {
         let costs = Costs { user_s: cpu_s, max_rss_bytes: Some(8 << 20), ..Costs::default() };
-        let reported = ReportedResult { rate_per_s, fault: fault.map(str::to_owned) };
+        let reported = ReportedResult { rate_per_s, sent_per_s: None, latency: None, fault: fault.map(str::to_owned) };
         let measured = CompareMeasurement { reported, costs, stand_in_cpu_s: None, was_killed: false };
         ComparedRun::of(measured, fault.map(str::to_owned))
     }

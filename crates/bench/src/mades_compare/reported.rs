@@ -1,14 +1,26 @@
 //! Reads the results of a contestant from its last report or from its run record.
 use crate::stored::read_run;
 use anyhow::{Context, Result};
+use mailrun_measurement::Stage;
 use std::path::Path;
 
 /// Results of a run, as the contestant itself reports them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReportedResult {
     pub(super) rate_per_s: f64,
+    pub(super) sent_per_s: Option<f64>,
+    pub(super) latency: Option<ReportedLatency>,
     /// Description of what went wrong in the run, if anything did.
     pub(super) fault: Option<String>,
+}
+
+/// Latency of the messages of a run, in milliseconds. Each tool counts it in its own way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ReportedLatency {
+    pub(super) mean: f64,
+    pub(super) p50: f64,
+    pub(super) p90: Option<f64>,
+    pub(super) p99: Option<f64>,
 }
 
 /// Line of the table that go-mades-bench prints.
@@ -18,6 +30,7 @@ pub(super) struct StatisticsLine<'t> {
     pub(super) rate_per_s: f64,
     pub(super) count: u64,
     pub(super) limit: u64,
+    pub(super) flight_time: Option<ReportedLatency>,
 }
 
 /// Parses a line such as `Sent to outbox    : 2371.734 msgs/s  7.115 mb/s  200/200 msgs …`.
@@ -30,7 +43,20 @@ pub(super) fn line(text: &str) -> Option<StatisticsLine<'_>> {
     }
     let (count, limit) = words.nth(2)?.split_once('/')?;
     let rate_per_s = rate.parse().ok()?;
-    Some(StatisticsLine { name: name.trim(), rate_per_s, count: count.parse().ok()?, limit: limit.parse().ok()? })
+    let (count, limit) = (count.parse().ok()?, limit.parse().ok()?);
+    Some(StatisticsLine { name: name.trim(), rate_per_s, count, limit, flight_time: flight_time(rest) })
+}
+
+/// Parses the end of a line: `flight time: 0.003s (avg) 0.002s (median)`.
+fn flight_time(text: &str) -> Option<ReportedLatency> {
+    let (_, times) = text.split_once("flight time:")?;
+    let mut words = times.split_whitespace();
+    let mut next_ms = |name| {
+        let seconds: f64 = words.next()?.strip_suffix('s')?.parse().ok()?;
+        (words.next() == Some(name)).then_some(seconds * 1000.0)
+    };
+    let mean = next_ms("(avg)")?;
+    Some(ReportedLatency { mean, p50: next_ms("(median)")?, p90: None, p99: None })
 }
 
 /// Parses the last table that go-mades-bench printed, line by line.
@@ -48,7 +74,12 @@ pub(super) fn of_original(output: &str) -> Result<ReportedResult> {
     let last = lines.last().context("it printed no report")?;
     let short_line = lines.iter().find(|line| line.count != line.limit);
     let fault = short_line.map(|line| format!("{}: {} of {} messages", line.name, line.count, line.limit));
-    Ok(ReportedResult { rate_per_s: last.rate_per_s, fault })
+    Ok(ReportedResult {
+        rate_per_s: last.rate_per_s,
+        sent_per_s: lines.first().map(|line| line.rate_per_s),
+        latency: last.flight_time,
+        fault,
+    })
 }
 
 /// Describes how far go-mades-bench had come when it was stopped.
@@ -67,7 +98,14 @@ pub(super) fn of_own(directory: &Path) -> Result<ReportedResult> {
     let last = record.stages.last().context("it wrote no stage")?;
     let fault = (!record.verdict.closed).then(|| record.verdict.reasons.first().cloned().unwrap_or_default());
     let rate_per_s = last.rate_per_s.context("too few messages arrived for a rate")?;
-    Ok(ReportedResult { rate_per_s, fault })
+    let sent = record.stages.iter().find(|stage| stage.name == Stage::Sent);
+    let latency = last.latency_ms.as_ref().map(|latency| ReportedLatency {
+        mean: latency.mean,
+        p50: latency.p50,
+        p90: Some(latency.p90),
+        p99: Some(latency.p99),
+    });
+    Ok(ReportedResult { rate_per_s, sent_per_s: sent.and_then(|stage| stage.rate_per_s), latency, fault })
 }
 
 #[cfg(test)]
@@ -89,7 +127,8 @@ Received in inbox : 2307.618 msgs/s  6.923 mb/s  198/200 msgs        duration: 8
     #[test]
     fn the_last_report_counts() {
         let findings = of_original(REPORT).unwrap();
-        assert_eq!(findings.rate_per_s, 2307.618);
+        assert_eq!((findings.rate_per_s, findings.sent_per_s), (2307.618, Some(2371.734)));
+        assert_eq!(findings.latency, Some(ReportedLatency { mean: 5.0, p50: 8.0, p90: None, p99: None }));
         assert_eq!(findings.fault.as_deref(), Some("Received in inbox: 198 of 200 messages"));
         assert_eq!(of_original(&REPORT.replace("198", "200")).unwrap().fault, None);
         assert_eq!(progress(REPORT).unwrap(), "Received in inbox stood at 198 of 200 messages");

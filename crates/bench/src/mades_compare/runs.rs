@@ -1,16 +1,18 @@
 //! One run of the comparison. It has a broker of its own, and a contestant with a time limit, whose
 //! costs and results are collected.
-use super::contestants::{CompareCase, command};
-use super::environment::CompareEnvironment;
+use super::contestants::{CompareCase, PERF_OUTPUT, QUIVER_OUTPUT, command, purge_command};
+use super::environment::{BrokerAddress, CompareEnvironment};
 use super::options::CompareOptions;
 use super::options::MadesTool;
 use super::reported::{self, ReportedResult};
+use super::reported_amqp;
 use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild};
 use crate::programs::InstalledPrograms;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Time within which go-mades-bench must end after its last report. With RabbitMQ it waits forever
@@ -50,6 +52,9 @@ impl Comparison for MadesComparison<'_> {
         let environment = CompareEnvironment::prepare(&self.own, self.options, directory.path())?;
         let program = self.programs.path(case.tool)?;
         let mut command = command(program, case, self.options, &environment.address, directory.path());
+        if environment.address.is_shared && !case.tool.purges() {
+            self.purge(&environment.address)?;
+        }
         let output = directory.path().join("stdout");
         command.stdout(File::create(&output).context("cannot create a temporary file")?);
         let mut contestant = TimedChild::start(command)?;
@@ -77,11 +82,32 @@ impl Comparison for MadesComparison<'_> {
         let reported = match case.tool {
             MadesTool::GoMadesBench => reported::of_original(&printed())?,
             MadesTool::Mailrun => reported::of_own(directory.path())?,
+            MadesTool::Quiver | MadesTool::QuiverPython => {
+                reported_amqp::of_quiver(&directory.path().join(QUIVER_OUTPUT), self.options.messages)?
+            }
+            MadesTool::ArtemisPerf => {
+                reported_amqp::of_perf(&directory.path().join(PERF_OUTPUT), self.options.messages)?
+            }
         };
         let fault = reported.fault.clone();
         let stand_in_cpu_s = environment.stop()?;
         let measured = CompareMeasurement { reported, costs, stand_in_cpu_s, was_killed: was_killed.get() };
         Ok(Some(ComparedRun::of(measured, fault)))
+    }
+}
+
+impl MadesComparison<'_> {
+    /// Empties the queues, so that a contestant that counts any message receives only its own.
+    fn purge(&self, broker: &BrokerAddress) -> Result<()> {
+        let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
+        let mut command = purge_command(&self.own, self.options, broker, directory.path());
+        let ended = command.stdin(Stdio::null()).output().context("cannot run mailrun mades")?;
+        ensure!(
+            ended.status.success(),
+            "the queues could not be emptied: {}",
+            String::from_utf8_lossy(&ended.stderr).trim_end()
+        );
+        Ok(())
     }
 }
 

@@ -62,7 +62,7 @@ const KINDS: [MeasurementKind; 8] = [
     kind::<BacklogArgs>("backlog", "compare"),
     kind::<SoakArgs>("soak", "relay"),
     kind::<TableArgs>("sources", PARTIES),
-    kind::<MadesCompareArgs>("mades", PARTIES),
+    kind::<MadesCompareArgs>("mades", "compare"),
     kind::<ProfileArgs>("profile", "relay"),
     kind::<LargeMessageArgs>("large-message", "relay"),
 ];

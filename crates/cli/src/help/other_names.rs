@@ -443,7 +443,7 @@ mod tests {
             commands_with(&whole, "--recipients=5").as_deref(),
             Some("mailrun bench, source and capacity have it")
         );
-        let compare = "mailrun bench relay-400, bench relay-64k, bench relay-100k, bench backlog, bench mailbox and bench filter have it";
+        let compare = "mailrun bench relay-400, bench relay-64k, bench relay-100k, bench backlog, bench mailbox, bench filter and bench mades-compare have it";
         assert_eq!(commands_with(&whole, "--compare").as_deref(), Some(compare));
         assert_eq!((commands_with(&whole, "--frobnicate"), commands_with(&whole, "-x")), (None, None));
     }

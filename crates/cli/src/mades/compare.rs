@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_bench::TextReport;
 use mailrun_bench::mades_compare::{self, CompareBroker, CompareMode, CompareOptions, MadesTool, SendWindow};
-use mailrun_process::party_options::TypedOptions;
+use mailrun_process::party_options::{TypedOptions, value_name};
 use mailrun_process::users::PASSWORD_VARIABLE;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,8 @@ Examples:
   mailrun bench mades-compare
   mailrun bench mades-compare --mode endpoint -m 1000 --windows 16,defaults
   mailrun bench mades-compare --mode endpoint --drop 1% --max-time 20s
-  mailrun bench mades-compare --broker amqp://127.0.0.1:5672";
+  mailrun bench mades-compare --broker amqp://127.0.0.1:5672
+  mailrun bench mades-compare --compare mailrun,quiver,artemis-perf --windows 128,defaults -m 100k";
 
 /// Default user and password, the same as in go-mades-bench.
 const DEFAULT_USER: &str = "endpoint";
@@ -27,9 +28,10 @@ const DEFAULT_PASSWORD: &str = "password";
 /// Measures go-mades-bench and `mailrun mades` side by side
 ///
 /// Runs both in turns, with the same durable messages and the same number of outstanding sends, through the stand-in
-/// for an ECP endpoint with queues of its own, or a broker of yours. Rates come from each one's own report; CPU time
-/// and memory count the whole process. go-mades-bench waits forever for a lost message: --max-time ends it. Ctrl-C ends
-/// the run and prints the table so far. Exit status 1 if a run failed, hung or lost messages.
+/// for an ECP endpoint with queues of its own, or a broker of yours. --compare chooses other tools. Rates and latencies
+/// come from each one's own report; CPU time and memory count the whole process. go-mades-bench waits forever for a
+/// lost message: --max-time ends it. Ctrl-C ends the run and prints the table so far. Exit status 1 if a run failed,
+/// hung or lost messages.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct MadesCompareArgs {
@@ -46,9 +48,13 @@ pub(crate) struct MadesCompareArgs {
     payload_size: u64,
     #[command(flatten)]
     rounds: RoundsArgs,
-    /// Programs to measure.
-    #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true, hide = true)]
-    parties: Vec<MadesTool>,
+    /// Tools to measure, those of them that are installed
+    ///
+    /// They are searched in PATH as go-mades-bench, quiver and artemis. quiver and artemis-perf take part in mode amqp:
+    /// artemis-perf where --windows has a number (its own default is 1), quiver where it has the word defaults, because
+    /// quiver sends what the broker gives it credit for.
+    #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true)]
+    compare: Vec<MadesTool>,
     /// Outstanding sends, a list of numbers to run
     ///
     /// The word defaults in it runs each tool with its own.
@@ -72,7 +78,7 @@ pub(crate) struct MadesCompareArgs {
     drop: f64,
     /// Your broker: its queues are purged
     ///
-    /// It is used instead of the queues of the stand-in. Both tools purge the queues of --prefix at each start.
+    /// It is used instead of the queues of the stand-in. The queues of --prefix are purged before each run.
     #[arg(long, value_name = "URL", help_heading = "Broker")]
     broker: Option<String>,
     /// Prefix of the queue names.
@@ -89,12 +95,12 @@ pub(crate) struct MadesCompareArgs {
     user: Option<String>,
     /// File with the password
     ///
-    /// The password is its first line [default: the environment variable MAILRUN_PASSWORD, or password]. go-mades-bench takes the password on its command line, where it is visible in the process list.
+    /// The password is its first line [default: the environment variable MAILRUN_PASSWORD, or password]. The other tools take the password on their command line, where it is visible in the process list.
     #[arg(long, value_name = "FILE", help_heading = "Broker")]
     password_file: Option<PathBuf>,
     /// Trust these certificates
     ///
-    /// A PEM file, used instead of the system's authorities; go-mades-bench trusts any.
+    /// A PEM file, used instead of the system's authorities; the other tools trust any.
     #[arg(long, value_name = "FILE", help_heading = "Broker")]
     cacert: Option<PathBuf>,
     #[command(flatten)]
@@ -121,7 +127,7 @@ impl Measurement for MadesCompareArgs {
             mode,
             messages,
             message_bytes: payload_size,
-            tools: self.parties,
+            tools: self.compare,
             rounds: rounds.rounds,
             order: rounds.order,
             windows,
@@ -145,6 +151,14 @@ impl MadesCompareArgs {
         let is_defaults = self.windows.iter().all(|window| *window == SendWindow::Defaults);
         let idle = [("--max-in-transit", is_defaults && self.typed.of::<Self>().has("max-in-transit"))];
         options::refuse_without_effect(&idle, "with --windows defaults")?;
+        if self.mode != CompareMode::Amqp && self.compare.iter().any(|tool| tool.is_plain_amqp()) {
+            bail!("quiver and artemis-perf speak plain AMQP; compare them without --mode, or leave them out");
+        }
+        let is_idle = |tool: &&MadesTool| !self.windows.iter().any(|window| tool.takes(*window));
+        if let Some(tool) = self.compare.iter().find(is_idle) {
+            let needed = if tool.takes(SendWindow::Defaults) { "the word defaults" } else { "a number" };
+            bail!("--windows needs {needed} for {}, or leave that out of --compare", value_name(*tool));
+        }
         let Some(broker) = &self.broker else {
             let of_a_broker = [
                 ("--user", self.user.is_some()),
