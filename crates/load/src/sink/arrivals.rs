@@ -143,8 +143,8 @@ impl ArrivalLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mailrun_measurement::domains::DomainUnit;
     use mailrun_measurement::rewrites::RewrittenUnit;
-    use mailrun_measurement::tally::DomainUnit;
     use std::time::Duration;
 
     fn tally(numbers: &[u64], duplicates: u64, milliseconds: &[u64]) -> RunTally {
