@@ -235,7 +235,7 @@ fn the_services_of_compose_watch_a_server() {
             ("${MAILBOX:?}", "maildir:inbox"),
             // Volumes of the service.
             ("/etc/prometheus", &file("")),
-            ("/prometheus", &files.path("metrics")),
+            ("=/prometheus\0", &format!("={}\0", files.path("metrics"))),
         ] {
             words = words.replace(place, here);
         }
