@@ -177,6 +177,8 @@ fn run_rounds(
             // inspecting.
             if is_good {
                 fs::remove_dir_all(own.path())?;
+            } else {
+                options.recipe.remove_root(&own.spool())?;
             }
         }
     }

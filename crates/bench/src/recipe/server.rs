@@ -122,6 +122,15 @@ impl Recipe {
             })
     }
 
+    /// Deletes the server's Debian from the directory of an ended server. It takes some 250 MB, and can be unpacked again.
+    pub(crate) fn remove_root(&self, directory: &Path) -> Result<()> {
+        if self.keys.debian.is_none() {
+            return Ok(());
+        }
+        let root = directory.join(DEBIAN_ROOT);
+        fs::remove_dir_all(&root).with_context(|| format!("cannot delete {}", root.display()))
+    }
+
     /// Returns the tar file of the Debian root that the server needs, or `None` if the recipe needs
     /// no such root.
     fn debian_tar(&self) -> Result<Option<PathBuf>, Missing> {
@@ -180,7 +189,7 @@ impl Recipe {
             return Err(self.error("other_users", other_users.span().start, &words));
         }
         if let Some(tar) = self.debian_tar().map_err(|missing| self.missing_error(&missing))? {
-            let root = directory.join("root");
+            let root = directory.join(DEBIAN_ROOT);
             fs::create_dir_all(&root).with_context(cannot)?;
             let words = ["tar", "-xf", &tar.to_string_lossy(), "-C", &root.to_string_lossy()].map(str::to_owned);
             self.run(&words, places)?;
@@ -312,6 +321,9 @@ impl Recipe {
         }
     }
 }
+
+/// Directory of the server's Debian, in the directory of the server.
+const DEBIAN_ROOT: &str = "root";
 
 /// Returns the directories that may contain Debian roots made by the tests: `target/roots` of the
 /// working directory and of the directory in which this program was built.
