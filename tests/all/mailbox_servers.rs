@@ -134,7 +134,7 @@ fn kill_server(bench: &Bench) {
 
 fn is_killed(recipe: &str) {
     let files = Files::new();
-    let file = keep_restarted(&files, &Recipe::built_in_text(recipe).unwrap());
+    let file = keep_restarted(&files, Recipe::built_in_text(recipe).unwrap());
     let until_lost = format!("{}s", UNTIL_UNLOCKED.as_secs());
     let load = ["--rate", "200", "--messages", "2000", "--lost-after", &until_lost];
     let bench = Bench::start_as_typed(&[&["--relay", file.as_str()], load.as_slice()].concat());

@@ -301,7 +301,7 @@ impl PartyProcess {
             ended: None,
             recipe_directory: party.recipe_directory,
             _state_link: party.state_link,
-            interrupt: interrupt.clone(),
+            interrupt: *interrupt,
             left_behind: Vec::new(),
             out_of_memory_kills: host_sampler::out_of_memory_kills(),
         })

@@ -282,7 +282,7 @@ impl Supervisor {
                 return first.with_context(|| format!("the {name} did not report its address"));
             }
             if let Some(status) = ended {
-                let interrupt = self.interrupt.clone();
+                let interrupt = self.interrupt;
                 return Err(self.party(role).start_error(status, &interrupt));
             }
             if let Some(address) = ready.greeted_address() {

@@ -301,7 +301,7 @@ impl MasterLink {
                 self.next_message = self.next_message.max(next);
             }
         }
-        let control = LoadControl::new(users, self.next_message, self.interrupt.clone());
+        let control = LoadControl::new(users, self.next_message, self.interrupt);
         let order = LoadOrder::new(control, host, run_id);
         self.reported_at_s = unix_s() + self.offset_s();
         self.load = Some(order.clone());

@@ -151,8 +151,8 @@ impl LoadControl {
         self.first_message
     }
 
-    pub(super) fn interrupt(&self) -> &Interrupt {
-        &self.interrupt
+    pub(super) fn interrupt(&self) -> Interrupt {
+        self.interrupt
     }
 
     pub(super) fn drain_limit(&self) -> Option<Duration> {

@@ -112,7 +112,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let PreparedMessages { messages: mail, summary: about } = PreparedMessages::new(&options, stamp, run, started_at)?;
     let envelopes = Envelopes::new(&options, run, recipients, &mail);
     let interrupt = match &options.control {
-        Some(control) => control.interrupt().clone(),
+        Some(control) => control.interrupt(),
         None => Interrupt::watch()?,
     };
     let approach = Transport::new(&options.transport, options.pipelining, host_part(&options.to))?;

@@ -70,7 +70,7 @@ impl PreflightCheck {
     pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt, wait: StartWait) -> Result<Option<ServerRow>> {
         loop {
             let trial = Arc::clone(self);
-            let interrupt = interrupt.clone();
+            let interrupt = *interrupt;
             let ran = mailrun_net::worker::run(|buffers| async move {
                 tokio::select! {
                     attempt = trial.attempt(buffers) => Some(attempt),
