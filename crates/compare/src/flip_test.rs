@@ -7,7 +7,7 @@ use mailrun_measurement::seeded::SeededRng;
 
 /// Maximum number of rounds for which all flips are tried. With more rounds, random flips are drawn.
 const MAX_EXACT_ROUNDS: usize = 14;
-/// Distinguishes the random numbers of this test from others with the same seed.
+/// Makes the random flips independent of the comparison's other random numbers, which come from the same seed.
 const PURPOSE: u64 = 0x666c_6970;
 /// Tolerance for statistics that are equal, but whose sums were rounded differently.
 const TOLERANCE: f64 = 1e-9;

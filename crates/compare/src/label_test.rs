@@ -6,7 +6,7 @@ use mailrun_measurement::seeded::SeededRng;
 
 /// Maximum number of divisions for which all are tried. If there are more, random divisions are drawn.
 const MAX_EXACT_DIVISIONS: u64 = 20_000;
-/// Distinguishes the random numbers of this test from others with the same seed.
+/// Makes the random divisions independent of the comparison's other random numbers, which come from the same seed.
 const PURPOSE: u64 = 0x6c61_6265;
 /// Tolerance for statistics that are equal, but whose sums were rounded differently.
 const TOLERANCE: f64 = 1e-9;

@@ -80,7 +80,8 @@ pub struct RoundCourse {
 #[derive(Debug, Serialize)]
 pub struct RoundComparison {
     pub format: &'static str,
-    /// Always true, because the runs belong to rounds.
+    /// Always true: each run of a contestant is compared with the reference's run of the same round. `StoredComparison`
+    /// has false here.
     pub paired: bool,
     pub reference: String,
     pub load: RoundLoad,
@@ -92,7 +93,7 @@ pub struct RoundComparison {
     /// Minimum number of rounds for a verdict.
     pub min_rounds: usize,
     pub contestants: Vec<ContestantRow>,
-    /// The other contestants, each compared with the reference.
+    /// One comparison with the reference for each contestant except the reference itself.
     pub comparisons: Vec<ContestantComparison>,
     /// Exact counts, which have no random part, compared with the counts of the reference.
     pub counts: Vec<ExactRow>,
@@ -117,7 +118,8 @@ pub struct ContestantComparison {
     pub rounds: usize,
     /// Metrics that both sides have in all rounds.
     pub metrics: Vec<PairedMetric>,
-    /// Names of metrics that have no value in some rounds, or the value 0, which has no ratio.
+    /// Names of metrics that cannot be compared, because in some rounds they are missing or 0. A ratio to 0 does not
+    /// exist.
     pub not_compared: Vec<String>,
     /// Names of the metrics that the reference has in all rounds, but this contestant has not.
     pub missing: Vec<String>,
@@ -242,7 +244,7 @@ impl ContestantRow {
 }
 
 impl ContestantComparison {
-    /// Compares the rounds that both sides have.
+    /// Compares a contestant with the reference, in the rounds in which both ran.
     pub fn new(one: &RoundSamples, reference: &RoundSamples, settings: &CompareSettings) -> Self {
         let rounds = one.runs.len().min(reference.runs.len());
         let mut family = Vec::new();

@@ -1,7 +1,7 @@
 //! The rounds of a comparison: how many there are, and in which order the contestants run in each.
 use mailrun_measurement::seeded::SeededRng;
 
-/// Distinguishes these random numbers from others with the same seed.
+/// Makes the random orders independent of the comparison's other random numbers, which come from the same seed.
 const PURPOSE: u64 = 0x726f_756e;
 const BLOCK: usize = 2;
 

@@ -110,7 +110,8 @@ impl RoundComparison {
         }
     }
 
-    /// Returns the remarks below the figures: whatever else a reader must know, and the verdicts in sentences.
+    /// Returns the remarks below the figures: what was not compared, peak memory, how the rounds went, and for each
+    /// contestant a verdict in a sentence.
     fn remarks(&self) -> Vec<String> {
         let mut lines = self.results_alone();
         for one in self.comparisons.iter().filter(|one| !one.not_compared.is_empty()) {

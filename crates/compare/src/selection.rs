@@ -1,5 +1,5 @@
-//! Selects the runs that can be compared: runs of the same load on the same host, each only once. Each of the other
-//! runs is refused with a line that says why.
+//! Selects the runs that can be compared: runs of the same load on the same host, each only once. A run with another
+//! load or host, or a run that was named before, is refused with a line that says why.
 use crate::run_figures::{NamedRun, RunTrait, difference, traits};
 use anyhow::{Result, bail};
 use mailrun_text::printable::printable;
@@ -79,8 +79,8 @@ fn is_one_run(left: &NamedRun, right: &NamedRun) -> bool {
     !left.1.run_id.is_empty() && left.1.run_id == right.1.run_id
 }
 
-/// Returns the index of the first run of the chosen load and host. Among all loads and hosts, these have the most runs
-/// on the side that has fewer of them.
+/// Chooses a load and host, and returns the index of their first run. A comparison is as good as its smaller side, so
+/// the choice is the load and host whose smaller side has the most runs.
 fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
     let mut groups: Vec<LoadGroup> = Vec::new();
     for (place, (run, is_reference)) in runs.iter().enumerate() {
@@ -97,7 +97,7 @@ fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
     groups.iter().rev().max_by_key(rank).map_or(0, |group| group.first)
 }
 
-/// Joins the first reasons in a line, and adds the number of the others.
+/// Joins the first few reasons into one line, and adds how many more there are.
 pub(super) fn reasons(all: &[String]) -> String {
     let shown = all.iter().take(MAX_REASONS).map(String::as_str).collect::<Vec<_>>().join("; ");
     match all.len().saturating_sub(MAX_REASONS) {

@@ -41,7 +41,6 @@ impl CompareSettings {
         }
     }
 
-    /// Returns the margin as the logarithm of a ratio.
     pub(crate) fn log_margin(&self) -> f64 {
         self.margin.max(0.0).ln_1p()
     }

@@ -16,8 +16,9 @@ fn walsh_averages(values: &[f64]) -> Vec<f64> {
     averages
 }
 
-/// Returns the estimate, and its confidence interval, which misses the true value with a probability of at most `risk`.
-/// The interval is `None` if there are too few numbers, for example fewer than six at a risk of 5 %.
+/// Returns the Hodges–Lehmann estimate of the numbers' middle, and its confidence interval, which misses the true value
+/// with a probability of at most `risk`. The interval is `None` if there are too few numbers, for example fewer than
+/// six at a risk of 5 %.
 pub(crate) fn estimate(values: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
     let averages = walsh_averages(values);
     let interval = outside(values.len(), risk).and_then(|outside| inner_range(&averages, outside));

@@ -46,7 +46,8 @@ pub enum ComparisonOutcome {
 #[derive(Debug, Serialize)]
 pub struct StoredComparison {
     pub format: &'static str,
-    /// Always false, because the runs do not belong to rounds.
+    /// Always false: the runs were stored at different times, so each judged run is compared with every reference run.
+    /// `RoundComparison` has true here.
     pub paired: bool,
     pub runs: usize,
     pub against: usize,
@@ -64,7 +65,8 @@ pub struct StoredComparison {
     /// For each side with runs that ended with FAIL, a remark with their number.
     #[serde(skip)]
     pub fail_remarks: Vec<String>,
-    /// Names of figures that have no value in some runs, or the value 0, which has no ratio.
+    /// Names of figures that cannot be compared, because in some runs they are missing or 0. A ratio to 0 does not
+    /// exist.
     pub not_compared: Vec<String>,
     /// Names of figures that all reference runs have, but the judged runs have not: a value is missing, is a rate of 0,
     /// or is a time longer than the run waited.
@@ -188,7 +190,8 @@ fn shown_side(side: &RunSide, other_name: &str, records: &[Record]) -> ComparedS
     }
 }
 
-/// Rows for the metrics that all runs have, and the names of the other metrics.
+/// Rows for the metrics that all runs have, and the names of the other metrics (`not_compared`). Metrics that all
+/// reference runs have, but the judged runs lack, are also in `missing`.
 struct FigureRows {
     metrics: Vec<MetricRow>,
     not_compared: Vec<String>,
@@ -381,7 +384,7 @@ mod tests {
     use mailrun_measurement::record::{Ending, KeepAwake};
     use mailrun_measurement::stage::Stage;
 
-    /// Runs with the sample's load and these rates, varied as a host would.
+    /// Returns runs with the load of the sample record. Each run has one of these rates, in all of its stages.
     fn side(name: &str, rates: &[f64]) -> RunSide {
         let run = |(place, per_s): (usize, &f64)| {
             let mut record = mailrun_report::sample::held();
@@ -570,7 +573,8 @@ mod tests {
         let outcome = |counts: [u64; 6]| compare_stored(&rejected("b", counts), &against, 0.02).unwrap().judged(0.05);
         let (actual, reason) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
         assert_eq!((actual, reason.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
-        // Errors that occur as often as before, less often, or in one run of six may be chance.
+        // Errors that occur as often as in the reference runs, less often, or in only one run of six may be chance, so
+        // they are no regression.
         for counts in [[19, 26, 17, 23, 1, 22], [0; 6], [20, 25, 18, 22, 0, 2_000]] {
             assert_eq!(outcome(counts).0, Outcome::Pass, "{counts:?}");
         }

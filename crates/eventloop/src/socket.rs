@@ -29,7 +29,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Makes an accepted connection usable for the current task.
+    /// Makes a socket from an accepted connection. Registers it with epoll for the current task,
+    /// which must be the only task that uses it.
     ///
     /// # Errors
     /// Returns the errors of `epoll_ctl`.

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 /// The outbox counts as empty if no message comes for this time.
 const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Messages of earlier runs and of other applications that may stand in the queue before the
-/// messages of this run.
+/// The search allows for this many messages of earlier runs and of other applications, because they
+/// may stand in the queue before the messages of this run.
 const MAX_OTHERS: u64 = 10_000;
 
 /// Marks the messages of this run that are in the outbox. All messages stay there. If the outbox

@@ -88,7 +88,7 @@ impl MarketLoad {
         self.shapes.iter().map(document).collect()
     }
 
-    /// Returns the sizes of all messages of a day.
+    /// Returns the smallest, mean and largest size of the messages that are due in a day.
     pub fn sizes(&self) -> Varied {
         let documents = self.documents(0, RunId([0; 16]));
         let sizes = || documents.iter().map(Payloads::mean_size);

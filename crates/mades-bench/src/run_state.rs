@@ -37,7 +37,7 @@ pub(super) struct MadesRunState {
     /// Delays of the creation of messages after their due times. Only messages for which the sender had waited are
     /// counted.
     pub(super) lag: RefCell<Latencies>,
-    /// Number of messages by the second in which they were due, since the monitor last collected these numbers.
+    /// For each second, the number of messages that were due in it. The monitor collects and clears these numbers.
     pub(super) due_seconds: RefCell<DueSeconds>,
     /// Number of messages that had to wait because too many others were in flight.
     pub(super) waited_for_room: Cell<u64>,
@@ -62,8 +62,8 @@ pub(super) struct CreditWaits {
     total: Duration,
     /// Start of the present wait, if there is one.
     since: Option<Duration>,
-    /// Start of the first of the waits that followed one another up to `ended`. They belong together, because each
-    /// message waits only until its own time-out.
+    /// Start of the latest series of waits that followed one another. They count as one wait, because each message
+    /// waits only until its own time-out, and then the next message waits.
     blocked_since: Duration,
     ended: Duration,
 }

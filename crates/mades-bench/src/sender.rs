@@ -198,7 +198,7 @@ impl<F: Future<Output = SettledTransfer>> Transfers<F> {
         Self { run_state, unsettled: FuturesUnordered::new(), record }
     }
 
-    /// Runs another future, and reads the broker's answers meanwhile.
+    /// Awaits `other`, and records the broker's answers to earlier transfers in the meantime.
     pub(super) async fn run_alongside<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = pin!(other);
         loop {

@@ -39,8 +39,8 @@ pub(super) struct Reach {
     pub(super) latency: Option<Duration>,
 }
 
-/// Figures of a shape in one quarter-hour of the market. They include no distribution of times, because a run of weeks
-/// has thousands of quarter-hours.
+/// Counts of the messages of one shape that were due in one quarter-hour of the market. No distribution of their times
+/// is kept, because a run of weeks has thousands of quarter-hours.
 #[derive(Clone, Copy, Debug, Default)]
 struct WindowFigures {
     due: u64,

@@ -273,7 +273,7 @@ async fn reconnect(side: &BrokerSide, run_state: &MadesRunState, pause: &mut Dur
     None
 }
 
-/// The tasks of all sides of a run.
+/// The tasks that keep the sides of a run connected, until `stop` ends them.
 pub(super) struct RunSides(JoinSet<()>);
 
 impl RunSides {

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 struct StageStats {
-    /// Counts of the messages that reached the stage. A message that reached it after its time-out has no latency.
+    /// Messages that reached the stage, with their latencies. A message that reached the stage after its time-out has
+    /// no latency.
     reached: Reached,
     repeats: u64,
     /// Times from the creation of the messages to the stage, in an open loop. The other latencies count from the due
@@ -43,7 +44,7 @@ pub(super) struct Waterfall {
     /// Times from the arrival in the inbox to the acknowledgement, whatever events come in between.
     way_back: Latencies,
     first_created: Option<Duration>,
-    /// Events since the last interval, by second.
+    /// Events since the last interval, each in the second in which it happened.
     pub(super) seconds: Seconds,
     pub(super) zero: Duration,
     /// Latencies to the last stage since the last interval.
@@ -273,8 +274,8 @@ mod tests {
 
     #[test]
     fn every_sample_counts_in_the_median() {
-        // The median of go-mades-bench ignores samples that are below the first sample (reference §1.7.1). For these
-        // times it gave 0.
+        // The median of go-mades-bench ignores samples that are below the first sample (reference §1.7.1). Here the
+        // first sample is the largest, 60 ms, so go-mades-bench gave a median of 0.
         let waterfall = run(MadesMode::Amqp, 2_000, |number| {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(MessageStage::Sent, 0), (MessageStage::Settled, 1), (MessageStage::Inbox, inbox)]

@@ -127,7 +127,7 @@ struct EndpointRunner {
 }
 
 enum EndpointWait {
-    /// There is more to do, so only let other tasks run.
+    /// There is more to do, so let other tasks run, but do not wait.
     Yield,
     /// Wait for an event, but at most until this time if there is one.
     Until(Option<Duration>),

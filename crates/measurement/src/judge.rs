@@ -42,7 +42,6 @@ pub const NO_SERVER: &str = "There was no server: this is the limit of source an
 const BEHIND_SHARE: f64 = 0.9;
 /// Queues shorter than this are ignored, because any server may have this many messages under way.
 const MIN_QUEUE: u64 = 20;
-/// Maximum number of stalls that a sentence lists.
 const MAX_NAMED_STALLS: usize = 3;
 
 impl Cause {
@@ -371,7 +370,8 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
-    /// The fate under which mail counts that the sink was ordered to drop.
+    /// Fate of the mail that the sink was ordered to drop: lost or, if the server's queue cannot be read, not
+    /// delivered.
     missing: Fate,
     /// Length of the pause in arrivals that ended the wait for mail, if a pause ended it.
     quiet_timeout: Option<Duration>,
@@ -399,7 +399,7 @@ impl OrderedBounds {
         }
     }
 
-    /// True if the orders explain this number of units.
+    /// True if this number of units can result from the faults that the user ordered.
     fn contain(&self, fate: Fate, count: u64) -> bool {
         (self.min(fate)..=self.max(fate)).contains(&count)
     }
@@ -450,9 +450,7 @@ const NOTHING_CAME: &str =
 /// their addresses unless they are numbered.
 const TAG_RECIPIENTS: &str =
     " If the server rewrites recipients, add --tag-recipients, which tells them apart by a number.";
-/// Maximum number of pairs of addresses that a sentence names.
 const MAX_NAMED_PAIRS: usize = 3;
-/// Maximum number of the sink's rules that a sentence names.
 const MAX_NAMED_RULES: usize = 4;
 
 fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) -> String {
@@ -926,8 +924,8 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
-    // The rate of the created stage counts from when a session took a message up, so the source's own delay at the end
-    // of the load lowers it. The count divided by the time of the offer has no such error.
+    // Prefer the count divided by the time of the offer. The rate of the created stage uses the times at which sessions
+    // began the messages. A source that is late at the end of the load would therefore lower that rate.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
     // A Poisson count of n has a standard deviation of √n. A miss of up to twice that may be chance.
     let tolerance = match record.workload.arrival {

@@ -72,7 +72,8 @@ pub struct Record {
     pub parties: Vec<Party>,
     /// Messages that reached each stage, with their times.
     pub stages: Vec<StageRow>,
-    /// Figures and account of each stage of the load, for the first 63 stages; empty if the load has no stages.
+    /// Figures of each stage of the load, and fates of its messages, for the first 63 stages; empty if the load has no
+    /// stages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_stages: Vec<LoadStageRow>,
     /// Duration of each phase of the dialogue that occurred, in the order of a dialogue.
@@ -186,7 +187,7 @@ pub struct SinkClockRow {
     /// Number of exchanges from which the difference was chosen.
     pub exchanges: u32,
     /// Maximum difference of the clocks in nanoseconds according to chrony's estimates on both hosts. Present only if
-    /// it is less than by the exchange. It then counts as the error of times.
+    /// it is smaller than the bound by the exchange, and then counts as the error of times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chrony_bound_ns: Option<u64>,
 }
@@ -519,7 +520,7 @@ impl OfferedStage {
     }
 }
 
-/// The account of the messages that were due in a stage of the load.
+/// Times and fates of the messages that were due in one stage of the load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LoadStageRow {
@@ -583,7 +584,7 @@ pub struct Workload {
     pub message_bytes: u64,
     /// Messages per connection, or the maximum if the number varies (`reuse_varied`); `null` without a limit.
     pub reuse: Option<u64>,
-    /// Sending of commands before the replies to earlier ones.
+    /// Whether commands were sent before the replies to earlier commands had arrived.
     pub pipelining: Pipelining,
     /// True if messages were sent with BDAT instead of DATA (RFC 3030).
     pub chunking: bool,
@@ -682,7 +683,8 @@ pub struct Party {
     /// Delay with which the workers of a source woke up from timers, which they set only to measure this; `null` if it
     /// was not measured.
     pub wake_up_ms: Option<LatencyMs>,
-    /// Other activity of a sink than receiving mail of the run; `null` for other parties.
+    /// What a sink observed besides mail of the run, such as connections and mail without a trace; `null` for other
+    /// parties.
     pub reception: Option<Reception>,
 }
 
@@ -744,7 +746,7 @@ pub struct Death {
     pub out_of_memory: bool,
 }
 
-/// Other activity of a sink than receiving mail of the run, since the run began.
+/// What a sink observed besides mail of the run, such as connections and mail without a trace, since the run began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reception {
@@ -1588,8 +1590,8 @@ pub struct Verdict {
     pub closed: bool,
     /// True if neither the generator nor the sink nor the host was the limit of the figures.
     pub valid: bool,
-    /// Reasons against the run, and further facts that a reader must know. They are whole sentences, the weightiest
-    /// first.
+    /// Whole sentences about what counts against the run, such as lost mail or a busy host, and about further facts
+    /// that a reader must know. The weightiest comes first.
     pub reasons: Vec<String>,
     /// Cause of each reason, in the order of `reasons`.
     pub causes: Vec<Cause>,

@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn the_full_rate_is_that_of_half_of_the_mail() {
-        // This receiver is limited to 10/s until it opens after 3.5 s. The server then waits for its next retry.
+        // This receiver takes 10/s at first, and opens after 3.5 s. The server waits for its next retry, so nothing
+        // arrives until second 9. That wait is part of the recovery.
         let waits = [10, 10, 10, 10, 0, 0, 0, 0, 0, 400, 410, 390, 20];
         assert_eq!(found(&waits, 3.5), Some((5.5, 400.0)));
         // The first server delivers at once, and the second server needs some seconds to reach its rate. A single fast

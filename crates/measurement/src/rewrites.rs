@@ -33,7 +33,8 @@ pub struct Rewrite {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewrittenUnit {
     pub sequence: u64,
-    /// Number of the recipient that the source had named, or number of the address if the server added it.
+    /// Number of the original recipient, whom the source had named. If the server added the recipient, there is none,
+    /// and this is the number of the address under which the message arrived.
     pub recipient: u32,
     /// The worker's number for the domain of `recipient`.
     pub domain: u16,

@@ -148,8 +148,8 @@ pub struct SourceTally {
     /// Units whose connection broke after the last byte of the message was sent and before the reply. Their messages
     /// are included in `failed`.
     pub recipients_in_doubt: u64,
-    /// Counts of each stage of the load. In these, the ledger and everything else that is not counted by stage is
-    /// empty.
+    /// Counts of each stage of the load, in the order of the stages. Their ledgers are empty, and so is everything else
+    /// that is counted only for the whole load.
     pub load_stages: Vec<Self>,
     pub bytes_sent: u64,
     pub bytes_accepted: u64,
@@ -180,7 +180,8 @@ pub struct SourceTally {
     /// Messages since the last tick by the second in which they were due, without the warm-up. `merge` leaves out this
     /// field and `seconds`, because the collector adds both to its series.
     pub due_seconds: DueSeconds,
-    /// Other events since the last tick by their second. Messages of the warm-up are left out.
+    /// Events since the last tick, such as replies and errors, each in the second in which it happened. Messages of the
+    /// warm-up are left out.
     pub seconds: Seconds,
     /// Time at which the first message since the last tick was created (closed loop) or due (open loop), including the
     /// warm-up.
@@ -205,8 +206,8 @@ pub struct SourceTally {
 }
 
 impl SourceTally {
-    /// Counts a time, which is added to its histogram later, at the latest by [`SourceTally::flush_times`]. This saves
-    /// the processor's caches.
+    /// Counts a time. It is added to its histogram later, at the latest by [`SourceTally::flush_times`], so that not
+    /// every message touches a dozen histograms.
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
         self.push_time(PendingTime { what, second: u32::MAX, took_ns: ns(took) });
     }

@@ -191,7 +191,7 @@ enum Metric {
 enum Subject {
     Figure(MetricSource, Metric),
     Fate(Fate),
-    /// Share of time in percent in which the run was fresh.
+    /// Percentage of the time in which the newest message that had arrived was younger than the limit.
     Fresh(FreshnessLimit),
 }
 

@@ -21,7 +21,8 @@ use std::time::Duration;
 
 /// Minimum number of arrivals for a rate. With fewer, the end of the time would depend on one or two messages.
 pub const MIN_ARRIVALS: u64 = 20;
-/// Share of the arrivals after which the time of the rate ends.
+/// The time for a rate ends when this share of the messages has arrived. The last messages are left out, because they
+/// may be retries after a minute.
 const SHARE: f64 = 0.95;
 /// Length of the first steps, as a power of two in nanoseconds (1 ms). When there are too many steps, their length
 /// doubles.
@@ -29,8 +30,9 @@ const FIRST_SHIFT: u32 = 20;
 /// Longest step that is decoded, as a power of two in nanoseconds. The next constant is the latest time.
 const MAX_SHIFT: u32 = 48;
 const MAX_NS: u64 = 1 << 60;
-/// Maximum number of steps in memory, where a step costs little. When there are more, two become one. A long run
-/// therefore has at least half as many, and its rate is exact to a 2,000th of the time.
+/// Maximum number of steps in memory, where a step costs little. When there are more, each pair of neighbours becomes
+/// one step. A long run therefore always has at least half of this number, and its rate is exact to a 2,000th of the
+/// time.
 const MAX_STEPS: usize = 4096;
 /// Maximum number of steps in a text. With more, steps would be the greater part of a record. The record's own rate is
 /// computed from the steps in memory. The text is only for `mailrun merge`, which computes the rate of several machines
@@ -41,8 +43,8 @@ const MAX_ENCODED_BYTES: usize = 1 << 17;
 const MAX_INFLATED_BYTES: u64 = 1 << 17;
 
 /// Counts messages by the time at which they reached a stage, in memory of fixed size. Times are kept as nanoseconds
-/// since the zero of the clock, because each message is compared with three of them, which costs less than with a
-/// `Duration`.
+/// since the zero of the clock. Each message is compared with three of these times, and comparing numbers costs less
+/// than comparing `Duration`s.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Throughput {
     steps: Steps,
@@ -330,7 +332,8 @@ mod tests {
         };
         let warm = queued(due(500, 50.0), 18.0).skip(250);
         let slower: Vec<f64> = due(10_000, 1_000.0).chain((0..100).map(|second| 10.0 + f64::from(second))).collect();
-        // A processor that sleeps between messages makes the slow part of a load slower than the fast one.
+        // In the slow part of the load, the processor sleeps between messages, so each message takes 1 ms instead of
+        // 0.1 ms.
         let slept = slower.clone().into_iter().map(|due| (due, due + if due < 10.0 { 0.000_1 } else { 0.001 }));
         let released = due(500, 50.0).enumerate().map(|(number, due)| (due, 20.0 + number as f64 / 5_000.0));
         for (situation, rate, throughput) in [

@@ -64,7 +64,8 @@ struct UnionStage {
     span: TimeSpan,
 }
 
-/// Time from the earliest begin to the latest end of something, in seconds on the axis.
+/// Time from the earliest begin to the latest end among the parties, for example of offering the load, in seconds on
+/// the axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TimeSpan {
     begin_s: f64,
@@ -417,7 +418,8 @@ fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// Adds each row to the known row of the same thing, or appends it if there is none.
+/// Adds each row of `more` to the row that counts the same thing, for example the same kind of error. Appends the row
+/// if there is no such row.
 fn join_rows<T>(rows: &mut Vec<T>, more: Vec<T>, is_same: fn(&T, &T) -> bool, add: fn(&mut T, &T)) {
     for row in more {
         match rows.iter_mut().find(|known| is_same(known, &row)) {

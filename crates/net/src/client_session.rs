@@ -40,8 +40,8 @@ pub trait MessageSource {
     /// has answered DATA with 354.
     fn render(&mut self, outbox: &mut Outbox);
     /// Reports that all output was handed to the kernel. If the output held a message, `now` was
-    /// read afterwards. If it held only commands, `now` was read before, because their time is too
-    /// short to be worth reading the clock.
+    /// read afterwards. If it held only commands, `now` was read before, because writing commands
+    /// takes too little time to be worth reading the clock again.
     fn written(&mut self, now: Duration);
     /// Reports that this output is about to be written, for example to show it. The default does
     /// nothing.

@@ -389,7 +389,8 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    /// Tells the handler that the transaction is over, if the granted question ends it.
+    /// Tells the handler that the transaction is over, if the command that the handler has accepted
+    /// ends it (RSET or EHLO).
     fn end_reset(&mut self) {
         if std::mem::take(&mut self.resets) {
             self.handler.reset(None);

@@ -50,7 +50,6 @@ impl Stream {
         self.handshake(Box::new(TlsLayer::server(setup)?)).await
     }
 
-    /// Reads the PROXY header with which the connection begins.
     pub(crate) async fn take_proxy_header(&self) -> io::Result<ProxyHeader> {
         take_header(&self.socket).await
     }
@@ -101,7 +100,7 @@ impl Stream {
     /// Writes all bytes, and waits while the connection accepts nothing.
     ///
     /// # Errors
-    /// Returns the errors of `send`.
+    /// Fails if the connection is broken, with the error of `send`. Some bytes may have been sent.
     pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         poll_fn(|_| self.poll_write(&mut rest)).await
@@ -149,10 +148,11 @@ impl Stream {
         self.write_limit = limit;
     }
 
-    /// Sends waiting output. Returns true when all of it has been handed to the kernel.
+    /// Sends waiting output. Returns true when all of it has been handed to the kernel, and false if
+    /// the socket accepts no more now.
     ///
     /// # Errors
-    /// Returns the errors of `send`.
+    /// Fails if the connection is broken, with the error of `send`.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match &mut self.tls {
             None => Ok(true),

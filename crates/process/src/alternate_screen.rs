@@ -79,7 +79,7 @@ pub fn draw(frame: &[u8]) -> bool {
     let screen = shown();
     if screen.is_some() {
         let mut errors = io::stderr().lock();
-        // Ignore write errors, because the run must not fail because its terminal is gone.
+        // Ignore write errors, so that the run goes on even if its terminal is gone.
         let _ = errors.write_all(frame).and_then(|()| errors.flush());
     }
     screen.is_some()
@@ -99,8 +99,8 @@ pub fn tell(line: Arguments<'_>) {
         return;
     }
     drop(shown);
-    // Ignore errors, because if standard error is full or closed, the line is lost, but the process
-    // must go on.
+    // Ignore errors, because the process must go on even if standard error is full or closed. The
+    // line is then lost.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 

@@ -308,8 +308,8 @@ impl Windows {
 
     /// Adds a reading, which the caller takes at the end of each `WINDOW`.
     fn add(&mut self, row: WaitRow) {
-        // A late reading covers more time than a window, but no message can wait for longer than
-        // the window in it.
+        // A late reading covers more time than a window, so cut its waits to the length of the
+        // window for which it stands.
         let waited_ms = row.waited_ms.min(WINDOW.as_secs_f64() * 1e3);
         self.pending.push(WaitRow { waited_ms: (waited_ms * 1e3).round() / 1e3 });
         if self.pending.len() >= self.width {

@@ -456,7 +456,7 @@ fn width() -> usize {
 
 fn write(frame: &str) {
     let mut out = io::stderr().lock();
-    // Ignore write errors, because the run must not fail because its terminal is gone.
+    // Ignore write errors, so that the run goes on even if its terminal is gone.
     let _ = out.write_all(frame.as_bytes()).and_then(|()| out.flush());
 }
 

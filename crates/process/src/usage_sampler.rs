@@ -69,7 +69,8 @@ impl UsageSampler {
         }
     }
 
-    /// Adds the samples of a process that took over the role of this one.
+    /// Adds the samples of a later process with the same role, for example a relay that was started
+    /// again.
     #[must_use]
     pub fn then(mut self, later: Self) -> Self {
         while self.width() < later.width() {

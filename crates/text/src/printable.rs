@@ -13,8 +13,8 @@ pub fn is_hidden(character: char) -> bool {
         || matches!(character, '\u{e0000}'..='\u{e007f}')
 }
 
-/// Returns `text` on one line. Hidden characters are escaped as in Rust, for example `\n` or
-/// `\u{1b}`.
+/// Escapes hidden characters of a text as in Rust, for example `\n` or `\u{1b}`. Line breaks are
+/// hidden characters, so the result has one line.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);

@@ -8,7 +8,8 @@ use mailrun_process::users::PASSWORD_VARIABLE;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Directory of quiver's results, and file of those of `artemis perf`, in the directory of a run.
+/// Directory into which quiver writes its results, and, in the next constant, file into which `artemis perf` writes its
+/// results. Both are in the directory of a run.
 pub(super) const QUIVER_OUTPUT: &str = "quiver";
 pub(super) const PERF_OUTPUT: &str = "perf.json";
 
@@ -70,8 +71,8 @@ fn implementation(tool: MadesTool) -> Option<&'static str> {
     }
 }
 
-/// Tries whether a program that was found can run. quiver is installed with those of its clients for
-/// which the libraries were there, and needs Python modules.
+/// Tries whether an installed program can run. quiver, for example, also needs Python modules, and it lacks the clients
+/// whose libraries were missing when it was installed.
 pub(super) fn does_run(tool: MadesTool, program: &Path) -> bool {
     let Some(client) = implementation(tool) else { return true };
     let mut command = Command::new(program.with_file_name("quiver-arrow"));
@@ -126,7 +127,7 @@ fn quiver_arguments(
     command.env("PATH", search_path());
     command.args(implementation(case.tool).map(|client| ["--impl", client]).into_iter().flatten());
     command.arg("--output").arg(directory.join(QUIVER_OUTPUT));
-    // Without a duration of 0, it ends after 30 seconds.
+    // Without a duration of 0, quiver ends after 30 seconds.
     command.args(["--durable", "--duration", "0", "--count", &options.messages.to_string()]);
     command.args(["--body-size", &options.message_bytes.to_string()]);
     let (scheme, host) = broker.scheme_and_host();
@@ -142,14 +143,14 @@ fn perf_arguments(
     broker: &BrokerAddress,
     directory: &Path,
 ) {
-    // Without --silent, it asks for what is missing, such as another password.
+    // Without --silent, `artemis perf` asks the user for missing values, such as another password, and waits.
     command.args(["perf", "client", "--silent", "--protocol", "amqp"]);
     let (scheme, host) = broker.scheme_and_host();
     let trust = if scheme == "amqps" { "?transport.trustAll=true&transport.verifyHost=false" } else { "" };
     command.args(["--url", &format!("{scheme}://{host}{trust}")]);
-    // It accepts a password only on its command line.
+    // `artemis perf` accepts a password only on its command line.
     command.args(["--user", &broker.user, "--password", &broker.password]);
-    // Its --durable is about subscriptions to topics.
+    // Use --persistent, because --durable of `artemis perf` concerns subscriptions to topics.
     command.args(["--persistent", "--message-count", &options.messages.to_string()]);
     command.args(["--message-size", &options.message_bytes.to_string()]);
     command.arg("--json").arg(directory.join(PERF_OUTPUT));
@@ -159,8 +160,9 @@ fn perf_arguments(
     command.arg(format!("queue://{}", CompareQueues::of(options).inbox));
 }
 
-/// Makes a command that empties the queues of a broker before a contestant that does not do that
-/// itself. `mailrun mades` does so at its start, and then needs a message to send.
+/// Makes a command that empties the broker's queues, to be run before a contestant that does not
+/// empty the queues itself. The command is `mailrun mades`, which empties the queues at its start,
+/// and then has to send at least one message.
 pub(super) fn purge_command(own: &Path, options: &CompareOptions, broker: &BrokerAddress, directory: &Path) -> Command {
     let case = CompareCase { tool: MadesTool::Mailrun, window: SendWindow::Defaults };
     command(own, &case, &CompareOptions { messages: 1, ..options.clone() }, broker, directory)

@@ -1,5 +1,5 @@
-//! The broker of a run: the stand-in with queues of its own, the stand-in on the user's broker, or
-//! that broker alone.
+//! The broker of a run. There are three cases: the stand-in with its own queues, the stand-in on
+//! the user's broker, and the user's broker alone.
 use super::options::{CompareMode, CompareOptions, CompareQueues};
 use crate::engine::TimedChild;
 use anyhow::{Context, Result};
@@ -27,7 +27,8 @@ pub(super) struct BrokerAddress {
 }
 
 impl BrokerAddress {
-    /// Returns the parts of the URL around its login, for programs that take the login elsewhere.
+    /// Returns the scheme of the URL and the part after the login, because quiver and `artemis
+    /// perf` get the login in their own way.
     pub(super) fn scheme_and_host(&self) -> (&str, &str) {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("amqp", &self.url));
         let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);

@@ -25,9 +25,9 @@ impl MadesTool {
         matches!(self, Self::Quiver | Self::QuiverPython | Self::ArtemisPerf)
     }
 
-    /// Returns true if the tool is run with this window. quiver cannot be told one, because it sends
-    /// whatever the broker gives it credit for. The default of `artemis perf` is 1, so that a row of
-    /// its defaults would compare it with tools that do not wait for each message.
+    /// Returns true if the tool is run with this window. quiver has no option for a window, because it sends as much as
+    /// the broker gives it credit for. `artemis perf` has a default of 1, so a row with its default would compare it
+    /// with tools that do not wait for each message.
     pub fn takes(self, window: SendWindow) -> bool {
         match self {
             Self::GoMadesBench | Self::Mailrun => true,
@@ -119,8 +119,8 @@ impl CompareQueues {
         Self { outbox: name("outbox"), reply: name(reply), event: name("send.event"), inbox: name("inbox") }
     }
 
-    /// Returns options for the queues that a mode uses. `mailrun mades` and the stand-in understand
-    /// the same ones.
+    /// Returns the options that name the queues of a mode, for `mailrun mades` and for the
+    /// stand-in. Both have the same options for queues.
     pub(super) fn arguments(&self, way: CompareMode) -> Vec<&str> {
         let outbox = ["--outbox", &self.outbox, "--outbox-reply", &self.reply];
         let event = ["--send-event", &self.event];

@@ -20,17 +20,17 @@ struct QuiverResults {
     message_count: u64,
     message_rate: Option<f64>,
     latency_average: Option<f64>,
-    /// Minimum, quartiles and maximum.
+    /// Latencies in this order: the minimum, the three quartiles, the maximum.
     latency_quartiles: Option<[f64; 5]>,
-    /// From 90 % to 99.999 %.
+    /// Latency percentiles in this order: 90, 99, 99.9, 99.99 and 99.999 %.
     latency_nines: Option<[f64; 5]>,
 }
 
-/// Element of the list that `artemis perf` writes: one of each second, and a last one.
+/// Element of the list that `artemis perf` writes: one for each second, and at the end a summary.
 #[derive(Deserialize)]
 #[serde(tag = "sampleType", rename_all = "lowercase")]
 enum PerfSample {
-    /// Rates since the sample before. `time` is in milliseconds since 1970.
+    /// Rates since the previous sample. `time` is in milliseconds since 1970.
     Interval {
         time: u64,
         sent: f64,
@@ -48,10 +48,10 @@ struct PerfSummary {
     total_transfer_time: PerfTimes,
 }
 
-/// Microseconds.
+/// Distribution of the transfer times of a run's messages, in microseconds.
 #[derive(Deserialize)]
 struct PerfTimes {
-    /// Written with two decimal places, as text.
+    /// `artemis perf` writes the mean as a text with two decimal places.
     mean: String,
     #[serde(rename = "50")]
     p50: f64,
@@ -69,7 +69,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
 /// Reads the results of quiver from the directory of its output.
 ///
 /// # Errors
-/// If a summary is missing or has no rate.
+/// Fails if a summary is missing or has no rate.
 pub(super) fn of_quiver(directory: &Path, messages: u64) -> Result<ReportedResult> {
     let summary = |end: &str| read(&directory.join(format!("{end}-summary.json")));
     quiver_result(summary("sender")?, summary("receiver")?, messages)
@@ -82,7 +82,7 @@ fn quiver_result(sender: QuiverSummary, receiver: QuiverSummary, messages: u64) 
     ensure!(ended > begun, "the run was too short for a rate: quiver counts whole milliseconds");
     let latency = receiver.latency_average.zip(receiver.latency_quartiles).zip(receiver.latency_nines);
     Ok(ReportedResult {
-        // Its end-to-end rate.
+        // The receiver's rate is the rate from end to end.
         rate_per_s: receiver.message_count as f64 * 1000.0 / (ended - begun) as f64,
         sent_per_s: sender.message_rate,
         latency: latency.map(|((mean, quartiles), nines)| ReportedLatency {
@@ -98,7 +98,7 @@ fn quiver_result(sender: QuiverSummary, receiver: QuiverSummary, messages: u64) 
 /// Reads the results of `artemis perf client` from its JSON.
 ///
 /// # Errors
-/// If it is missing or incomplete, or if the run was too short for a rate.
+/// Fails if the JSON is missing or incomplete, or if the run was too short for a rate.
 pub(super) fn of_perf(file: &Path, messages: u64) -> Result<ReportedResult> {
     perf_result(&read::<Vec<PerfSample>>(file)?, messages)
 }
@@ -137,7 +137,7 @@ fn perf_result(samples: &[PerfSample], messages: u64) -> Result<ReportedResult> 
     })
 }
 
-/// Says which end has not done all of its work.
+/// Says whether the sender or the receiver has handled fewer messages than it should.
 fn shortfall(ends: [(&str, u64); 2], messages: u64) -> Option<String> {
     let (end, count) = ends.into_iter().find(|(_, count)| *count != messages)?;
     Some(format!("{end} {count} of {messages} messages"))

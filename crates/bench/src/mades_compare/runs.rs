@@ -25,7 +25,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct CompareMeasurement {
     pub(super) reported: ReportedResult,
     pub(super) costs: Costs,
-    /// CPU time of the stand-in, if there was one.
     pub(super) stand_in_cpu_s: Option<f64>,
     /// Set if the tool had to be killed after its last report.
     pub(super) was_killed: bool,

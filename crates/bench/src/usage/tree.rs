@@ -189,8 +189,8 @@ mod tests {
 
     #[test]
     fn what_children_used_that_have_ended_is_counted() {
-        // The shell itself does nothing. Its CPU time comes from a child that has ended before the
-        // shell starts to sleep.
+        // The shell itself uses hardly any CPU time, so a sum that left out ended children would be
+        // near 0. The CPU time comes from a child that has ended before the shell starts to sleep.
         let shell = TestShell::run(&format!("({BUSY}); sleep 600; :"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.05 && children(shell.0.id()).len() == 1);
         let own = mailrun_process::process_usage::of(shell.0.id()).expect("it lives");

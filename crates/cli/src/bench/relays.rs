@@ -396,8 +396,8 @@ struct BacklogTargetArgs {
     ready_messages: u64,
 }
 
-/// Checks a rule of the sink or the name of a receiver. A rule is passed on to the sink as text, so it is only checked
-/// here.
+/// Parses how the next hop holds mail back: `like:NAME` stands for the limits of a known receiver, and any other text
+/// is a rule of the sink. The rule is passed on to the sink as text, so it is only checked for mistakes here.
 fn receiver(text: &str) -> Result<BacklogReceiver, String> {
     match text.strip_prefix("like:") {
         Some(name) => Receiver::named(name).map(|known| BacklogReceiver::Like(known.name.to_owned())),

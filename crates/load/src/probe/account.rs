@@ -1,7 +1,8 @@
 //! The account of a probe: the fate of each message. It is the sum of events that the journal keeps, so a probe that
 //! was killed still knows what it knew before.
 //!
-//! Only [`unix_ns`] reads a clock here. The probe's threads use it, too.
+//! Apart from [`unix_ns`], which the probe's threads call, nothing here reads a clock. A test can therefore simulate
+//! weeks in seconds.
 //!
 //! Every message ends in exactly one way, so the ends add up:
 //!
@@ -102,7 +103,8 @@ pub(crate) struct Counts {
     pub(crate) accepted: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
-    /// Messages without an answer that did not arrive in time, and overdue messages of routes that were removed.
+    /// Messages that may be lost or not: the server did not answer and the message did not arrive in time, or the route
+    /// was removed from the configuration, so that nobody looked for the message.
     pub(crate) in_doubt: u64,
     pub(crate) delivered: u64,
     pub(crate) bounced: u64,
@@ -200,7 +202,6 @@ pub(super) fn ns(time: Duration) -> Ns {
     Ns::try_from(time.as_nanos()).unwrap_or(Ns::MAX)
 }
 
-/// Returns the present time in nanoseconds since 1970.
 pub(super) fn unix_ns() -> Ns {
     ns(clock::wall())
 }
@@ -210,7 +211,6 @@ pub(super) fn day_of(time_ns: Ns) -> u64 {
     time_ns / DAY_NS
 }
 
-/// Returns the number of the route to which a message belongs.
 pub(super) fn route_of(number: u64) -> u16 {
     u16::try_from(number >> ROUTE_SHIFT).unwrap_or(u16::MAX)
 }
@@ -301,7 +301,6 @@ impl RouteAccount {
         self.open.len() as u64
     }
 
-    /// Returns the time at which the oldest message in flight was due.
     pub(super) fn oldest_due_ns(&self) -> Option<Ns> {
         self.open.values().map(|message| message.due_ns).min()
     }

@@ -12,7 +12,6 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Creation {
     pub(super) time: Duration,
-    /// Clock on which the time was read.
     pub(super) clock: ClockId,
 }
 

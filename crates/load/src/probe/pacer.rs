@@ -4,7 +4,8 @@ use super::account::{Account, Answer, Event, Ns, day_of, route_of};
 use crate::sink::arrivals::{Arrival, ArrivalKind};
 use mailrun_measurement::{Ledger, MarkResult};
 
-/// Maximum time for which a server that refuses is left alone. A longer interval of the route counts instead.
+/// Maximum pause of a route whose server refuses messages. If the route's interval is longer, the pause is one
+/// interval.
 const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;
 /// Minimum change of the difference between wall clock and monotonic clock that means that the wall clock was set, one
 /// second.

@@ -113,7 +113,8 @@ fn paces(names: &[&str]) -> Vec<Pace> {
     names.iter().map(pace).collect()
 }
 
-/// The largest sizes during a simulation.
+/// Largest sizes in a part of a simulation. By comparing the parts, a test sees whether a size
+/// grows with time.
 #[derive(Debug, Default)]
 struct Sizes {
     file: usize,

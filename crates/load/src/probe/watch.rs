@@ -20,12 +20,12 @@ const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Pause before a mailbox that could not be opened is tried again. It doubles with each failure, up to the next value.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// A mailbox is looked at at least this often, even if its server reports new mail by itself. Arrivals may therefore be
-/// known this late.
+/// The probe checks a mailbox at least this often, even if the mailbox's server reports new mail by itself. An arrival
+/// may therefore become known this much later.
 const MAILBOX_LAG: Duration = Duration::from_secs(10);
-/// Time after which a mailbox is opened anew for the first time. Mail is deleted only when it is seen again, so that a
-/// probe that is killed still finds mail whose arrival it has not recorded. The next value is the time between later
-/// passes.
+/// Time after which a mailbox is opened anew for the first time. Mail is not deleted when it is first seen, but when it
+/// is seen again after that. A probe that is killed therefore still finds the mail whose arrival it has not recorded.
+/// The next constant is the time between later openings.
 const FIRST_PASS: Duration = Duration::from_secs(10);
 const LATER_PASSES: Duration = Duration::from_secs(300);
 /// Interval at which a pausing thread checks whether it should end.

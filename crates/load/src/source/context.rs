@@ -48,7 +48,8 @@ impl SourceContext {
         if self.load_stage_ends.is_empty() { 0 } else { load_stage(&self.load_stage_ends, due) }
     }
 
-    /// Returns the recipients that lists of messages name. Of a message with many recipients, these are only the first.
+    /// Returns the recipients of a message for the lists of slow and missing messages. If there are many recipients,
+    /// returns only the first.
     pub(super) fn named_recipients(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut recipients = self.envelopes.recipients_of(number, recipients);
         recipients.truncate(MAX_SLOW_RECIPIENTS);

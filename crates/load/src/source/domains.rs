@@ -68,7 +68,6 @@ impl MessageDomains {
         Self(numbers)
     }
 
-    /// Records that the server rejected the recipient at this place.
     pub(super) fn reject(&mut self, place: usize) {
         if let Some(domain) = self.0.get_mut(place) {
             *domain |= REJECTED;

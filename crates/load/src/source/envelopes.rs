@@ -31,7 +31,6 @@ pub(super) struct FixedEnvelopes {
     body_parameter: BodyParameter,
     /// Number of each recipient in the ledger, by its place in the envelope.
     numbers: Vec<u32>,
-    /// Generator that rendered the variants.
     generator: GeneratedEnvelopes,
 }
 
@@ -252,7 +251,6 @@ impl EnvelopeBuffer {
         self.recipients_and_parameters().map(|(recipient, _)| recipient)
     }
 
-    /// Returns the address of each recipient, and the parameters of its RCPT.
     fn recipients_and_parameters(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let last = self.ends.len() - 1;
         let piece = |from, to| &self.text[self.ends[from]..self.ends[to]];

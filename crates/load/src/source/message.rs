@@ -51,8 +51,8 @@ impl TraceStamp {
         Self { run, trace_headers: traced, clock, numbering, clock_offset, zero, auto_submitted: false }
     }
 
-    /// Returns the first time from `now` on at which a run may begin. A trace can only name steps
-    /// of 1/128 s as the begin of seconds.
+    /// Returns the first time from `now` on at which a run may begin. A trace states when the
+    /// seconds of the run begin only in steps of 1/128 s, so a run must begin at such a step.
     pub(super) fn next_zero(&self, now: Duration) -> Duration {
         ZeroPhase::next_step(now + self.clock_offset).saturating_sub(self.clock_offset)
     }
@@ -68,8 +68,8 @@ impl TraceStamp {
         trace + self.automatic().len()
     }
 
-    /// Returns the header field that tells programs which answer mail that nobody wrote this
-    /// message, or nothing if the field is not wanted.
+    /// Returns the header field `Auto-Submitted`, which asks programs that answer mail, such as
+    /// vacation responders, not to answer. Returns nothing if messages should not have the field.
     fn automatic(&self) -> &'static [u8] {
         if self.auto_submitted { AUTO_SUBMITTED } else { b"" }
     }

@@ -24,7 +24,7 @@ pub(super) enum MessageSet {
     Fixed(MessageTemplate),
     /// Each message is one of these, which the seed and the message's number choose.
     OneOf { templates: Vec<MessageTemplate>, seed: u64 },
-    /// Each message has a random size, from `least` on.
+    /// Each message has a random size of at least `least` bytes.
     BySize { template: SizedTemplate, sizes: Distribution, least: u64, seed: u64 },
 }
 

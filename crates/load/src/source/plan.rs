@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct LoadPlan {
-    /// Number after the number of the last message.
+    /// End of the message numbers: the last message has the number `end - 1`.
     end: u64,
     until: Option<Duration>,
     next: AtomicU64,

@@ -17,12 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Minimum number of bits if there are many addresses. The ledger then takes 64 bits of memory per message.
 const MIN_BITS: u32 = 6;
-/// Available numbers for each recipient of a message. If there are several for each, two addresses rarely share a
-/// number.
+/// The ledger has this many numbers for each recipient of a message, so that two addresses rarely share a number.
 const NUMBERS_PER_RECIPIENT: u64 = 8;
 /// Minimum number of bits if there are few addresses. The ledger's memory depends on the number of addresses and not on
-/// the number of bits. With 16 bits, only one of 65,536 addresses that the source did not name has the number of a
-/// given one that it named.
+/// the number of bits. With 16 bits, an address that the source did not name has the number of a given recipient with a
+/// probability of only 1 in 65,536.
 const MIN_BITS_OF_FEW: u32 = 16;
 /// Maximum number of random draws for a recipient. After that, the pattern is searched for an address with a free
 /// number.
@@ -159,8 +158,8 @@ fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
     }
 }
 
-/// Returns the tag of each pattern and, if there are several patterns, its number. An address that ends in a number
-/// which no other address has is not changed.
+/// Returns the tag of each pattern and, if there are several patterns, its number. An address is not changed if it
+/// already ends in a number, and no earlier address ends in that number.
 fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];

@@ -27,7 +27,6 @@ struct LoggedReply {
 }
 
 impl ReplyLog {
-    /// Keeps a reply to the message with this sequence number.
     pub(super) fn record(&mut self, sequence: u64, at: Duration, reply: &ReceivedReply<'_>) {
         let entry = LoggedReply { sequence, at, text: ReplyText::new(reply.wire()) };
         if self.entries.len() < MAX_REPLIES {

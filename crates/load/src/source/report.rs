@@ -1,4 +1,5 @@
-//! The run record of the source.
+//! Makes the run record of the source from the workers' counts, with lists of the slowest and of
+//! the missing messages.
 use super::context::SourceContext;
 use super::options::SourceOptions;
 use super::shard_start::ShardStart;

@@ -9,7 +9,7 @@ use mailrun_mades::Password;
 /// message of 600 bytes, and a disposition that returns all messages.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
-/// The largest message in bytes. It fits into a queue twice.
+/// Size limit of a message in bytes. Two messages of this size fill a queue.
 const MOST_BYTES: u64 = 1000;
 const LIMITS: QueueLimits = QueueLimits { messages: 8, bytes: 2000 };
 
@@ -37,7 +37,9 @@ fn visited(octets: &[u8], choice: u8) {
         for visit in &mut visits {
             let (bytes, messages) = stored(&queues);
             let output_bytes = visit.feed(piece).len();
-            // Stored messages leave once in each turn, in frames of at least 512 bytes.
+            // The listener can send each stored message once for each piece of input. A peer may
+            // limit frames to 512 bytes, so the limit allows each message twice its bytes and 128
+            // more, for the headers of its frames.
             let limit = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
             assert!(output_bytes <= limit, "{output_bytes} octets of {limit}");
         }

@@ -117,7 +117,7 @@ struct State {
     queues: Vec<MemoryQueue>,
     bytes: usize,
     by_name: HashMap<String, QueueIndex>,
-    /// Number of consumers that have ever attached. It gives each consumer a number.
+    /// Number of consumers that have ever attached, from which a new consumer gets its own number.
     consumers: u64,
     /// The `confirm_id` of each accepted message, until `next_consumed` returns it.
     consumed: VecDeque<u64>,

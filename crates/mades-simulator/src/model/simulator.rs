@@ -44,12 +44,12 @@ impl MessageKey {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefusalReason {
-    /// The plan asks for the refusal.
+    /// The message is valid, but the plan wants some messages to be refused (`reject`).
     Injected,
     NoReceiver,
     UnknownReceiver,
     NoType,
-    /// The body of the message is not data.
+    /// The message has no payload: its body does not consist of data sections (AMQP 1.0 §3.2.6), or they are empty.
     NoData,
     TooLong,
 }
@@ -84,9 +84,9 @@ pub enum ReplyKind {
     /// The ECP endpoint accepted the message.
     Accepted,
     Refused(RefusalReason),
-    /// EDX: the message was received.
+    /// An EDX toolbox reports, as the final status, that the message was received.
     Received,
-    /// EDX: the message failed.
+    /// An EDX toolbox reports, as the final status, that the message failed.
     Failed,
 }
 

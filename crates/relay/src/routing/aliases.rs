@@ -128,8 +128,8 @@ impl Aliases {
 }
 
 impl UnresolvedTarget {
-    /// Returns the target for mail to this domain. The caller must not call this for another alias,
-    /// which has to be followed.
+    /// Returns the target for mail to this domain. The target must not be an alias, because the
+    /// caller has to follow an alias to its own targets.
     fn resolve(&self, domain: &Domain<'_>) -> AliasTarget {
         match self {
             Self::Discard | Self::Alias(..) => AliasTarget::Discard,
@@ -598,8 +598,9 @@ mod tests {
                 format!("n{number}: {}, u{number}@else.example\n", to.join(", "))
             };
             let text: String = edges.iter().enumerate().map(line).collect();
-            // Two aliases can reach each other through other aliases if they are part of a loop of
-            // two or more.
+            // The parser must refuse exactly the graphs with a loop of two or more aliases. An
+            // alias that names only itself is no loop, because it stands for its mailbox, so leave
+            // out such edges.
             let mut reach = [[false; 12]; 12];
             for (number, to) in edges.iter().enumerate() {
                 to.iter().filter(|other| **other != number).for_each(|other| reach[number][*other] = true);

@@ -127,7 +127,8 @@ impl NextHopTls {
         self.client_trusting(host, self.ca_file.as_ref().map(|authority| authority.pem.clone()))
     }
 
-    /// Like `client`, with `pem` as the current content of the CA file.
+    /// Returns the same settings as `client`, but with `pem` as the content of the CA file, which
+    /// may have changed since the configuration was read.
     ///
     /// # Errors
     /// Fails if the certificates or the name cannot be used.
