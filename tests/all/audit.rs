@@ -153,7 +153,7 @@ fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
     let explained = audited.explained(&round, Some(loss.message));
     assert_eq!(explained.code, Some(0), "{explained:?}");
     for words in [
-        "is lost",
+        "did not arrive",
         loss.reply.as_deref().unwrap(),
         "write spool/segment-00000000",
         "the power is cut, after",
@@ -165,7 +165,7 @@ fn a_server_that_does_not_sync_is_found_out_by_power_cuts_alone() {
     let kept = (0..400).find(|message| audited.audit().losses.iter().all(|loss| loss.message != *message)).unwrap();
     let explained = audited.explained(&round, Some(kept));
     assert!(explained.code == Some(0) && explained.out.contains("not"), "{explained:?}");
-    assert!(!explained.out.contains("is lost"), "{explained:?}");
+    assert!(!explained.out.contains("did not arrive"), "{explained:?}");
     let unknown = audited.explained(&round, Some(100_000));
     assert!(unknown.code == Some(2) && unknown.err.contains("there is no message 100000"), "{unknown:?}");
     let run = audited.place.path().join("out").join(&round);

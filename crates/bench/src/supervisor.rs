@@ -226,6 +226,11 @@ impl Supervisor {
         self.progress.delivered()
     }
 
+    /// Returns the number of units that the sink has reported, without copies.
+    pub(super) fn settled(&self) -> u64 {
+        self.progress.settled()
+    }
+
     /// Returns the HTTP address of the relay or the sink, if it has reported one.
     pub(super) fn http_of(&self, role: Role) -> Option<&str> {
         self.listening.iter().find(|listening| listening.role == role)?.http.as_deref()

@@ -130,7 +130,7 @@ fn time_text(seconds: f64) -> String {
 
 fn explain_loss(round: &LossyRound, loss: &AuditLoss, restarts: bool) -> Result<String> {
     let losses = &round.losses;
-    let mut text = format!("Message {} of round {} ({}) is lost.\n\n", loss.message, loss.round, losses.fault);
+    let mut text = format!("Message {} of round {} ({}) did not arrive.\n\n", loss.message, loss.round, losses.fault);
     let mut line = |name: &str, value: &str| _ = writeln!(text, "  {name:<10} {}", printable(value));
     line("reply", loss.reply.as_deref().unwrap_or("unknown"));
     line("answered", &loss.answered_s.map_or_else(|| "at an unknown time".to_owned(), time_text));
@@ -209,11 +209,15 @@ fn remark(story: &Story) -> Option<&'static str> {
              server keeps it in a form that hides the trace.",
         ),
         (_, None, _) => Some("The power was not cut after the 250."),
+        (_, Some(true), false) if story.was_text_kept => Some(
+            "The file with the text of the message is as it was. If the server does not need the other files, it lost the \
+             message\nlater, or still has it.",
+        ),
         (_, Some(true), false) => None,
-        (_, Some(true), true) => Some("The power cut left it all the same, and the server lost it later."),
-        (_, Some(false), true) => {
-            Some("All of it was durable when the 250 came, and there after the power cut. The server lost it later.")
-        }
+        (_, Some(true), true) => Some("The power cut left it all the same. The server lost it later, or still has it."),
+        (_, Some(false), true) => Some(
+            "All of it was durable when the 250 came, and there after the power cut. The server lost it later, or\nstill has it.",
+        ),
         (_, Some(false), false) => {
             Some("All of it was durable when the 250 came. It was changed or removed before the power was cut.")
         }

@@ -613,14 +613,14 @@ impl Round<'_> {
     fn drain(&self, supervisor: &mut Supervisor, places: &Places, accepted: u64) -> Result<QueueState, Early> {
         let limit = self.options.lost_after;
         let mut wait = QueueWait::new(supervisor.delivered());
-        while wait.quiet_since.elapsed() < limit {
+        while !wait.is_over(limit) {
             supervisor.process_events();
             if wait.arrived < accepted {
                 let rest = limit.saturating_sub(wait.quiet_since.elapsed());
                 supervisor.show_wait(wait.arrived, accepted, rest);
             }
             Self::expect_running(supervisor)?;
-            wait.note_arrivals(supervisor.delivered());
+            wait.note_arrivals(supervisor.delivered(), supervisor.settled());
             if self.trusts_queue {
                 wait.ask(|| self.options.recipe.is_queue_empty(places) == Some(true));
                 if wait.is_empty() {
@@ -747,25 +747,44 @@ impl Round<'_> {
     }
 }
 
+/// Longest wait in which only copies of messages arrive that had arrived before. Without it, a
+/// server that delivers a damaged message again and again would keep an audit forever (Courier does
+/// so after some power cuts).
+const COPIES_LIMIT: Duration = Duration::from_secs(60);
+
 /// What is known of a queue that should become empty.
 struct QueueWait {
     /// Number of messages that have arrived.
     arrived: u64,
     /// When the last of them arrived.
     quiet_since: Instant,
+    /// Number of messages that have arrived, without copies.
+    settled: u64,
+    /// When the last message arrived that is no copy.
+    only_copies_since: Instant,
     asked_at: Instant,
     empty_since: Option<Instant>,
 }
 
 impl QueueWait {
     fn new(arrived: u64) -> Self {
-        Self { arrived, quiet_since: Instant::now(), asked_at: Instant::now(), empty_since: None }
+        let now = Instant::now();
+        Self { arrived, quiet_since: now, settled: 0, only_copies_since: now, asked_at: now, empty_since: None }
     }
 
-    fn note_arrivals(&mut self, arrived: u64) {
+    fn note_arrivals(&mut self, arrived: u64, settled: u64) {
         if arrived != self.arrived {
             (self.arrived, self.quiet_since) = (arrived, Instant::now());
         }
+        if settled != self.settled {
+            (self.settled, self.only_copies_since) = (settled, Instant::now());
+        }
+    }
+
+    /// Reports whether no more mail is expected: nothing has arrived for `limit`, or only copies
+    /// for [`COPIES_LIMIT`].
+    fn is_over(&self, limit: Duration) -> bool {
+        self.quiet_since.elapsed() >= limit || self.only_copies_since.elapsed() >= COPIES_LIMIT.max(limit)
     }
 
     /// Asks the server about its queue, if it is time.
@@ -790,5 +809,25 @@ impl Strike {
         if self.events.is_empty() {
             self.events.push(BenchFault::begins(fault.event()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_without_arrivals_and_after_a_minute_of_copies() {
+        let ago = |seconds: u64| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+        // Each row has the seconds since the last arrival and since the last message that is no copy.
+        for (quiet, only_copies, is_over) in [(0, 0, false), (0, 50, false), (0, 70, true), (11, 11, true)] {
+            let wait = QueueWait { quiet_since: ago(quiet), only_copies_since: ago(only_copies), ..QueueWait::new(9) };
+            assert_eq!(wait.is_over(Duration::from_secs(10)), is_over, "{quiet} {only_copies}");
+        }
+        let mut wait = QueueWait { only_copies_since: ago(70), ..QueueWait::new(9) };
+        wait.note_arrivals(10, 0);
+        assert!(wait.is_over(Duration::from_secs(10)), "the arrival was a copy");
+        wait.note_arrivals(11, 1);
+        assert!(!wait.is_over(Duration::from_secs(10)));
     }
 }

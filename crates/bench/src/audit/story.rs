@@ -53,6 +53,9 @@ pub(super) struct Story {
     pub(super) left: Vec<String>,
     /// Set if the message was complete on the disk after the cut.
     pub(super) was_kept: bool,
+    /// Whether the power cut left every file with the text of the message as it was. Others of the
+    /// message's files may have changed, such as a log with its queue id in its name.
+    pub(super) was_text_kept: bool,
 }
 
 /// A file of which something was not durable.
@@ -493,6 +496,11 @@ impl Teller<'_> {
         let before = self.before_cut.take().unwrap_or_default();
         let after = self.contents(files);
         self.story.was_kept = !before.is_empty() && before == after;
+        let (run, message) = (self.asked.run, self.asked.message);
+        let has_text = |bytes: &[u8]| traces(bytes, run).iter().any(|(_, number)| *number == message);
+        let mut with_text = before.iter().filter(|(_, bytes)| has_text(bytes)).peekable();
+        self.story.was_text_kept =
+            with_text.peek().is_some() && with_text.all(|(path, bytes)| after.get(path) == Some(bytes));
         for (path, bytes) in &before {
             self.story.left.push(match after.get(path) {
                 None if exists(files, path) => format!("{path} is there, without the message"),
@@ -727,7 +735,12 @@ mod tests {
             (read_late, Profile::Ext4, &["no fsync of queue/4F00A1, and none of its directory queue, before 250"]),
             (by_id, Profile::Ext4, &["no fsync of queue/Q4F00A1, and none of its directory queue, before 250"]),
             (no_rename, Profile::Ext4, &[synced]),
-            (no_rename, Profile::Strict, &[synced]),
+            // There, a rename to another directory makes a name and removes another, each by itself.
+            (
+                no_rename,
+                Profile::Strict,
+                &["queue/m1 was synced, but not the name queue/m1: no fsync of its directory queue before 250"],
+            ),
             (directory, Profile::Xfs, &[in_directory]),
             (
                 no_name,
@@ -808,6 +821,18 @@ mod tests {
         assert!(story.events.is_sorted_by_key(|event| event.at), "{story:?}");
         assert_eq!((story.queue_id.as_deref(), story.gaps.as_deref()), (Some("4F00A1"), Some(&[][..])));
         assert!(story.was_kept && story.left == ["queue/4F00A1 is as it was"], "{story:?}");
+    }
+
+    #[test]
+    fn a_lost_file_beside_a_kept_text_need_not_be_the_reason() {
+        let mut server = Server::new(Profile::Ext4);
+        let inode = server.write("tmp", "4F00A1-D", &mail(3));
+        server.files.sync(inode).unwrap();
+        server.answer();
+        server.write("queue", "4F00A1", b"received");
+        let story = server.story();
+        assert!(story.was_text_kept && !story.was_kept, "{story:?}");
+        assert_eq!(story.left, ["queue/4F00A1 is gone", "tmp/4F00A1-D is as it was"]);
     }
 
     #[test]
