@@ -608,17 +608,15 @@ mod tests {
         // Collect every field that the record documents as a time since its origin.
         let source = include_str!("record.rs");
         let mut fields: Vec<&str> = Vec::new();
-        for (_, after) in source.match_indices("origin_ns`").map(|(at, _)| source.split_at(at)) {
+        for (_, after) in source.match_indices("since `origin_ns`").map(|(at, _)| source.split_at(at)) {
             let field = after.lines().find_map(|line| line.trim().strip_prefix("pub ")).unwrap();
             fields.extend(field.split_once(": ").map(|(name, _)| name));
         }
         fields.extend(["last_s", "to_s"]);
-        for not_moved in [
-            // The field `clock` says to which clock the origin belongs. `began_s` is a time of a part's record, which is
-            // taken into account before the part is merged. `back_s` is a time of a relay's backlog, whose record is made
-            // from the record of a single host. Rows of seconds are merged by their `second`.
-            "clock", "began_s", "back_s", "second",
-        ] {
+        // `began_s` is a time of a part's record, which is taken into account before the part is merged. `back_s` is a time
+        // of a relay's backlog, whose record is made from the record of a single host. Rows of seconds are merged by their
+        // `second`.
+        for not_moved in ["began_s", "back_s", "second"] {
             let before = fields.len();
             fields.retain(|field| *field != not_moved);
             assert!(fields.len() < before, "{not_moved} is no time since the origin any more");
