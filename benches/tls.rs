@@ -21,10 +21,13 @@ mod secured;
 #[path = "ruler/spread.rs"]
 mod spread;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use mailrun_bench::TextReport;
+use mailrun_report::{ReportLength, TextStyle};
 
 use secured::bench::Bench;
 use secured::bulk::Bulk;
@@ -41,6 +44,9 @@ struct Options {
     /// Three rounds: a look, not a measurement.
     #[arg(long)]
     quick: bool,
+    /// File for the tables as JSON, which `mailrun report` shows.
+    #[arg(long)]
+    json: Option<PathBuf>,
     /// Only these: full, resumed (which measures full handshakes too), bulk.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -89,28 +95,37 @@ fn compare(options: &Options) -> anyhow::Result<ExitCode> {
     if let Some(unknown) = options.only.iter().find(|name| !["full", "resumed", "bulk"].contains(&name.as_str())) {
         bail!("nothing is called {unknown}: there are full, resumed, bulk");
     }
-    println!("{}", place::place());
+    let place = place::place();
     let bench = Bench::new()?;
     let [tls13, tls12] = [Version::Tls13, Version::Tls12].map(Version::cipher);
-    println!("{}; client and server {}; {tls13}, {tls12}", bench.openssl_version(), bench.cores());
     let rows = measure(options, &bench)?;
-    println!();
-    println!(
-        "{} rounds, contestants in turn. µs: user + system time of /proc/PID/stat, of the whole process, a handshake \
-         or a MB. Ratios are medians of the rounds' ratios.",
-        options.rounds()
-    );
+    let mut remarks = vec![
+        format!("{place}."),
+        format!("{}; client and server {}; {tls13}, {tls12}.", bench.openssl_version(), bench.cores()),
+        "µs: user and system time of /proc/PID/stat, of the whole process, for a handshake or a MB. Ratios are medians of the \
+         rounds' ratios."
+            .to_owned(),
+    ];
     if options.wants("resumed") {
-        println!(
+        remarks.push(
             "Resumed ÷ full is judged for TLS 1.2 alone: TLS 1.3 makes a key exchange on resumption too (psk_dhe_ke), which \
              no implementation saves; there it stands beside what s_server gains. Rates hold the TCP connection's cost."
+                .to_owned(),
         );
     }
     if options.quick {
-        println!("--quick: too few runs to judge by; take the verdicts as hints.");
+        remarks.push("--quick: too few runs to judge by; take the verdicts as hints.".to_owned());
     }
-    println!("\n{}", table(&rows).terminal(usize::MAX));
-    Ok(ExitCode::from(u8::from(rows.iter().any(Row::has_failed))))
+    let title =
+        format!("tls: mailrun's handshakes and bulk beside OpenSSL's programs; {} rounds, by turns", options.rounds());
+    let missed: Vec<String> = rows.iter().flat_map(Row::missed).collect();
+    let has_failed = !missed.is_empty();
+    let report = TextReport::of_targets(&title, vec![table(&rows)], remarks, missed, "all targets met");
+    print!("{}", report.render(None, ReportLength::Full, TextStyle::Plain));
+    if let Some(path) = &options.json {
+        std::fs::write(path, report.to_json()?).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::from(u8::from(has_failed)))
 }
 
 fn measure(options: &Options, bench: &Bench) -> anyhow::Result<Vec<Row>> {

@@ -4,12 +4,14 @@
     scripts/results.py [--small] [--only NAME,…] [--again NAME,…] [--page FILE] [--out DIRECTORY]
 
 Takes about three hours on two cores, most of it for the published number of messages through Postfix. A table that was made on this commit is not made again, so that a run that was stopped goes
-on where it was. DIRECTORY (target/results) gets of each table what the command printed, and of the scenarios with runs of
-their own the records, which `mailrun report` opens. A program that is missing is a gap in its table, which names it.
+on where it was. DIRECTORY (target/results) gets of each table what the command printed, and a record of it, or of each run,
+which `mailrun report` opens. A program that is missing is a gap in its table, which names it.
 --small is a look at everything in few minutes, and no measurement. The machine should be idle.
 """
 import argparse
+import concurrent.futures
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -28,11 +30,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "target/release/mailrun"
 # Our relay, and every recipe.
 RELAYS = ["mailrun", "postfix", "exim", "opensmtpd", "chasquid", "haraka"]
+# The audited: our relay, the Postfix that this machine has, Debian 13's servers, and Haraka.
+AUDITED = ["mailrun", "postfix", "postfix-debian", "exim", "opensmtpd", "chasquid", "sendmail", "nullmailer", "haraka"]
+# Audits that run side by side. Most of an audit is waiting.
+AUDITS_AT_ONCE = 3
 MAILBOX_SERVERS = ["dovecot", "dovecot-debian", "cyrus"]
 # Exim and OpenSMTPD let some of 250 sessions wait for a minute; chasquid's queue takes 200 messages.
 FEW_SESSIONS = {"exim", "opensmtpd", "chasquid"}
 
 
+# The record of a table without runs of their own, which `mailrun report` opens.
+RECORD = "comparison.json"
 # Seconds that a server may take to start.
 START_LIMIT_S = 300
 
@@ -49,6 +57,8 @@ class Table(typing.NamedTuple):
     limit_s: int = 1200
     # What others have published about the same work, as a table of Markdown.
     published: str = ""
+    # Whether other tables may be made at the same time, because no speed is measured.
+    may_share: bool = False
     # Runs of their own, which --out takes.
     has_records: bool = False
     # A server that the command needs: starts with {directory} and {port} in it, and is stopped by the second line.
@@ -63,7 +73,8 @@ def audit(relay):
         f"mailrun audit {relay} --seed 7 --inject kill,stop,power-cut,disk-full,read-error",
         "--rounds 5",
         "--rounds 1 --messages 100",
-        "",
+        f"Made beside {AUDITS_AT_ONCE - 1} other audits, so that times are longer than on an idle machine." if relay == AUDITED[0] else "",
+        may_share=True,
         has_records=True,
     )
 
@@ -281,7 +292,7 @@ TABLES = [
         ARTEMIS,
     ),
     amqp("rabbitmq-4", "RabbitMQ 4", "The same on Debian 13's RabbitMQ.", RABBITMQ_4),
-    *map(audit, RELAYS),
+    *map(audit, AUDITED),
     Table(
         "tls",
         "TLS",
@@ -327,6 +338,11 @@ def wait_for_port(port, server):
     return False
 
 
+def interrupt(process):
+    """Ends a command as Ctrl-C does, so that it ends what it started."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
 class Maker:
     """Makes the tables that are missing."""
 
@@ -335,6 +351,8 @@ class Maker:
         self.commit = commit
         self.relays, self.mailboxes = self.recipes(RELAYS), self.recipes(MAILBOX_SERVERS)
         self.missing = {}
+        # What runs now, so that Ctrl-C can end it. A session of its own hears no Ctrl-C from the terminal.
+        self.running = set()
 
     def recipes(self, wanted):
         listed = subprocess.run([PROGRAM, "recipe", "list"], text=True, capture_output=True, check=True)
@@ -362,7 +380,19 @@ class Maker:
         is_same = (stored.get("commit"), stored.get("asked")) == (self.commit, self.asked(table))
         return stored if is_same and (with_gaps or not stored["gap"]) else None
 
+    def make_all(self, tables, at_once):
+        """Yields each table with what is known of it, when it is made."""
+        with concurrent.futures.ThreadPoolExecutor(at_once) as executor:
+            try:
+                yield from zip(tables, executor.map(self.make, tables))
+            except KeyboardInterrupt:
+                executor.shutdown(wait=False, cancel_futures=True)
+                for process in list(self.running):
+                    interrupt(process)
+                raise
+
     def make(self, table):
+        print(f"{table.name}: {table.title}", flush=True)
         directory = self.directory(table)
         subprocess.run(["rm", "-rf", directory], check=True)
         directory.mkdir(parents=True)
@@ -432,21 +462,22 @@ class Maker:
         if words[0] == "mailrun":
             words[0] = str(PROGRAM)
             words += ["--color", "never", "--report", "full", "--progress", "line"]
-            if table.has_records:
-                words += ["--out", str(directory / "records")]
+            words += ["--out", str(directory / "records")] if table.has_records else ["--json", str(directory / RECORD)]
+        else:
+            words += ["--json", str(directory / RECORD)]
         with (directory / "progress.txt").open("w") as progress:
             process = subprocess.Popen(
                 words, cwd=ROOT, stdout=subprocess.PIPE, stderr=progress, text=True, start_new_session=True
             )
+            self.running.add(process)
             try:
                 text, _ = process.communicate(timeout=table.limit_s)
-            except (subprocess.TimeoutExpired, KeyboardInterrupt) as ended:
-                # As Ctrl-C: it ends what it started.
-                os.killpg(process.pid, signal.SIGINT)
+            except subprocess.TimeoutExpired:
+                interrupt(process)
                 process.communicate(timeout=60)
-                if isinstance(ended, KeyboardInterrupt):
-                    raise
                 return "", None, f"it was ended after {table.limit_s} s"
+            finally:
+                self.running.discard(process)
         if process.returncode == 2 or not text.strip():
             last = (directory / "progress.txt").read_text().strip().splitlines()[-1:]
             said = " ".join(last).removeprefix("mailrun: ").rstrip(".")
@@ -518,8 +549,9 @@ def page(maker):
         "Made by `make results`: each table by the command above it, on one machine and one commit. Rates of different "
         f"machines cannot be compared; ratios of one run can.{small}",
         f"- Host: {host()}\n- Commit: {maker.commit}\n- Versions: {versions()}",
-        "Costs, notes to the columns, and the records of the runs (`mailrun report "
-        "target/results/relay-400/records/round-1-1-mailrun`) are in `target/results`. Ratios have their interval or range in "
+        "Costs, notes to the columns, and records are in `target/results`. `mailrun report target/results/relay-400/records` shows "
+        "a table again, `mailrun report target/results/relay-400/records/round-1-1-mailrun` one of its runs, and `mailrun report "
+        "target/results/sources/comparison.json` a table with the figures of each run. Ratios have their interval or range in "
         "brackets.",
     ]
     for table, facts in stored:
@@ -537,7 +569,8 @@ def page(maker):
         parts.append(f"```text\n{commands}\n\n{excerpt(text) or 'No table: ' + facts['gap']}\n```")
         if facts["gap"]:
             continue
-        parts.append(facts["date"])
+        made = datetime.datetime.strptime(facts["date"], "%Y-%m-%dT%H:%MZ")
+        parts.append(f"This table is of {made.day} {made:%B %Y}, {made:%H:%M} UTC, and took {facts['seconds']} seconds.")
     absent = [table.title for table, facts in stored if facts is None]
     parts += [f"Not made: {', '.join(absent)}."] if absent else []
     wrapped = [part if part.startswith(("```", "#", "-", "|")) else textwrap.fill(part, 140, break_on_hyphens=False) for part in parts]
@@ -559,18 +592,17 @@ def main():
         sys.exit(f"no table is called {', '.join(sorted(unknown))}. Tables: {', '.join(table.name for table in TABLES)}")
     if not PROGRAM.exists():
         sys.exit(f"{PROGRAM} is missing: cargo build --release")
-    commit = output_of(["git", "rev-parse", "--short", "HEAD"])
+    # The last commit that may change a program: a page of results that is committed changes none.
+    commit = output_of(["git", "log", "-1", "--format=%h", "--", ".", ":!docs"])
     maker = Maker(options, commit)
     failed = []
-    for table in TABLES:
-        is_wanted = not only or table.name in only
-        if not is_wanted or (table.name not in again and maker.stored(table)):
-            continue
-        print(f"{table.name}: {table.title}", flush=True)
-        facts = maker.make(table)
-        print(f"{table.name}: {facts['gap'] or 'exit status ' + str(facts['status'])}, {facts['seconds']} s", flush=True)
-        failed += [table.name] if facts["gap"] else []
-        options.page.write_text(page(maker))
+    wanted = [table for table in TABLES if not only or table.name in only]
+    wanted = [table for table in wanted if table.name in again or not maker.stored(table)]
+    for may_share, tables in itertools.groupby(wanted, lambda table: table.may_share):
+        for table, facts in maker.make_all(list(tables), AUDITS_AT_ONCE if may_share else 1):
+            print(f"{table.name}: {facts['gap'] or 'exit status ' + str(facts['status'])}, {facts['seconds']} s", flush=True)
+            failed += [table.name] if facts["gap"] else []
+            options.page.write_text(page(maker))
     options.page.write_text(page(maker))
     print(f"written to {options.page}" + (f"; without a table: {', '.join(failed)}" if failed else ""))
 

@@ -43,8 +43,10 @@ impl Target {
 }
 
 impl Row {
-    pub(crate) fn has_failed(&self) -> bool {
-        self.targets.iter().any(Target::is_missed)
+    /// Describes the targets that this row misses.
+    pub(crate) fn missed(&self) -> impl Iterator<Item = String> {
+        let missed = self.targets.iter().filter(|target| target.is_missed());
+        missed.map(|target| format!("{}, {}: {}", self.case, self.contestant, target.text()))
     }
 }
 

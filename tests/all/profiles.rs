@@ -50,7 +50,7 @@ fn the_profile_of_the_guide_has_its_figures_and_its_records() {
     assert!(record.workload.message_bytes > 4_096, "the header is added to the body: {:?}", record.workload);
     assert!(fs::read_to_string(out.path().join("table.txt")).unwrap().contains("extrapolated"));
     let left = fs::read_dir(out.path()).unwrap().filter(|file| file.as_ref().unwrap().path().extension().is_some());
-    assert_eq!(left.count(), 1, "the message is removed, table.txt stays");
+    assert_eq!(left.count(), 2, "the message is removed, table.txt and comparison.json stay");
 }
 
 #[test]

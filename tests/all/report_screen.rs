@@ -219,20 +219,50 @@ fn scenarios_take_the_options_of_a_report_that_mean_something() {
 }
 
 #[test]
-fn scenarios_refuse_a_record_that_they_do_not_have() {
+fn scenarios_take_the_same_options_of_a_report() {
     for scenario in
         ["relay-400", "relay-64k", "relay-100k", "relay-latency", "backlog", "relay-soak", "smtp-source-table"]
             .into_iter()
             .chain(["mades-compare", "kotlin-profile", "sizes", "large-message"])
     {
-        let ended = mailrun(&["bench", scenario, "--json", "-"]);
+        let ended = mailrun(&["bench", scenario, "--json", "/dev/null/table.json"]);
         assert_eq!((ended.code, ended.out.as_str(), ended.err.lines().count()), (Some(2), "", 1), "{ended:?}");
-        assert!(ended.err.contains("has several runs and no record of its own"), "{ended:?}");
+        assert!(ended.err.contains("/dev/null/table.json"), "it is refused before the first run: {ended:?}");
         let help = mailrun(&["bench", scenario, "--help"]).out;
-        for option in ["--report <WHICH>", "--quiet", "--color <WHEN>"] {
+        for option in ["--report <WHICH>", "--quiet", "--color <WHEN>", "--json <FILE>"] {
             assert!(help.contains(option), "{option} of {scenario}: {help}");
         }
     }
+}
+
+#[test]
+fn a_scenario_leaves_a_record_with_the_figures_of_each_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("table.json").display().to_string();
+    let table = ["bench", "smtp-source-table", "--messages", "5", "--sessions", "1", "--rounds", "2"];
+    let ended = mailrun(&[&table[..], &["--report", "full", "--json", &file]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let shown = mailrun(&["report", &file]);
+    let verdict = ended.out.lines().last().unwrap();
+    assert_eq!((shown.code, shown.out.lines().last()), (Some(0), Some(verdict)), "{shown:?}");
+    let runs = shown.out.split("\n\n").find(|part| part.starts_with(" run of")).unwrap();
+    let own = runs.lines().filter(|line| line.starts_with(" mailrun smtp-source → mailrun sink, 1 session, -d"));
+    assert_eq!(own.count(), 2, "one for each round: {runs}");
+    let short = mailrun(&["report", &file, "--format", "short"]).out;
+    assert!(!short.contains(" run of") && short.contains(" mailrun "), "{short}");
+    let markdown = mailrun(&["report", &file, "--format", "md"]).out;
+    assert!(markdown.starts_with("## smtp-source-table: 5 messages") && markdown.contains("\n| mailrun"), "{markdown}");
+    assert_eq!(mailrun(&["report", &file, "--format", "json"]).out, std::fs::read_to_string(&file).unwrap());
+    for (words, expected) in [
+        (&["report", &file, "--format", "junit"][..], "has no format junit, but text, short, md and json"),
+        (&["report", &file, &file], "name it alone"),
+        (&["compare", &file, "--against", &file], "is of a comparison of several runs"),
+    ] {
+        let refused = mailrun(words);
+        assert!(refused.code == Some(2) && refused.err.contains(expected), "{refused:?}");
+    }
+    let last = mailrun(&[&table[..], &["--json", "-"]].concat());
+    assert!(last.out.starts_with('{') && last.err.lines().any(|line| line.starts_with("PASS ")), "{last:?}");
 }
 
 /// Lines of a report without figures: the first word of a titled line, `# PASS` for a verdict.

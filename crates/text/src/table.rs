@@ -11,6 +11,7 @@
 use super::numbers;
 use super::wrap::{clipped, display_width, longest_word, wrapped};
 use crate::printable::is_hidden;
+use std::borrow::Cow;
 
 /// Number of blank columns between two columns of a table.
 const GAP: usize = 2;
@@ -70,23 +71,23 @@ impl From<&str> for Cell {
 /// A column for a layout that is not made here, such as an HTML table. Each cell has its text,
 /// which may come from a peer, and its value if it is a number.
 pub struct ColumnCells {
-    pub title: &'static str,
+    pub title: Cow<'static, str>,
     pub align: Align,
     pub cells: Vec<(String, Option<f64>)>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Table {
-    columns: Vec<(&'static str, Align)>,
+    columns: Vec<(Cow<'static, str>, Align)>,
     rows: Vec<Vec<Cell>>,
-    leave_out: Vec<&'static str>,
+    leave_out: Vec<Cow<'static, str>>,
     may_be_zero: Vec<&'static str>,
 }
 
 impl Table {
-    pub fn new(columns: impl IntoIterator<Item = (&'static str, Align)>) -> Self {
+    pub fn new<T: Into<Cow<'static, str>>>(columns: impl IntoIterator<Item = (T, Align)>) -> Self {
         Self {
-            columns: columns.into_iter().collect(),
+            columns: columns.into_iter().map(|(title, align)| (title.into(), align)).collect(),
             rows: Vec::new(),
             leave_out: Vec::new(),
             may_be_zero: Vec::new(),
@@ -95,9 +96,14 @@ impl Table {
 
     /// Names the columns that a narrow terminal leaves out, the least important first.
     #[must_use]
-    pub fn leave_out(mut self, titles: &[&'static str]) -> Self {
-        self.leave_out = titles.to_vec();
+    pub fn leave_out<T: Into<Cow<'static, str>> + Clone>(mut self, titles: &[T]) -> Self {
+        self.leave_out = titles.iter().cloned().map(Into::into).collect();
         self
+    }
+
+    /// Returns the titles that [`Table::leave_out`] has named.
+    pub fn left_out(&self) -> &[Cow<'static, str>] {
+        &self.leave_out
     }
 
     /// Names the columns that are left out if all their cells are zero or empty.
@@ -129,7 +135,7 @@ impl Table {
         let (first, others) = self.rows.split_first()?;
         let is_constant = !others.is_empty() && others.iter().all(|row| row[at] == first[at]);
         let text = format_cells(&[&first[at]]).pop().filter(|_| is_constant)?;
-        *self = std::mem::replace(self, Self::new([])).without(title);
+        *self = std::mem::replace(self, Self::new::<&str>([])).without(title);
         Some(text)
     }
 
@@ -149,7 +155,7 @@ impl Table {
         let lines: Vec<Vec<Vec<String>>> = (0..self.rows.len())
             .map(|row| columns.iter().map(|column| column.lines(&column.cells[row])).collect())
             .collect();
-        let titles: Vec<String> = columns.iter().map(|column| clipped(column.title, column.width)).collect();
+        let titles: Vec<String> = columns.iter().map(|column| clipped(&column.title, column.width)).collect();
         let mut text = line(&columns, &titles);
         let rule: usize = columns.iter().map(|column| column.width + GAP).sum();
         text.push_str(&format!("{}\n", "─".repeat(rule.min(width))));
@@ -171,7 +177,7 @@ impl Table {
             format!("|{}|", cells.join("|"))
         };
         let rule: Vec<String> = columns.iter().map(Column::markdown_rule).collect();
-        let mut lines = vec![cells(&|column| column.title.to_owned()), format!("|{}|", rule.join("|"))];
+        let mut lines = vec![cells(&|column| markdown_text(&column.title)), format!("|{}|", rule.join("|"))];
         lines.extend((0..self.rows.len()).map(|row| cells(&|column| column.cells[row].clone())));
         lines.join("\n")
     }
@@ -188,14 +194,14 @@ impl Table {
 
     /// Returns the columns as text, except the columns that [`Table::hide_zero`] hides.
     fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
-        let column = |(at, (title, align)): (usize, &(&'static str, Align))| {
+        let column = |(at, (title, align)): (usize, &(Cow<'static, str>, Align))| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
             let cells: Vec<String> = format_cells(&cells).iter().map(|text| cell(text)).collect();
             let width = cells.iter().map(|text| display_width(text)).chain([display_width(title)]).max().unwrap_or(0);
-            Column { at, title, align: *align, cells, width }
+            Column { at, title: title.clone(), align: *align, cells, width }
         };
         let columns = self.columns.iter().enumerate().map(column);
-        columns.filter(|column| !(self.may_be_zero.contains(&column.title) && column.is_zero())).collect()
+        columns.filter(|column| !(self.may_be_zero.contains(&&*column.title) && column.is_zero())).collect()
     }
 
     /// Fits the columns into `width`. It wraps sentences, then leaves out columns, and then
@@ -230,7 +236,7 @@ impl Table {
 struct Column {
     /// Index of the column among all columns of the table.
     at: usize,
-    title: &'static str,
+    title: Cow<'static, str>,
     align: Align,
     cells: Vec<String>,
     width: usize,

@@ -64,6 +64,16 @@ impl Conclusion {
         Self { outcome, why, is_strict: is_strict || !defects.undelivered.is_empty(), is_interrupted: false }
     }
 
+    /// Makes the conclusion of a comparison that was made earlier.
+    pub(super) fn stored(outcome: Outcome, why: String) -> Self {
+        Self { outcome, why, is_strict: false, is_interrupted: false }
+    }
+
+    /// Returns the reason for the outcome.
+    pub(super) fn why(&self) -> &str {
+        &self.why
+    }
+
     /// Returns the last line of the scenario's report, such as `PASS all 3 targets met`.
     pub(crate) fn line(&self) -> String {
         format!("{} {}", outcome_word(self.outcome, TextStyle::Plain), self.why)

@@ -9,6 +9,7 @@
 //!
 //! A scenario implements `Comparison`, which says how one run of one case is made and measured. A
 //! run is either a program that is started as a `TimedChild`, or a whole bench.
+mod comparison_record;
 mod conclusion;
 mod ratio_verdict;
 mod report;
@@ -19,11 +20,12 @@ mod spread;
 mod text_report;
 mod timed;
 
+pub(super) use comparison_record::{COMPARISON_FILE, COMPARISON_FORMAT};
 pub use conclusion::Conclusion;
 pub(super) use conclusion::Defects;
 pub(super) use ratio_verdict::{RatioColumn, RatioVerdict};
 pub(super) use report::{
-    RATIO_NOTE, RatioPair, ReportParts, ShownFigures, TableColumn, ratio_table, rounds_text, table,
+    RATIO_NOTE, RatioPair, ReportParts, ShownFigures, TableColumn, ratio_table, rounds_text, runs_table, table,
 };
 pub(super) use run_flaws::{BenchFigures, RunFlaws, named_defects, run_remarks};
 pub use runner::RoundOrder;

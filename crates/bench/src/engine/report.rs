@@ -3,41 +3,79 @@
 use super::conclusion::{Conclusion, Defects};
 use super::ratio_verdict::{RatioColumn, RatioVerdict};
 use super::runner::{ComparedRun, ComparisonResults, Contestant};
+use super::spread::{MedianRange, shown};
 use super::text_report::TextReport;
 use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Table, plain};
+use std::rc::Rc;
 
 /// Makes the text of a cell from the runs of the row's case.
 type CellText<'a, C, M> = Box<dyn Fn(&Contestant<C, M>) -> String + 'a>;
+
+/// Makes the text of a cell from a single run.
+type RunText<'a, M> = Box<dyn Fn(&M) -> String + 'a>;
 
 /// Column of a table in which each row is a case.
 pub(crate) struct TableColumn<'a, C, M> {
     title: &'static str,
     align: Align,
     cell: CellText<'a, C, M>,
+    /// Makes the text for a single run, if the cell is a figure over several runs.
+    run: Option<RunText<'a, M>>,
 }
 
 impl<'a, C, M> TableColumn<'a, C, M> {
     /// Makes a column of words about a case or its runs, which is aligned to the left.
     pub(crate) fn words(title: &'static str, cell: impl Fn(&Contestant<C, M>) -> String + 'a) -> Self {
-        Self { title, align: Align::Left, cell: Box::new(cell) }
+        Self { title, align: Align::Left, cell: Box::new(cell), run: None }
     }
 
     /// Makes a column with a figure of a case or of all its runs, which is aligned to the right.
     pub(crate) fn figure(title: &'static str, cell: impl Fn(&Contestant<C, M>) -> String + 'a) -> Self {
-        Self { title, align: Align::Right, cell: Box::new(cell) }
+        Self { title, align: Align::Right, cell: Box::new(cell), run: None }
     }
 
     /// Makes a column with the median over the case's runs.
     pub(crate) fn median(title: &'static str, value: impl Fn(&M) -> Option<f64> + 'a, show: fn(f64) -> String) -> Self {
-        Self::figure(title, move |contestant| contestant.spread(&value).median(show))
+        Self::of_runs(title, value, show, MedianRange::median)
     }
 
     /// Makes a column with the median over the case's runs, followed by the least and the greatest
     /// value.
     pub(crate) fn spread(title: &'static str, value: impl Fn(&M) -> Option<f64> + 'a, show: fn(f64) -> String) -> Self {
-        Self::figure(title, move |contestant| contestant.spread(&value).render(show))
+        Self::of_runs(title, value, show, MedianRange::render)
     }
+
+    fn of_runs(
+        title: &'static str,
+        value: impl Fn(&M) -> Option<f64> + 'a,
+        show: fn(f64) -> String,
+        render: fn(MedianRange, fn(f64) -> String) -> String,
+    ) -> Self {
+        let value = Rc::new(value);
+        let of_all = value.clone();
+        let cell = Box::new(move |contestant: &Contestant<C, M>| render(contestant.spread(&*of_all), show));
+        let run = Box::new(move |measured: &M| shown(value(measured), show));
+        Self { title, align: Align::Right, cell, run: Some(run) }
+    }
+}
+
+/// Makes the table of all runs for the record, with the figures of `columns` for each run. A run that
+/// went wrong has its reason in the last column.
+pub(crate) fn runs_table<C, M>(contestants: &[Contestant<C, M>], columns: &[TableColumn<'_, C, M>]) -> Table {
+    let figures: Vec<_> = columns.iter().filter_map(|column| Some((column.title, column.run.as_ref()?))).collect();
+    let first = [("run of", Align::Left), ("round", Align::Right)];
+    let titles = figures.iter().map(|(title, _)| (*title, Align::Right));
+    let mut table = Table::new(first.into_iter().chain(titles).chain([("went wrong", Align::Left)]));
+    for contestant in contestants {
+        for (round, run) in contestant.runs.iter().enumerate() {
+            let mut row = vec![contestant.name.clone(), (round + 1).to_string()];
+            row.extend(figures.iter().map(|(_, text)| shown(run.measurement(), text)));
+            row.push(run.fault().unwrap_or_default().to_owned());
+            table.row(row);
+        }
+    }
+    table
 }
 
 /// Makes a table of the cases that have runs. On a narrow terminal, the columns named in
@@ -153,6 +191,8 @@ pub(crate) fn rounds_text(rounds: u32, figures: ShownFigures) -> String {
 pub(crate) struct ReportParts {
     pub(crate) title: String,
     pub(crate) tables: Vec<Table>,
+    /// Figures of each run, if the runs have no records of their own.
+    pub(crate) runs: Option<Table>,
     /// Notes below the tables, which the reader needs to understand them.
     pub(crate) notes: Vec<String>,
     /// Reason for a PASS. The report puts the number of runs before it.
@@ -186,7 +226,7 @@ impl<C, M> ComparisonResults<C, M> {
         let pass = format!("{}, {}", counted(self.done as u64, "run"), parts.pass);
         let mut conclusion = Conclusion::of(&defects, &pass, parts.is_strict);
         conclusion.is_interrupted = is_interrupted;
-        TextReport::new(&parts.title, parts.tables, remarks, conclusion)
+        TextReport::new(&parts.title, parts.tables, remarks, conclusion).with_runs(parts.runs)
     }
 }
 
@@ -235,6 +275,7 @@ mod tests {
         results.report(ReportParts {
             title: "x: what".to_owned(),
             tables: vec![table(&results.contestants, &columns, &[]), ratios],
+            runs: Some(runs_table(&results.contestants, &columns)),
             notes,
             pass: "none of which failed",
             wrong: Defects::default(),

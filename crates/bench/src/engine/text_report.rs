@@ -1,5 +1,5 @@
 //! The report of a scenario: a title, tables, remarks below them, and the conclusion.
-use super::conclusion::Conclusion;
+use super::conclusion::{Conclusion, Defects};
 use mailrun_process::host;
 use mailrun_text::numbers::counted;
 use mailrun_text::table::{Table, plain};
@@ -12,6 +12,8 @@ const FILE_WIDTH: usize = 160;
 pub struct TextReport {
     pub(super) title: String,
     pub(super) tables: Vec<Table>,
+    /// Figures of each run, for the record. The screen shows medians.
+    pub(super) runs: Option<Table>,
     pub(super) remarks: Vec<String>,
     /// Text of the whole report without the conclusion, as it is written to a file.
     pub(crate) text: String,
@@ -24,9 +26,26 @@ impl TextReport {
     /// Makes a report, whose title gets a description of the host.
     pub(crate) fn new(title: &str, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
         let title = plain(&format!("{title} · {}", host_description()));
-        let mut report = Self { title, tables, remarks, text: String::new(), conclusion, file: None };
+        Self::stored(title, tables, remarks, conclusion)
+    }
+
+    /// Makes the report of a bench that is not a scenario. It fails if targets were `missed`; otherwise
+    /// `pass` is the reason for its PASS.
+    pub fn of_targets(title: &str, tables: Vec<Table>, remarks: Vec<String>, missed: Vec<String>, pass: &str) -> Self {
+        let conclusion = Conclusion::of(&Defects { missed, ..Defects::default() }, pass, true);
+        Self::new(title, tables, remarks, conclusion)
+    }
+
+    /// Makes the report of a comparison that was made earlier.
+    pub(super) fn stored(title: String, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
+        let mut report = Self { title, tables, runs: None, remarks, text: String::new(), conclusion, file: None };
         report.text = report.layout(FILE_WIDTH, |sentence| vec![sentence.to_owned()]);
         report
+    }
+
+    /// Adds the figures of each run, which only the record has.
+    pub(crate) fn with_runs(self, runs: Option<Table>) -> Self {
+        Self { runs, ..self }
     }
 
     /// Formats everything but the conclusion. `wrap` breaks sentences into lines.

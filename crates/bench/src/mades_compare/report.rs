@@ -63,9 +63,17 @@ pub(super) fn of(results: &CompareResults, missing: &[&str], options: &CompareOp
     let is_compared = |tool: MadesTool| results.contestants.iter().any(|contestant| contestant.case.tool == tool);
     let about = ABOUT.iter().filter(|(tools, _)| tools.iter().any(|tool| is_compared(*tool)));
     notes.extend(about.map(|(_, note)| (*note).to_owned()));
+    let [mut figures, latencies] = [figure_columns(options), latency_columns()];
+    let tables = vec![
+        engine::table(&results.contestants, &figures, &["stand-in CPU µs/msg", "max RSS"]),
+        engine::table(&results.contestants, &latencies, &["mean ms", "p90 ms"]),
+        ratios,
+    ];
+    figures.extend(latencies);
     results.report(ReportParts {
         title: title(options),
-        tables: vec![figures(results, options), latencies(results), ratios],
+        tables,
+        runs: Some(engine::runs_table(&results.contestants, &figures)),
         notes,
         pass: "none of which failed",
         wrong: Defects::default(),
@@ -108,25 +116,24 @@ fn window(window: SendWindow) -> String {
     }
 }
 
-fn figures(results: &CompareResults, options: &CompareOptions) -> Table {
+fn figure_columns(options: &CompareOptions) -> Vec<Column<'_>> {
     let micros_per_message = |seconds: f64| 1e6 * seconds / options.messages as f64;
-    let columns = [
+    vec![
         Column::words("tool", |contestant| contestant.case.tool.name().to_owned()),
         Column::figure("window", |contestant| window(contestant.case.window)),
         Column::spread("msg/s", |run| Some(run.reported.rate_per_s), rate),
-        Column::spread("CPU µs/msg", |run| Some(micros_per_message(run.costs.cpu_s())), figure),
+        Column::spread("CPU µs/msg", move |run| Some(micros_per_message(run.costs.cpu_s())), figure),
         Column::median("max RSS", |run| run.costs.max_rss_bytes.map(|bytes| bytes as f64), bytes),
-        Column::median("stand-in CPU µs/msg", |run| run.stand_in_cpu_s.map(micros_per_message), figure),
-    ];
-    engine::table(&results.contestants, &columns, &["stand-in CPU µs/msg", "max RSS"])
+        Column::median("stand-in CPU µs/msg", move |run| run.stand_in_cpu_s.map(micros_per_message), figure),
+    ]
 }
 
-/// Makes the table of what the tools report besides a rate. Each counts latency in its own way.
-fn latencies(results: &CompareResults) -> Table {
+/// Makes the columns for what the tools report besides a rate. Each counts latency in its own way.
+fn latency_columns<'a>() -> Vec<Column<'a>> {
     let column = |title, value: fn(&ReportedLatency) -> Option<f64>| {
         Column::median(title, move |run| run.reported.latency.as_ref().and_then(value), figure)
     };
-    let columns = [
+    vec![
         Column::words("as the tool reports it", |contestant| contestant.case.tool.name().to_owned()),
         Column::figure("window", |contestant| window(contestant.case.window)),
         Column::median("sent/s", |run| run.reported.sent_per_s, rate),
@@ -134,8 +141,7 @@ fn latencies(results: &CompareResults) -> Table {
         column("p50 ms", |latency| Some(latency.p50)),
         column("p90 ms", |latency| latency.p90),
         column("p99 ms", |latency| latency.p99),
-    ];
-    engine::table(&results.contestants, &columns, &["mean ms", "p90 ms"])
+    ]
 }
 
 fn ratios(results: &CompareResults) -> (Table, Vec<String>) {

@@ -250,7 +250,8 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
     let volume = memory(options.volume);
     results.report(ReportParts {
         title: plain(&format!("{name}: {volume} per run on one connection to {server}; {rounds}")),
-        tables: vec![figures(results), ratios],
+        tables: vec![engine::table(&results.contestants, &columns(), &["messages"]), ratios],
+        runs: Some(engine::runs_table(&results.contestants, &columns())),
         notes,
         pass: "every message accepted",
         wrong: results.defects(),
@@ -258,16 +259,15 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
     })
 }
 
-fn figures(results: &LargeMessageResults) -> Table {
-    let columns = [
+fn columns<'a>() -> [Column<'a>; 6] {
+    [
         Column::figure("body", |contestant| octets(contestant.case.body_bytes)),
         Column::words("cost", |contestant| contestant.case.cost_name().to_owned()),
         Column::median("messages", |run| Some(run.messages as f64), whole),
         Column::spread("MB/s", |run| Some(run.bytes_per_s), megabytes),
         Column::median("source CPU ms/MB", |run| run.source_cpu_ms, figure),
         Column::median("sink CPU ms/MB", |run| run.sink_cpu_ms, figure),
-    ];
-    engine::table(&results.contestants, &columns, &["messages"])
+    ]
 }
 
 fn ratios(results: &LargeMessageResults) -> (Table, Vec<String>) {

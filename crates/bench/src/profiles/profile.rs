@@ -111,6 +111,7 @@ fn report(results: &ProfileResults, options: &ProfileOptions) -> TextReport {
     results.report(ReportParts {
         title: title(options),
         tables: vec![figures(results), times(results)],
+        runs: None,
         notes: notes(results, options),
         pass: "every message accepted",
         wrong: results.defects(),

@@ -79,6 +79,7 @@ fn report(results: &Results, options: &BacklogOptions) -> TextReport {
             options.next_hop_text()
         ),
         tables: vec![filled(results), delivered(results, options)],
+        runs: None,
         notes: run_remarks(results.contestants.iter()),
         pass: "no mail lost",
         wrong: results.defects(),

@@ -30,6 +30,7 @@ pub(super) fn of(results: &RelayResults, options: &RelayComparisonOptions) -> Te
     results.report(ReportParts {
         title: format!("{}: {messages} {load}; {rounds}", options.scenario.name),
         tables: vec![figures(results), mailboxes(results), costs(results), times(results), ratios],
+        runs: None,
         notes,
         pass: "no mail lost",
         wrong: results.defects(),

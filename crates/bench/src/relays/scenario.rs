@@ -2,7 +2,7 @@
 //! another until the user presses Ctrl-C.
 use crate::BenchOutcome;
 use crate::directory::RunDirectory;
-use crate::engine::{BenchFigures, ComparedRun, RunTurn, TextReport};
+use crate::engine::{BenchFigures, COMPARISON_FILE, ComparedRun, RunTurn, TextReport};
 use crate::plan::{BenchOptions, BenchTarget};
 use crate::programs::own_program;
 use crate::relay::Relay;
@@ -162,10 +162,11 @@ impl ScenarioRun {
         measured.map(ComparedRun::of_bench)
     }
 
-    /// Saves the report as `table.txt` in the scenario's directory.
+    /// Saves the report as `table.txt` and its record in the scenario's directory.
     pub(crate) fn save(&self, mut report: TextReport) -> Result<TextReport> {
         report.conclusion.is_interrupted |= self.is_stopped();
         self.directory.write("table.txt", &format!("{}\n\n{}\n", report.text, report.conclusion.line()))?;
+        self.directory.write(COMPARISON_FILE, &report.to_json()?)?;
         report.file = Some(self.directory.path().join("table.txt"));
         self.print_line(&format!("written to {}", self.directory.path().display()));
         Ok(report)

@@ -1,4 +1,5 @@
 //! Reads run records. If a record cannot be read, the error says in one line what is wrong with it.
+use crate::engine::{COMPARISON_FILE, COMPARISON_FORMAT, TextReport};
 use anyhow::{Result, anyhow, bail};
 use mailrun_measurement::record::{FORMAT, Record};
 use mailrun_process::reason::reason;
@@ -68,12 +69,48 @@ pub fn run_file_stem(record: &Record) -> String {
 /// Returns an error if there is no record or if this version cannot read the record's format.
 pub fn read_run(path: &Path) -> Result<Record> {
     let file = if path.is_dir() { record_in(path)? } else { path.to_owned() };
-    let file_name = if is_standard_input(&file) { "standard input".to_owned() } else { file.display().to_string() };
-    let json = read_bytes(&file).map_err(|error| anyhow!("cannot read {file_name}: {}", reason(&error)))?;
+    read_file(&file, record_of)
+}
+
+/// Record of a run, or of a comparison of several runs.
+#[derive(Clone, Debug)]
+pub enum StoredReport {
+    Run(Box<Record>),
+    Comparison(Box<TextReport>),
+}
+
+/// Reads the record of a run or of a comparison. `path` is as for [`read_run`]; a directory may also
+/// be that of a comparison.
+///
+/// # Errors
+/// Returns an error if there is no record or if this version cannot read the record's format.
+pub fn read_report(path: &Path) -> Result<StoredReport> {
+    let is_comparison = !path.join("run.json").exists() && path.join(COMPARISON_FILE).exists();
+    let file = match path.is_dir() {
+        true if is_comparison => path.join(COMPARISON_FILE),
+        true => record_in(path)?,
+        false => path.to_owned(),
+    };
+    read_file(&file, |json| {
+        let is_comparison = serde_json::from_slice(json).is_ok_and(|head: RecordHead| head.format == COMPARISON_FORMAT);
+        if !is_comparison {
+            return Ok(StoredReport::Run(Box::new(record_of(json)?)));
+        }
+        let report =
+            TextReport::from_json(json).map_err(|error| format!("is damaged: {}", shown(&error.to_string())))?;
+        Ok(StoredReport::Comparison(Box::new(report)))
+    })
+}
+
+/// Reads a file that `parse` understands. The error of `parse` completes a sentence whose subject is
+/// the file.
+fn read_file<T>(file: &Path, parse: impl Fn(&[u8]) -> Result<T, String>) -> Result<T> {
+    let file_name = if is_standard_input(file) { "standard input".to_owned() } else { file.display().to_string() };
+    let json = read_bytes(file).map_err(|error| anyhow!("cannot read {file_name}: {}", reason(&error)))?;
     if json.len() as u64 > MAX_RECORD_BYTES {
         bail!("{file_name} has more than 256 MiB: that is no run record");
     }
-    record_of(&json).map_err(|mistake| anyhow!("{file_name} {mistake}"))
+    parse(&json).map_err(|mistake| anyhow!("{file_name} {mistake}"))
 }
 
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
@@ -127,11 +164,18 @@ struct RecordHead {
     version: String,
 }
 
+/// Returns the beginning of a text from a file as it may be shown in an error.
+fn shown(text: &str) -> String {
+    printable(&text.chars().take(MAX_MISTAKE_CHARACTERS).collect::<String>()).into_owned()
+}
+
 /// Parses a record. The error completes a sentence whose subject is the file, such as `is damaged`.
 fn record_of(json: &[u8]) -> Result<Record, String> {
-    let shown = |text: &str| printable(&text.chars().take(MAX_MISTAKE_CHARACTERS).collect::<String>()).into_owned();
     let head: RecordHead = serde_json::from_slice(json)
         .map_err(|error| format!("is no run record of mailrun: {}", shown(&error.to_string())))?;
+    if head.format == COMPARISON_FORMAT {
+        return Err("is of a comparison of several runs, and not of one run: mailrun report shows it".to_owned());
+    }
     if head.format != FORMAT {
         let known = FORMAT.trim_end_matches(|letter: char| letter.is_ascii_digit());
         return Err(match head.format.strip_prefix(known) {
@@ -161,6 +205,7 @@ mod tests {
             ("{\"format\": 7}", "is no run record of mailrun: invalid type"),
             ("{\"format\": \"k6\"}", "is no run record of mailrun: it has no \"format\": \"mailrun-run/1\""),
             ("{\"format\": \"mailrun-run/2\", \"version\": \"9.1\"}", "has the format mailrun-run/2, of mailrun 9.1"),
+            ("{\"format\": \"mailrun-comparison/1\"}", "is of a comparison of several runs"),
             ("{\"format\": \"mailrun-run/1\"}", "is damaged, or of a newer mailrun"),
         ] {
             let mistake = record_of(json.as_bytes()).unwrap_err();

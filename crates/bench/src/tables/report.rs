@@ -51,6 +51,7 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
     let leave_out =
         ["storage", "faults", "sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"];
     let table = engine::table(&results.contestants, &columns, &leave_out);
+    let runs = engine::runs_table(&results.contestants, &columns);
     let mut notes = vec![
         "× msg/s, × CPU: multiple of smtp-source's value.".to_owned(),
         "faults: page faults, minor and major. storage: bytes read from storage and written to it.".to_owned(),
@@ -61,6 +62,7 @@ pub(super) fn figures(results: &TableResults, missing: &[&str], options: &TableO
     results.report(ReportParts {
         title: format!("smtp-source-table: {} per run, {rounds}", counted(options.messages, "message")),
         tables: vec![table],
+        runs: Some(runs),
         notes,
         pass: "none of which failed",
         wrong: Defects::default(),

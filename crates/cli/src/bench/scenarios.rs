@@ -372,6 +372,7 @@ impl ScenarioCommand {
 impl ChosenScenario {
     fn run(self) -> Result<ExitCode> {
         let tables = self.measurement.tables().clone();
+        tables.open()?;
         let report = self.measurement.run(&self.name)?;
         tables.show(&report)?;
         let Conclusion { outcome, is_strict, is_interrupted, .. } = report.conclusion;

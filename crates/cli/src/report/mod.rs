@@ -7,7 +7,8 @@ pub(crate) mod results;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use exports::export_format;
-use mailrun_bench::stored::{read_run, run_file_stem};
+use mailrun_bench::TextReport;
+use mailrun_bench::stored::{StoredReport, read_report, read_run, run_file_stem};
 use mailrun_measurement::record::Record;
 use mailrun_process::output_file::{self, cannot_write, is_standard_output};
 use mailrun_report::ReportLength;
@@ -20,14 +21,14 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Renders stored runs again: as a page, a report, or in a format of other programs
+/// Renders stored runs or a stored comparison again: as a page, a report, or in a format of other programs
 ///
 /// Reads records of every version since 0.1. Nothing is sent, and the verdict is not decided again: exit status 0 if the
 /// runs could be read and the files written, else 2.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StoredRunsArgs {
-    /// Runs: a run directory, a run.json, or - for standard input.
+    /// Runs: a run directory, a run.json, or - for standard input; or one comparison: its directory, or the file of --json.
     #[arg(value_name = "RUN", required_unless_present = "schema")]
     runs: Vec<PathBuf>,
     /// html, md, text, short, hist, json, csv, csv:TABLE, junit, prometheus, openmetrics, hlog, github, action-benchmark-bigger
@@ -51,6 +52,12 @@ pub(crate) struct StoredRunsArgs {
     schema: bool,
 }
 
+/// What the paths of the command line name.
+enum StoredReports {
+    Runs(Vec<Record>),
+    Comparison(Box<TextReport>),
+}
+
 /// Length of a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ShareLength {
@@ -69,6 +76,7 @@ Examples:
   mailrun report results/run.json --format junit -o mailrun.xml
   mailrun report results --format prometheus -o /var/lib/node_exporter/mailrun.prom
   mailrun report results --format hist
+  mailrun bench smtp-source-table --json table.json; mailrun report table.json
   mailrun report results --share
   mailrun source 127.0.0.1:2525 --json - --report none | mailrun report - --share short";
 
@@ -80,7 +88,13 @@ impl StoredRunsArgs {
         }
         let format = self.export_format();
         self.check(format)?;
-        let records = self.runs.iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;
+        let records = match self.read()? {
+            StoredReports::Runs(records) => records,
+            StoredReports::Comparison(sheet) => {
+                self.show_comparison(&sheet, format)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        };
         let baseline = self.against.as_deref().map(read_run).transpose()?;
         let render = |records: &[Record]| match (&baseline, records.first()) {
             (Some(_), Some(record)) => mailrun_report::page(record, baseline.as_ref()),
@@ -96,6 +110,44 @@ impl StoredRunsArgs {
             None => print(format, &records, &render)?,
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Reads the runs, or the one comparison.
+    fn read(&self) -> Result<StoredReports> {
+        let mut records = Vec::new();
+        for path in &self.runs {
+            match read_report(path)? {
+                StoredReport::Run(record) => records.push(*record),
+                StoredReport::Comparison(sheet) if self.runs.len() == 1 => return Ok(StoredReports::Comparison(sheet)),
+                StoredReport::Comparison(_) => {
+                    bail!("{} is of a comparison: name it alone", printable(&path.to_string_lossy()))
+                }
+            }
+        }
+        Ok(StoredReports::Runs(records))
+    }
+
+    fn show_comparison(&self, sheet: &TextReport, format: ExportFormat) -> Result<()> {
+        let file = self.out.as_deref().filter(|path| !is_standard_output(path));
+        let text = |length| match file {
+            Some(_) => results::comparison_for_file(sheet, length),
+            None => results::comparison_for_stdout(sheet, length),
+        };
+        let text = match format {
+            _ if self.against.is_some() => bail!("--against requires a run, and this is a comparison"),
+            ExportFormat::Text => text(ReportLength::Full),
+            ExportFormat::Short => text(ReportLength::Short),
+            ExportFormat::Markdown => sheet.markdown(),
+            ExportFormat::Json => sheet.to_json()?,
+            _ => bail!("a comparison has no format {}, but text, short, md and json", format.name()),
+        };
+        match file {
+            Some(path) => {
+                output_file::check(path)?;
+                output_file::write(path, text)
+            }
+            None => write_all(&mut io::stdout().lock(), &text),
+        }
     }
 
     fn export_format(&self) -> ExportFormat {

@@ -217,14 +217,9 @@ pub(crate) struct TableReportArgs {
     display: DisplayArgs,
     #[command(flatten)]
     pub(crate) keep_awake: KeepAwakeArg,
-    #[arg(long = "json", value_name = "FILE", hide = true, value_parser = refused_json)]
-    _json: Option<String>,
-}
-
-fn refused_json(_: &str) -> Result<String, String> {
-    Err("this scenario has several runs and no record of its own; \
-         each run of a relay scenario leaves its run.json in the run directory (--out DIR)"
-        .to_owned())
+    /// Write the tables as JSON, with the figures of each run, which mailrun report shows again; - is standard output.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    json: Option<PathBuf>,
 }
 
 impl TableReportArgs {
@@ -232,18 +227,57 @@ impl TableReportArgs {
         self.display.live()
     }
 
-    /// Shows the tables on standard output.
+    /// Checks before the first run that the record can be written.
+    pub(crate) fn open(&self) -> Result<()> {
+        self.json.iter().filter(|path| !is_standard_output(path)).try_for_each(|path| output_file::check(path))
+    }
+
+    /// Shows the tables on standard output, or on standard error if the record goes to standard output. The record is
+    /// written even if the tables could not be shown.
     ///
     /// # Errors
     ///
-    /// Returns an error if standard output cannot be written. If the reader closes the pipe, this is not an error.
+    /// Returns an error if an output cannot be written. If the reader closes the pipe, this is not an error.
     pub(crate) fn show(&self, sheet: &TextReport) -> Result<()> {
-        let Some(extent) = self.display.extent() else { return Ok(()) };
-        let mut out = io::stdout().lock();
-        let reader = OutputFormat::of(&out, self.display.color);
-        let text = sheet.render(terminal::width(&out), extent, reader.ink);
-        write_all(&mut out, &reader.letters.encode(&text))
+        match &self.json {
+            None => self.print(sheet, &mut io::stdout().lock()),
+            Some(path) if is_standard_output(path) => {
+                // Ignore the error, because the record must be printed even if standard error cannot be written.
+                let _ = self.print(sheet, &mut io::stderr().lock());
+                write_all(&mut io::stdout().lock(), &sheet.to_json()?)
+            }
+            Some(path) => {
+                let printed = self.print(sheet, &mut io::stdout().lock());
+                output_file::write(path, sheet.to_json()?).and(printed)
+            }
+        }
     }
+
+    fn print(&self, sheet: &TextReport, out: &mut (impl Write + AsFd + IsTerminal)) -> Result<()> {
+        let Some(extent) = self.display.extent() else { return Ok(()) };
+        let reader = OutputFormat::of(out, self.display.color);
+        let text = sheet.render(terminal::width(&*out), extent, reader.ink);
+        write_all(out, &reader.letters.encode(&text))
+    }
+}
+
+/// Formats the report of a stored comparison, with the figures of each run first if it is a full report.
+fn comparison_text(sheet: &TextReport, length: ReportLength, width: Option<usize>, ink: TextStyle) -> String {
+    let runs = sheet.runs(width.unwrap_or(usize::MAX)).filter(|_| length == ReportLength::Full);
+    let runs = runs.map(|runs| format!("{runs}\n\n")).unwrap_or_default();
+    runs + &sheet.render(width, length, ink)
+}
+
+/// Formats the report of a stored comparison for a file.
+pub(crate) fn comparison_for_file(sheet: &TextReport, length: ReportLength) -> String {
+    comparison_text(sheet, length, None, TextStyle::Plain)
+}
+
+/// Formats the report of a stored comparison for standard output: with its width, colours and characters.
+pub(crate) fn comparison_for_stdout(sheet: &TextReport, length: ReportLength) -> String {
+    let out = io::stdout();
+    let reader = OutputFormat::of(&out, Color::Auto);
+    reader.letters.encode(&comparison_text(sheet, length, terminal::width(&out), reader.ink))
 }
 
 /// Formats the report of a stored run for standard output: with its width, colours and characters.

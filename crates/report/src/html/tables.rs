@@ -56,7 +56,7 @@ pub(super) fn table(caption: &str, own: &Table, baseline: Option<&Table>, bars: 
 fn head(columns: &[ColumnCells], bars: Option<&BarColumn>) -> String {
     let mut cells = String::new();
     for (at, column) in columns.iter().enumerate() {
-        let title = if column.title.is_empty() { "result" } else { column.title };
+        let title = if column.title.is_empty() { "result" } else { &column.title };
         cells.push_str(&format!("<th scope=\"col\"{}>{}</th>", class(column.align), escaped(title)));
         if let Some(bars) = bars.filter(|_| at == 0) {
             cells.push_str(&format!("<th scope=\"col\" class=\"bars\">{}</th>", bars.title));
@@ -71,7 +71,7 @@ fn line(columns: &[ColumnCells], others: Option<&[ColumnCells]>, bars: Option<&B
     for (at, column) in columns.iter().enumerate() {
         let element = if at == 0 { "th scope=\"row\"" } else { "td" };
         let end = if at == 0 { "th" } else { "td" };
-        let other = same.zip(others).and_then(|(row, others)| value_at(others, column.title, row));
+        let other = same.zip(others).and_then(|(row, others)| value_at(others, &column.title, row));
         let text = cell(column, row, other);
         cells.push_str(&format!("<{element}{}>{text}</{end}>", class(column.align)));
         if let Some(bars) = bars.filter(|_| at == 0) {
