@@ -504,7 +504,7 @@ def excerpt(text):
             # The page names the host once.
             kept.append(re.sub(r" · [^·\n]*, Linux [^,\n]*(?=,|$)", "", "\n".join(lines)))
             continue
-        said = [line for line in lines if re.search(r"not installed|Results may be", line)]
+        said = [line for line in lines if re.search(r"not installed|Results may be|OTHER WORK", line)]
         verdict = re.search(r"^(PASS|FAIL|INVALID|INCONCLUSIVE)\b.*", block, re.MULTILINE | re.DOTALL)
         said += [verdict[0]] if verdict else []
         kept += ["\n".join(said)] if said else []
