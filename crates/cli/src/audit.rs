@@ -89,8 +89,8 @@ enum AuditCommand {
 /// came, and the call that is missing, for example "no fsync of queue/4F00A1 before 250". Each round with a power cut that lost
 /// mail has the log of these calls in its directory: calls.jsonl, and calls.data with what was written.
 ///
-/// Files belong to a message if they ever held its trace (X-Mailrun), or if their names have the queue id of its reply. What is
-/// durable depends on the file system of the round.
+/// Files belong to a message if they ever held its trace (X-Mailrun), or if their names or contents have the queue id of its
+/// reply. Logs and files of several messages do not. What is durable depends on the file system of the round.
 #[derive(Debug, Args)]
 #[command(after_help = EXPLAIN_EXAMPLES)]
 struct ExplainArgs {

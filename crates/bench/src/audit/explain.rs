@@ -216,10 +216,11 @@ fn remark(story: &Story) -> Option<&'static str> {
         (_, Some(true), false) => None,
         (_, Some(true), true) => Some("The power cut left it all the same. The server lost it later, or still has it."),
         (_, Some(false), true) => Some(
-            "All of it was durable when the 250 came, and there after the power cut. The server lost it later, or\nstill has it.",
+            "All that we found of it was durable when the 250 came, and there after the power cut. The server lost it later,\nstill \
+             has it, or needs a file that we did not find, because it has neither the message nor its queue id.",
         ),
-        (_, Some(false), false) => {
-            Some("All of it was durable when the 250 came. It was changed or removed before the power was cut.")
-        }
+        (_, Some(false), false) => Some(
+            "All that we found of it was durable when the 250 came. It was changed or removed before the power was cut.",
+        ),
     }
 }

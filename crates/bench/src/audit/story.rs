@@ -2,7 +2,8 @@
 //! server answered 250.
 //!
 //! ```text
-//! find      files that ever held the trace of the message, and names that have the queue id of the reply
+//! find      files that ever held the trace of the message, names that have the queue id of the reply, and small
+//!           files that have this id alone
 //! Story     replay ─→ the calls on these ─→ at the 250: the gaps ─→ the cut: what is left ─→ calls after it
 //! ```
 use mailrun_crashfs::{Call, FileKind, FileSystem, Inode, LoggedCall, NameChange, ROOT, StoredCalls};
@@ -17,6 +18,9 @@ use std::time::Duration;
 
 /// Shortest word of a reply that may be a queue id. Shorter words occur in names by chance.
 const MIN_ID_CHARS: usize = 6;
+
+/// Largest file that may be the envelope of a message, and belongs to it by a queue id in its contents.
+const MAX_ENVELOPE_BYTES: usize = 64 << 10;
 
 /// Message whose story is told.
 #[derive(Clone, Debug)]
@@ -137,10 +141,10 @@ fn directory_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("(the top one)", |(directory, _)| directory)
 }
 
-/// A file that held the message, or belongs to it by its name.
+/// A file that held the message, or belongs to it by its name or by its contents.
 #[derive(Clone, Debug, Default)]
 struct Holder {
-    /// Where the message is in the file. `None` if the file has it by its name, and as a whole.
+    /// Where the message is in the file. `None` if all of the file belongs to the message.
     mail: Option<Range<usize>>,
     /// The file held other messages as well.
     is_shared: bool,
@@ -188,6 +192,22 @@ fn traces(bytes: &[u8], run: RunId) -> Vec<(usize, u64)> {
     parsed.filter(|(_, trace)| trace.run == run).map(|(at, trace)| (at, message_number(trace.sequence))).collect()
 }
 
+/// Returns true if the bytes contain the queue id.
+fn has_id(bytes: &[u8], id: &str) -> bool {
+    bytes.windows(id.len()).any(|word| word == id.as_bytes())
+}
+
+/// Returns true if the bytes contain the queue id of another message: a word with letters, digits and punctuation in the
+/// same places, which begins in the same way, because servers put the time or a counter into their ids.
+fn has_similar_id(bytes: &[u8], id: &str) -> bool {
+    let id = id.as_bytes();
+    let has_shape = |word: &[u8]| {
+        word.iter().zip(id).all(|(a, b)| a == b || (a.is_ascii_alphanumeric() && b.is_ascii_alphanumeric()))
+    };
+    let beginning = &id[..id.len() / 2];
+    bytes.windows(id.len()).any(|word| word.starts_with(beginning) && word != id && has_shape(word))
+}
+
 struct Finder<'a> {
     asked: &'a Asked,
     ids: Vec<&'a str>,
@@ -195,10 +215,17 @@ struct Finder<'a> {
     holders: BTreeMap<Inode, Holder>,
     /// Files in which traces of other messages were found.
     with_others: BTreeSet<Inode>,
+    /// Files in whose contents a queue id of the reply was found.
+    envelopes: BTreeMap<Inode, &'a str>,
+    /// Files that are no envelope of one message: logs, and files with the ids of several messages.
+    not_envelopes: BTreeSet<Inode>,
 }
 
 impl Finder<'_> {
     fn look_at_name(&mut self, name: &str, inode: Inode) {
+        if name.to_ascii_lowercase().contains("log") {
+            self.not_envelopes.insert(inode);
+        }
         if let Some(id) = self.ids.iter().find(|id| name.contains(**id)) {
             self.id = Some(id);
             self.holders.entry(inode).or_default();
@@ -218,6 +245,25 @@ impl Finder<'_> {
         }
         if found.iter().any(|(_, message)| *message != self.asked.message) {
             self.with_others.insert(inode);
+        }
+        for &id in &self.ids {
+            if has_id(bytes, id) {
+                self.envelopes.insert(inode, id);
+            }
+            if part.start + bytes.len() > MAX_ENVELOPE_BYTES || has_similar_id(bytes, id) {
+                self.not_envelopes.insert(inode);
+            }
+        }
+    }
+
+    /// Adds the files that belong to the message by their contents, such as an envelope whose name is a number. Such a file
+    /// belongs to one message: a log has the ids of many.
+    fn add_envelopes(&mut self) {
+        for (&inode, &id) in &self.envelopes {
+            if !self.not_envelopes.contains(&inode) && !self.with_others.contains(&inode) {
+                self.holders.entry(inode).or_default();
+                self.id.get_or_insert(id);
+            }
         }
     }
 
@@ -262,14 +308,22 @@ pub(super) fn tell(stored: &StoredCalls, asked: &Asked) -> io::Result<Story> {
     let answered = asked.answered.map(|read| answered_at(&stored.calls, read));
     let asked = &Asked { answered, ..asked.clone() };
     let ids = asked.reply.as_deref().map(possible_ids).unwrap_or_default();
-    let (holders, with_others) = (BTreeMap::new(), BTreeSet::new());
-    let mut finder = Finder { asked, ids, id: None, holders, with_others };
+    let mut finder = Finder {
+        asked,
+        ids,
+        id: None,
+        holders: BTreeMap::new(),
+        with_others: BTreeSet::new(),
+        envelopes: BTreeMap::new(),
+        not_envelopes: BTreeSet::new(),
+    };
     stored.replay(|at, files| {
         if let Some(logged) = at.checked_sub(1).and_then(|at| stored.calls.get(at)) {
             finder.look_after(&logged.call, files);
         }
         true
     })?;
+    finder.add_envelopes();
     for (inode, holder) in &mut finder.holders {
         holder.is_shared = holder.mail.is_some() && finder.with_others.contains(inode);
     }
@@ -656,6 +710,25 @@ mod tests {
             server.write("queue", "Q4F00A1", b"to: ann");
             server.answer();
         };
+        let by_content: Calls = |server| {
+            let envelope = server.write("tmp", "x1", b"M0001.4F00A1\nto: ann");
+            server.files.sync(envelope).unwrap();
+            let body = server.write("queue", "D7", &mail(3));
+            server.files.sync(body).unwrap();
+            let tmp = server.directory("tmp");
+            server.files.rename((tmp, "x1"), (tmp, "C7")).unwrap();
+            server.answer();
+        };
+        let in_files_of_several: Calls = |server| {
+            let body = server.write("queue", "D7", &mail(3));
+            server.files.sync(body).unwrap();
+            server.write("queue", "mail.log", b"4F00A1 received");
+            let index = server.write("queue", "index", b"4F00A1 D7 ");
+            server.files.write(index, 10, b"4F00B2 D8 ").unwrap();
+            let large = server.write("queue", "journal", b"4F00A1 D7 ");
+            server.files.write(large, 70_000, b"more").unwrap();
+            server.answer();
+        };
         let no_rename: Calls = |server| {
             let inode = server.write("tmp", "x1", &mail(3));
             server.files.sync(inode).unwrap();
@@ -734,6 +807,14 @@ mod tests {
             (no_sync, Profile::Ext4, &["no fsync of queue/4F00A1, and none of its directory queue, before 250"][..]),
             (read_late, Profile::Ext4, &["no fsync of queue/4F00A1, and none of its directory queue, before 250"]),
             (by_id, Profile::Ext4, &["no fsync of queue/Q4F00A1, and none of its directory queue, before 250"]),
+            (
+                by_content,
+                Profile::Ext4,
+                &[
+                    "tmp/C7 was synced, but not the rename of tmp/x1 to tmp/C7: no fsync of its directory tmp before 250",
+                ],
+            ),
+            (in_files_of_several, Profile::Ext4, &[]),
             (no_rename, Profile::Ext4, &[synced]),
             // There, a rename to another directory makes a name and removes another, each by itself.
             (
