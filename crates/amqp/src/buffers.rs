@@ -1,5 +1,5 @@
-//! Buffers for input and output. A message is kept in the pieces in which it was read. The output
-//! copies only small pieces.
+//! Buffers for input and output, which keep a message in the pieces in which it was read. The output copies only small
+//! pieces.
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -24,12 +24,12 @@ impl EncodedMessage {
         self.bytes
     }
 
-    /// Returns the pieces of the message in order. None of them is empty.
+    /// Returns the pieces of the message in order, none of them empty.
     pub fn pieces(&self) -> &[Bytes] {
         &self.pieces
     }
 
-    /// Appends a piece without copying it. An empty piece is ignored.
+    /// Appends a piece without copying it, unless the piece is empty.
     pub fn push(&mut self, piece: Bytes) {
         if !piece.is_empty() {
             self.bytes += piece.len();
@@ -37,8 +37,8 @@ impl EncodedMessage {
         }
     }
 
-    /// Appends bytes that were read. Joins short pieces, because a message in frames of one byte
-    /// each would otherwise take many times its size.
+    /// Appends bytes that were read, and joins short pieces, because a message in frames of one byte each would
+    /// otherwise take many times its size.
     pub(crate) fn append(&mut self, octets: &Bytes) {
         if octets.len() >= MIN_SHARED_BYTES {
             return self.push(octets.clone());
@@ -55,7 +55,7 @@ impl EncodedMessage {
         self.push(Bytes::copy_from_slice(octets));
     }
 
-    /// Returns all bytes in one piece. They are copied only if there are several pieces.
+    /// Returns all bytes in one piece, which are copied only if there are several pieces.
     pub fn whole(&self) -> Bytes {
         match self.pieces.as_slice() {
             [] => Bytes::new(),
@@ -100,7 +100,7 @@ impl From<Vec<u8>> for EncodedMessage {
 pub struct OutputBuffer {
     /// Pieces to write before the tail, oldest first.
     pieces: VecDeque<Bytes>,
-    /// Bytes that were added last. `tail_written` of them have been sent.
+    /// Bytes that were added last, of which `tail_written` have already been sent.
     tail: Vec<u8>,
     tail_written: usize,
     piece_bytes: usize,

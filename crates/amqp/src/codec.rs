@@ -1,4 +1,4 @@
-//! Encoding of AMQP 1.0's types. Values are read in place, without copying them.
+//! Encodes and decodes the types of AMQP 1.0. Values are read in place, without copying them.
 //!
 //! A value consists of a constructor (a format code, possibly after a descriptor) and its content.
 //! The high half of the format code determines the length of the content (AMQP 1.0 §1.2), so a
@@ -23,36 +23,36 @@ pub enum DecodeError {
         /// Maximum size that the receiver allows, in bytes.
         max_size: usize,
     },
-    /// The value is missing or has the wrong type. The text names the expected type.
+    /// The value is missing or has the wrong type. The text names the type that was expected.
     #[error("expected {0}")]
     Expected(&'static str),
 }
 
 /// Format code of null (AMQP 1.0 §1.6.1).
 const NULL: u8 = 0x40;
-/// First byte of a described type. A descriptor follows, and then the value itself.
+/// First byte of a described type, which is followed by a descriptor and then the value itself.
 const DESCRIBED: u8 = 0x00;
 
-/// One decoded value. It borrows the bytes in which it was encoded.
+/// A decoded value, which borrows the bytes in which it was encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
     /// The descriptor, if it is a number or one of AMQP's own symbols.
     descriptor: Option<u64>,
     code: u8,
-    /// Content without constructor, size and count.
+    /// The bytes of the content, after the constructor and after any size and count.
     body: &'a [u8],
-    /// Number of elements of a list, map or array. A map counts its keys and its values.
+    /// Number of elements of a list, map or array, in which a map counts its keys and its values.
     count: u32,
-    /// The whole value as it was sent.
+    /// The whole value as it was sent, from its constructor on.
     octets: &'a [u8],
 }
 
 /// A value of a primitive type (AMQP 1.0 §1.6).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar<'a> {
-    /// The value null (AMQP 1.0 §1.6.1).
+    /// The value null, which stands for a field that was left out (AMQP 1.0 §1.4, §1.6.1).
     Null,
-    /// A boolean (AMQP 1.0 §1.6.2).
+    /// A boolean in any of its three encodings (AMQP 1.0 §1.6.2).
     Boolean(bool),
     /// An unsigned number of 8 bits (AMQP 1.0 §1.6.3).
     Ubyte(u8),
@@ -66,9 +66,9 @@ pub enum Scalar<'a> {
     Long(i64),
     /// A point in time, in milliseconds since 1970.
     Timestamp(i64),
-    /// A UUID (AMQP 1.0 §1.6.18).
+    /// The 16 bytes of a UUID, in the order in which they were sent (AMQP 1.0 §1.6.18).
     Uuid([u8; 16]),
-    /// Any bytes (AMQP 1.0 §1.6.19).
+    /// A sequence of bytes, for example the content of a data section (AMQP 1.0 §1.6.19).
     Binary(&'a [u8]),
     /// A text in UTF-8 (AMQP 1.0 §1.6.20).
     String(&'a str),
@@ -85,7 +85,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader that starts at the first byte.
+    /// Creates a reader of these bytes, without checking them before they are read.
     pub fn new(octets: &'a [u8]) -> Self {
         Self { rest: octets }
     }
@@ -217,7 +217,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the text of a string. Returns `None` for a symbol, and for text that is not UTF-8.
+    /// Returns the text of a string, or `None` for a symbol and for text that is not UTF-8.
     pub fn as_string(&self) -> Option<&'a str> {
         match self.code {
             0xa1 | 0xb1 => std::str::from_utf8(self.body).ok(),
@@ -238,8 +238,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Returns the value of a primitive type. Returns `None` for lists, maps, arrays, and text that
-    /// is not UTF-8.
+    /// Returns the value of a primitive type, or `None` for lists, maps, arrays, and text that is not UTF-8.
     pub fn as_scalar(&self) -> Option<Scalar<'a>> {
         let signed = || {
             let unused = 64 - 8 * self.body.len() as u32;
@@ -263,8 +262,8 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Returns the symbols of a value. A single symbol is returned as a list of one, because a field that permits
-    /// several symbols may be sent in this way (AMQP 1.0 §1.4).
+    /// Returns the symbols of a value, or `None` if it has another type. A single symbol is returned as a list of one,
+    /// because a field that permits several symbols may be sent in this way (AMQP 1.0 §1.4).
     pub fn as_symbols(&self) -> Option<Vec<&'a str>> {
         if !matches!(self.code, 0xe0 | 0xf0) {
             return self.as_text().map(|symbol| vec![symbol]);
@@ -279,17 +278,17 @@ impl<'a> Value<'a> {
         Some(symbols)
     }
 
-    /// Returns the bytes of a binary value. Returns `None` for another type, even for a string.
+    /// Returns the bytes of a binary value, or `None` for another type, even for a string.
     pub fn as_binary(&self) -> Option<&'a [u8]> {
         matches!(self.code, 0xa0 | 0xb0).then_some(self.body)
     }
 
-    /// Returns the elements of a list, which may be empty. Returns `None` for another type.
+    /// Returns the elements of a list, which may be empty, or `None` for a value of another type.
     pub fn as_list(&self) -> Option<Elements<'a>> {
         matches!(self.code, 0x45 | 0xc0 | 0xd0).then(|| self.elements())
     }
 
-    /// Returns the keys and values of a map, alternately. Returns `None` for another type.
+    /// Returns the keys and values of a map, alternately, or `None` for a value of another type.
     pub fn as_map(&self) -> Option<Elements<'a>> {
         matches!(self.code, 0xc1 | 0xd1).then(|| self.elements())
     }
@@ -350,8 +349,8 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Reads the next element. Returns `None` if it is null or missing, because fields at the end
-    /// of a list may be left out (AMQP 1.0 §1.4).
+    /// Reads the next element, or returns `None` if it is null or missing, because fields at the end of a list may be
+    /// left out (AMQP 1.0 §1.4).
     pub fn field(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
@@ -360,7 +359,7 @@ impl<'a> Elements<'a> {
         self.reader.value().map(|value| Some(value).filter(|value| !value.is_null()))
     }
 
-    /// Skips this many fields. Skipping past the end is no error, because fields at the end may be left out.
+    /// Skips this number of fields. Skipping past the end is no error, because fields at the end may be left out.
     pub fn skip(&mut self, count: u32) -> Result<(), DecodeError> {
         (0..count).try_for_each(|_| self.field().map(drop))
     }
@@ -370,7 +369,7 @@ impl<'a> Elements<'a> {
         (self.left > 0).then(|| self.reader.rest())
     }
 
-    /// Reads the next element, even if it is null. Returns `None` at the end.
+    /// Reads the next element, even if it is null, or returns `None` at the end.
     pub fn element(&mut self) -> Result<Option<Value<'a>>, DecodeError> {
         if self.left == 0 {
             return Ok(None);
@@ -379,17 +378,17 @@ impl<'a> Elements<'a> {
         self.reader.value().map(Some)
     }
 
-    /// Reads a number. Returns `absent` if it is null or missing.
+    /// Reads a number, or returns `absent` if the field is null or missing.
     pub fn number_or(&mut self, absent: u64) -> Result<u64, DecodeError> {
         self.number().map(|number| number.unwrap_or(absent))
     }
 
-    /// Reads a number. Returns `None` if it is null or missing.
+    /// Reads a number, or returns `None` if the field is null or missing.
     pub fn number(&mut self) -> Result<Option<u64>, DecodeError> {
         self.field()?.map(|value| value.as_number().ok_or(DecodeError::Expected("a number"))).transpose()
     }
 
-    /// Reads a boolean. Returns false if it is null or missing.
+    /// Reads a boolean, or returns false if the field is null or missing.
     pub fn boolean(&mut self) -> Result<bool, DecodeError> {
         let value = self.field()?;
         value.map_or(Ok(false), |value| value.as_bool().ok_or(DecodeError::Expected("true or false")))
@@ -424,12 +423,12 @@ impl<'a> Writer<'a> {
         self.octets(&[if truth { 0x41 } else { 0x42 }]);
     }
 
-    /// Writes a ubyte, an unsigned number of 8 bits.
+    /// Writes a ubyte, an unsigned number of 8 bits, which takes two bytes with its format code.
     pub fn ubyte(&mut self, number: u8) {
         self.octets(&[0x50, number]);
     }
 
-    /// Writes a ushort, an unsigned number of 16 bits.
+    /// Writes a ushort, an unsigned number of 16 bits, which always takes three bytes.
     pub fn ushort(&mut self, number: u16) {
         let [a, b] = number.to_be_bytes();
         self.octets(&[0x60, a, b]);
@@ -459,17 +458,17 @@ impl<'a> Writer<'a> {
         self.octets(&milliseconds.to_be_bytes());
     }
 
-    /// Writes a string. The length takes one byte for up to 255 bytes of text, and four bytes for more.
+    /// Writes a string, whose length takes one byte for up to 255 bytes of text, and four bytes for more.
     pub fn string(&mut self, text: &str) {
         self.variable(0xa1, text.as_bytes());
     }
 
-    /// Writes a symbol. The caller must make sure that the text is ASCII.
+    /// Writes a symbol, whose text must be ASCII.
     pub fn symbol(&mut self, text: &str) {
         self.variable(0xa3, text.as_bytes());
     }
 
-    /// Writes a binary value. The length takes one byte or four, as in a string.
+    /// Writes a binary value, whose length takes one byte or four, as in a string.
     pub fn binary(&mut self, octets: &[u8]) {
         self.variable(0xa0, octets);
     }
@@ -494,19 +493,19 @@ impl<'a> Writer<'a> {
         self.octets(octets);
     }
 
-    /// Writes a described list. `fields` writes the elements.
+    /// Writes a list with a descriptor, whose elements `fields` must write.
     pub fn described_list(&mut self, descriptor: u8, fields: impl FnOnce(&mut Writer<'_>)) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.compound(0xd0, fields);
     }
 
-    /// Writes a described map. `entries` writes keys and values alternately.
+    /// Writes a map with a descriptor, whose keys and values `entries` must write alternately.
     pub fn described_map(&mut self, descriptor: u8, entries: impl FnOnce(&mut Writer<'_>)) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.compound(0xd1, entries);
     }
 
-    /// Writes a map. `entries` writes keys and values alternately.
+    /// Writes a map, whose keys and values `entries` must write alternately.
     pub fn map(&mut self, entries: impl FnOnce(&mut Writer<'_>)) {
         self.compound(0xd1, entries);
     }
@@ -531,7 +530,7 @@ impl<'a> Writer<'a> {
         self.count += 1;
     }
 
-    /// Writes an array of symbols. Each of them may have at most 255 bytes.
+    /// Writes an array of symbols, each of at most 255 bytes.
     pub fn symbols(&mut self, names: &[&str]) {
         let length: usize = names.iter().map(|name| name.len() + 1).sum();
         self.out.push(0xf0);
@@ -545,7 +544,8 @@ impl<'a> Writer<'a> {
         self.count += 1;
     }
 
-    /// Writes a compound value. Size and count come first but are filled in last, when the elements have been written.
+    /// Writes a list or a map, whose size and count come first but are filled in last, when the elements have been
+    /// written.
     fn compound(&mut self, code: u8, fields: impl FnOnce(&mut Writer<'_>)) {
         self.out.push(code);
         let at = self.out.len();

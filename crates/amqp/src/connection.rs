@@ -12,12 +12,11 @@
 //! | | server | client |
 //! |---|---|---|
 //! | begins sessions, attaches links | the peer; the answer has the peer's numbers | we, with our numbers (`connection/client.rs`) |
-//! | a begin or an attach that answers nothing | is a request | is an error |
-//! | a detach of no link | is an error | is passed over: some brokers detach twice |
+//! | a begin or an attach that we did not ask for | is a request | is an error |
+//! | a detach of an unknown link | is an error | is ignored, because some brokers detach twice |
 //! | flow, transfer, disposition, detach, end, close | the same | the same |
 //!
-//! Deliveries are settled at their first disposition (rcv-settle-mode first). Nothing is resumed
-//! after a detach.
+//! Deliveries are settled at their first disposition (rcv-settle-mode first). A link is never resumed after a detach.
 //!
 //! An error ends as little as possible:
 //!
@@ -60,32 +59,34 @@ const MIN_MAX_FRAME_SIZE: u32 = 512;
 /// get their turn between frames. A message of 1 MiB fits into one frame. If a message arrives in
 /// several frames, fe2o3-amqp at the other end scans each of its bytes.
 const MAX_SENT_FRAME_SIZE: u32 = (1 << 20) + (64 << 10);
-/// Interval in which we want to hear something, in milliseconds. A peer that is silent for twice
-/// this time counts as gone (AMQP 1.0 §2.4.5).
+/// Interval within which the peer must send a frame, in milliseconds. A peer that is silent for twice this time counts
+/// as gone (AMQP 1.0 §2.4.5).
 pub const IDLE_TIMEOUT_MS: u32 = 30_000;
-/// Number of transfer frames that a peer may have under way to us on one session.
+/// Number of transfer frames that a peer may have under way to us on one session. The window is renewed when half of it
+/// is used up.
 const INCOMING_WINDOW: u32 = 4096;
-/// Maximum numbers of sessions of a connection, and of links of a session.
+/// Maximum numbers of sessions of a connection, and of links of a session. The peer learns them as channel-max and
+/// handle-max.
 const MAX_SESSIONS: usize = 64;
 const MAX_LINKS: usize = 64;
 const MAX_LINK_NAME_BYTES: usize = 1024;
 /// Maximum length of a delivery-tag in bytes (AMQP 1.0 §2.8.7).
 const MAX_TAG_BYTES: usize = 32;
 
-/// Identifies a session that we have begun. No other session gets the same number before `end_session`.
+/// Identifies a session that we have begun, with a number that no other session gets before `end_session`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(u16);
 
-/// An event on a connection. `T` is the type of the tokens with which the caller sends messages.
+/// An event that a connection reports. `T` is the type of the tokens with which the caller sends messages.
 #[derive(Debug, PartialEq)]
 pub enum ConnectionEvent<T> {
     /// The connection is open, so sessions can be begun.
     Opened,
-    /// A session has ended. Its links have already been reported as detached.
+    /// A session has ended, after its links were reported as detached.
     Ended {
-        /// The session that has ended. A client must still release it with `end_session`.
+        /// The session that has ended, which a client must still release with `end_session`.
         session: SessionId,
-        /// Reason of the end. `None` if neither side gave a reason.
+        /// Reason why the session ended, or `None` if neither side gave a reason.
         error: Option<EndError>,
     },
     /// On a server, the peer asks for a link, which the caller must `accept` or `refuse`. On a client, the peer has
@@ -100,12 +101,12 @@ pub enum ConnectionEvent<T> {
         /// Maximum size of a message that the peer accepts, in bytes.
         max_message_bytes: Option<u64>,
     },
-    /// A message was received. Unless its sender has settled it, the caller must answer with
-    /// `settle` or `reject`.
+    /// A message was received, which the caller must answer with `settle` or `reject`, unless the sender has already
+    /// settled it.
     MessageReceived {
         /// The link over which the message was received.
         link: LinkId,
-        /// Number of the delivery in its session.
+        /// Number of the delivery in its session, which `settle` and `reject` need.
         delivery: u32,
         /// The message, as it was encoded by its sender.
         message: EncodedMessage,
@@ -121,7 +122,7 @@ pub enum ConnectionEvent<T> {
         /// The peer's reason, if it rejected the message and gave a reason.
         error: Option<Arc<PeerError>>,
     },
-    /// A link has credit again, or a session has room again. The caller can try again to send.
+    /// A link has credit again, or a session has room again, so the caller can try again to send.
     CreditChanged,
     /// The peer has sent everything that it had, and has returned its remaining credit, as `drain`
     /// asked it to.
@@ -129,7 +130,7 @@ pub enum ConnectionEvent<T> {
         /// The link over which the peer returned its credit.
         link: LinkId,
     },
-    /// A link has ended. Messages that were sent over it and not settled come back.
+    /// A link has ended, and messages that were sent over it without being settled come back.
     Detached {
         /// The ended link, which the caller must not use any more.
         link: LinkId,
@@ -137,7 +138,7 @@ pub enum ConnectionEvent<T> {
         unsettled: Vec<T>,
         /// Tells whether only the link has ended, or its whole session.
         scope: Scope,
-        /// Reason of the end. `None` if neither side gave a reason.
+        /// Reason why the link ended, or `None` if neither side gave a reason.
         error: Option<EndError>,
     },
     /// The connection is closed, either by the peer or because the peer has answered our close.
@@ -178,7 +179,7 @@ enum Drain {
 #[derive(Debug)]
 struct IncompleteDelivery {
     id: u32,
-    /// Bytes of the delivery-tag, and its length.
+    /// The delivery-tag: its bytes at the start of the array, and their number.
     tag: ([u8; MAX_TAG_BYTES], usize),
     message_format: u32,
     settled: bool,
@@ -200,16 +201,15 @@ struct LinkState {
     presettled: bool,
     name: String,
     incomplete: Option<IncompleteDelivery>,
-    /// The peer's number of the link. `None` until the peer has answered our attach.
+    /// The peer's number of the link, or `None` until the peer has answered our attach.
     remote_handle: Option<u32>,
-    /// Set while messages may pass. False until the link is accepted, and again after we have
-    /// detached it.
+    /// Set while messages may pass over the link: after it was accepted, and until we detach it.
     accepted: bool,
     /// Set when we detach the link, to the number of frames that may still be under way to us.
     detach_sent: Option<u32>,
     /// Set if we have reported the end of the link, although the peer has not answered yet.
     is_reported: bool,
-    /// Set if the peer was asked to return unused credit.
+    /// Set after we have asked the peer to return unused credit, until it has done so.
     drain_sent: bool,
     max_message_bytes: u64,
 }
@@ -229,23 +229,23 @@ struct BlockedTransfer {
 
 #[derive(Debug)]
 struct Session<T> {
-    /// The peer's number of the session. `None` until the peer has answered our begin.
+    /// The peer's number of the session, or `None` until the peer has answered our begin.
     remote_channel: Option<u16>,
     end_sent: bool,
     /// Set if we have reported the end of the session, although the peer has not answered yet.
     is_reported: bool,
-    /// Set if the caller has ended the session.
+    /// Set if the caller has ended the session, so that its number can be used again.
     is_released: bool,
-    /// Links by handle. When the session ends, its links end in this order. There are few of them.
+    /// The few links of the session, by handle. When the session ends, its links end in this order.
     links: BTreeMap<u32, LinkState>,
     next_incoming_id: u32,
     incoming_window: u32,
     next_outgoing_id: u32,
     remote_incoming_window: u32,
-    /// Full number of the next delivery. The peer sees only its lower half.
+    /// Number of the next delivery, in 64 bits, so that deliveries stay in order when the 32 bits that the peer sees
+    /// start again at 0.
     next_delivery: i64,
-    /// Unsettled deliveries by number. A settled delivery is removed even if earlier ones are still
-    /// unsettled.
+    /// Unsettled deliveries by number. A settled delivery is removed even if earlier deliveries are still unsettled.
     unsettled: BTreeMap<i64, UnsettledDelivery<T>>,
     blocked: Option<BlockedTransfer>,
     /// Consecutive deliveries with the same outcome that have not been reported yet: the first, the
@@ -253,7 +253,7 @@ struct Session<T> {
     pending_disposition: Option<(u32, u32, DeliveryOutcome)>,
 }
 
-/// A connection of either role. `T` is the type of the tokens with which the caller sends messages.
+/// A connection of a client or a server. `T` is the type of the tokens with which the caller sends messages.
 #[derive(Debug)]
 pub struct AmqpConnection<T> {
     state: ConnectionState,
@@ -320,8 +320,8 @@ impl<T> AmqpConnection<T> {
         self.state == ConnectionState::Closed
     }
 
-    /// Returns the peer's idle timeout in milliseconds, or `None` if it has none. We must send a frame more often than
-    /// that.
+    /// Returns the peer's idle timeout in milliseconds, within which we must send a frame, or `None` if there is no
+    /// such limit.
     pub fn peer_idle_timeout_ms(&self) -> Option<u32> {
         self.peer_idle_timeout_ms
     }
@@ -339,8 +339,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Returns the next event. `None` means that more input is needed. An error ends the connection. If the peer can
-    /// already read a close, the output contains the close that reports the error.
+    /// Returns the next event, or `None` if more input is needed. An error ends the connection. If the peer can already
+    /// read a close, the output contains the close that reports the error.
     pub fn next_event(&mut self, input: &mut BytesMut) -> Result<Option<ConnectionEvent<T>>, ConnectionError> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -357,7 +357,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Reads one header or one frame. Returns false if the input does not contain a complete one.
+    /// Reads one header or one frame, or returns false if the input does not contain a complete one.
     fn step(&mut self, input: &mut BytesMut) -> Result<bool, ConnectionError> {
         match self.state {
             ConnectionState::Closed => Ok(false),
@@ -507,8 +507,7 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
-    /// Returns our session for the peer's number. Returns `None` if we have ended the session, so
-    /// that the frame is dropped.
+    /// Returns our session for the peer's number, or `None` if we have ended the session, so that the frame is dropped.
     fn local_channel(&mut self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
         check_channel(remote)?;
         let entry = match self.role {
@@ -599,8 +598,8 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Returns our link for the peer's handle. Returns `None` if we do not know the handle, for example because the
-    /// link has already been detached.
+    /// Returns our link for the peer's handle, or `None` if we do not know the handle, for example because the link has
+    /// already been detached.
     fn local_link(&self, channel: u16, remote: u32) -> Result<Option<LinkId>, Violation> {
         check_handle(remote)?;
         let Some(session) = self.sessions.get(&channel) else { return Ok(None) };
@@ -736,7 +735,7 @@ impl<T> AmqpConnection<T> {
         self.send_detach(id, Some((condition, reason)));
     }
 
-    /// Detaches a link from our side and returns it. Returns `None` if it is already detached.
+    /// Detaches a link from our side and returns it, or returns `None` if it is already detached.
     fn send_detach(&mut self, id: LinkId, error: Option<(&str, &str)>) -> Option<&mut LinkState> {
         if !self.is_open() {
             return None;
@@ -747,7 +746,7 @@ impl<T> AmqpConnection<T> {
         link.detach_sent = Some(session.incoming_window);
         link.credit = 0;
         link.incomplete = None;
-        // Drop the rest of a message of this link that is only partly sent.
+        // If a message of this link is only partly sent, drop the rest, because no transfer may follow the detach.
         session.blocked.take_if(|blocked| blocked.handle == id.handle);
         write_detach(self.output.tail(), id, true, error);
         Some(link)
@@ -920,8 +919,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Settles a received message. `write_dispositions` reports it to the peer, in one frame with neighbouring
-    /// deliveries that have the same outcome.
+    /// Settles a received message with this outcome. `write_dispositions` reports the outcome to the peer, in one frame
+    /// with neighbouring deliveries that have the same outcome.
     pub fn settle(&mut self, id: LinkId, delivery: u32, outcome: DeliveryOutcome) {
         let is_open = self.is_open();
         let Some(session) = self.sessions.get_mut(&id.channel).filter(|session| is_open && !session.end_sent) else {
@@ -1097,7 +1096,7 @@ impl<T> AmqpConnection<T> {
         });
     }
 
-    /// Closes the connection from our side, and tells the peer the reason. Does not wait for the peer's answer.
+    /// Closes the connection from our side, and tells the peer the reason, without waiting for the peer's answer.
     pub fn write_close(&mut self, error: Option<(&str, &str)>) {
         self.write_dispositions();
         if matches!(self.state, ConnectionState::Opened | ConnectionState::ExpectOpen) {
@@ -1153,9 +1152,8 @@ impl<T> AmqpConnection<T> {
     }
 }
 
-/// Returns the remaining credit. The peer had seen `seen` messages when it granted the credit, and
-/// `sent` have been sent by now. If the peer has withdrawn credit while messages were under way,
-/// nothing remains.
+/// Returns the credit that remains of `granted`. The peer had seen `seen` messages when it granted the credit, and
+/// `sent` have been sent by now. If the peer has withdrawn credit while messages were under way, nothing remains.
 fn remaining_credit(granted: u32, seen: u32, sent: u32) -> u32 {
     granted.saturating_sub(sent.wrapping_sub(seen))
 }
@@ -1172,10 +1170,10 @@ fn check_handle(remote: u32) -> Result<(), Violation> {
 /// Decides which payloads stay in the buffer in which they were read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PayloadSharing {
-    /// Only long payloads. A server's queues keep messages for a long time, and a short message
-    /// would keep the whole buffer in memory.
+    /// Shares only long payloads. A server's queues keep messages for a long time, and a short message would keep the
+    /// whole buffer in memory.
     Long,
-    /// All payloads that arrive in a single frame, because a client processes them soon.
+    /// Shares all payloads that arrive in a single frame, because a client processes them soon.
     Whole,
 }
 
@@ -1199,8 +1197,8 @@ impl LinkState {
         }
     }
 
-    /// Adds a piece to a message. When the message is complete, returns its number, whether it is
-    /// settled, and the message.
+    /// Adds a piece to the message that is being received. When the message is complete, returns its number, whether it
+    /// is settled, and the message.
     fn add_transfer(
         &mut self,
         transfer: &Transfer<'_>,
@@ -1274,8 +1272,8 @@ impl IncompleteDelivery {
 }
 
 impl<T> Session<T> {
-    /// Creates a session. `answered` contains the peer's number, its next-outgoing-id and its
-    /// window, if they are already known.
+    /// Creates a session. If the peer's begin has already arrived, `answered` contains its number, its next-outgoing-id
+    /// and its window.
     fn new(answered: Option<(u16, u32, u32)>) -> Self {
         let (remote_channel, next_incoming_id, remote_incoming_window) =
             answered.map_or((None, 0, 0), |(channel, next, window)| (Some(channel), next, window));
@@ -1316,7 +1314,7 @@ impl<T> Session<T> {
         back.into_iter().map(|(_, sent)| sent.token).collect()
     }
 
-    /// Removes all links. Returns the `Detached` events of links whose end has not been reported.
+    /// Removes all links, and returns the `Detached` events of links whose end has not been reported.
     fn take_detached(&mut self, channel: u16, error: Option<&EndError>) -> Vec<ConnectionEvent<T>> {
         let links = std::mem::take(&mut self.links).into_iter().filter(|(_, link)| !link.is_reported);
         let detached = links.map(|(handle, _)| ConnectionEvent::Detached {
@@ -1358,7 +1356,8 @@ impl<T> Session<T> {
     }
 }
 
-/// Maximum size of a transfer performative that we write, in bytes.
+/// Maximum size of a transfer performative that we write, in bytes. A frame needs this much space in addition to its
+/// header and its part of the message.
 const MAX_TRANSFER_BYTES: usize = 64;
 
 fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, more: bool) {
@@ -1377,8 +1376,8 @@ fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, 
     });
 }
 
-/// Answers an attach. Source and target are as the peer requested them, or empty to announce a
-/// detach (AMQP 1.0 §2.6.3).
+/// Answers an attach with the source and target that the peer requested, or with empty ones to announce a detach (AMQP
+/// 1.0 §2.6.3).
 fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, max_message_bytes: u64, is_found: bool) {
     let ours = match attach.role {
         LinkRole::Sender => LinkRole::Receiver,
@@ -1605,7 +1604,7 @@ mod tests {
     fn credit_that_is_taken_back_while_messages_are_on_their_way_is_none() {
         let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
         (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
-        // The peer had received none of the three messages when it sent this flow, which grants only one message. So no
+        // The peer had received none of the three messages when it sent this flow, which grants only one message, so no
         // credit is left.
         feed(&mut connection, &flow(100, 1, 1)).unwrap();
         assert!(!connection.may_send(LINK));

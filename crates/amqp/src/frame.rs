@@ -10,7 +10,7 @@ use crate::peer_product::{self, PeerProduct};
 use bytes::{Buf, Bytes, BytesMut};
 
 pub(crate) const HEADER_BYTES: usize = 8;
-/// Header that begins the AMQP layer. Frames follow these eight bytes.
+/// The eight bytes that begin the AMQP layer, before its frames.
 pub(crate) const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
 pub(crate) const SASL_HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
 
@@ -24,7 +24,7 @@ pub(crate) enum Layer {
 pub(crate) struct Frame {
     pub(crate) layer: Layer,
     pub(crate) channel: u16,
-    /// Performative and payload. Empty in a heartbeat.
+    /// Performative and payload of the frame, or nothing in a heartbeat.
     pub(crate) body: Bytes,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct Attach<'a> {
     pub(crate) name: &'a str,
     pub(crate) handle: u32,
     pub(crate) role: LinkRole,
-    /// 0 means unsettled, 1 settled, 2 mixed.
+    /// How the sender settles its messages: 0 means unsettled, 1 settled, 2 mixed (AMQP 1.0 §2.8.2).
     pub(crate) sender_settle_mode: u8,
     pub(crate) source: Option<Value<'a>>,
     pub(crate) target: Option<Value<'a>>,
@@ -131,7 +131,7 @@ pub(crate) struct Flow {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DispositionFrame {
-    /// Role on the link of the peer that sends the disposition.
+    /// Role that the sender of the disposition has on the link.
     pub(crate) role: LinkRole,
     pub(crate) first: u32,
     pub(crate) last: u32,
@@ -216,7 +216,7 @@ fn read_attach<'a>(fields: &mut Elements<'a>) -> Result<Attach<'a>, DecodeError>
     fields.skip(1)?; // rcv-settle-mode: the requested mode is ignored, because our answer always says first
     let source = fields.field()?;
     let target = fields.field()?;
-    fields.skip(2)?; // unsettled, incomplete-unsettled: nothing is resumed
+    fields.skip(2)?; // unsettled, incomplete-unsettled: ignored, because links are not resumed
     let initial_delivery_count = uint(fields.number_or(0)?)?;
     let max_message_bytes = fields.number()?.filter(|limit| *limit > 0);
     Ok(Attach { name, handle, role, sender_settle_mode, source, target, initial_delivery_count, max_message_bytes })
@@ -261,7 +261,7 @@ fn read_disposition(fields: &mut Elements<'_>) -> Result<DispositionFrame, Decod
     Ok(DispositionFrame { role, first, last, settled, outcome, error })
 }
 
-/// Reads an outcome. Returns `None` for `received`, which is an intermediate state.
+/// Reads an outcome, or returns `None` for `received`, because this state is not final.
 fn outcome(state: &Value<'_>) -> Result<Option<DeliveryOutcome>, DecodeError> {
     Ok(Some(match state.descriptor() {
         Some(0x24) => DeliveryOutcome::Accepted,
@@ -275,21 +275,20 @@ fn outcome(state: &Value<'_>) -> Result<Option<DeliveryOutcome>, DecodeError> {
     }))
 }
 
-/// Returns the address of a source or target. Returns `None` if it is dynamic, a coordinator, or
-/// missing.
+/// Returns the address of a source or target, or `None` if it is dynamic, a coordinator, or missing.
 pub(crate) fn address<'a>(terminus: Option<Value<'a>>) -> Option<&'a str> {
     let terminus = terminus.filter(|terminus| matches!(terminus.descriptor(), Some(0x28 | 0x29)))?;
     terminus.as_list()?.field().ok().flatten()?.as_text().filter(|address| !address.is_empty())
 }
 
-/// Writes a frame. `performative` writes the performative, and after it the payload.
+/// Writes a frame, for which `performative` must write the performative and then the payload.
 pub(crate) fn write(out: &mut Vec<u8>, layer: Layer, channel: u16, performative: impl FnOnce(&mut Writer<'_>)) {
     let start = begin(out, layer, channel);
     performative(&mut Writer::new(out));
     finish(out, start, 0);
 }
 
-/// Begins a frame. Returns its offset in `out`, which `finish` needs to fill in the size.
+/// Begins a frame, and returns its offset in `out`, which `finish` needs to fill in the size.
 pub(crate) fn begin(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
     let start = out.len();
     let kind = if layer == Layer::Sasl { 1 } else { 0 };
@@ -298,8 +297,7 @@ pub(crate) fn begin(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
     start
 }
 
-/// Fills in the size of a frame. `external_bytes` is the size of the payload that is in another
-/// buffer.
+/// Completes a frame by filling in its size. `external_bytes` is the size of the payload that is in another buffer.
 pub(crate) fn finish(out: &mut [u8], start: usize, external_bytes: usize) {
     let size = (out.len() - start + external_bytes) as u32;
     out[start..start + 4].copy_from_slice(&size.to_be_bytes());

@@ -32,7 +32,7 @@ pub struct FuzzConnection {
     outcome: FuzzOutcome,
 }
 
-/// Events and output of a connection. They must not depend on how the input is split.
+/// Events and output of a connection, which must not depend on how the input is split.
 #[derive(Debug, Default, PartialEq)]
 pub struct FuzzOutcome {
     /// Events of the connection in the order in which they came.
@@ -41,7 +41,7 @@ pub struct FuzzOutcome {
     pub error: Option<ConnectionError>,
     /// Everything that the connection wrote for its peer.
     pub output: Vec<u8>,
-    /// Number of messages that were sent and never came back with an event. It must be 0.
+    /// Number of messages that were sent and never came back with an event, which must be 0.
     pub lost: u64,
 }
 
@@ -154,8 +154,8 @@ impl FuzzConnection {
         }
     }
 
-    /// Sends one message over the first link that may send. A server completes the drains of the
-    /// links before it.
+    /// Sends one message over the first link that may send. A server also completes the drain of each link that it
+    /// skips.
     fn send(&mut self) {
         for link in &self.senders {
             match (self.connection.may_send(*link), self.role) {

@@ -1,9 +1,9 @@
-//! Errors that a peer reports. Each has a condition and a description, and may name another place
-//! to go (AMQP 1.0 §2.8.14).
+//! Errors that a peer reports, each with a condition and a description. Some also name another place to go (AMQP 1.0
+//! §2.8.14).
 use crate::codec::{DecodeError, Elements, Value};
 use std::fmt;
 
-/// Maximum length of a peer's text, in characters. Longer texts are cut.
+/// Maximum length of a peer's text, in characters, to which longer texts are cut.
 const MAX_TEXT_CHARACTERS: usize = 1000;
 
 /// An error that a peer reports (AMQP 1.0 §2.8.14).
@@ -11,7 +11,7 @@ const MAX_TEXT_CHARACTERS: usize = 1000;
 pub struct PeerError {
     /// Symbol that classifies the error, such as `amqp:not-found`.
     pub condition: String,
-    /// Description of the error for a person. Empty if the peer sent none.
+    /// Description of the error for a person, or an empty text if the peer sent no description.
     pub description: String,
     /// Place to which the peer redirects us. Only `amqp:connection:redirect` and `amqp:link:redirect` have such a
     /// place.

@@ -2,7 +2,7 @@
 //! `product` and `version`.
 use crate::codec::{DecodeError, Elements};
 
-/// Maximum length of a peer's text, in characters. Longer texts are cut.
+/// Maximum length of a peer's text, in characters, to which longer texts are cut.
 const MAX_TEXT_CHARACTERS: usize = 100;
 
 /// Product of a peer, as the peer names it in its open. A field is empty if the peer did not send it.
@@ -10,7 +10,7 @@ const MAX_TEXT_CHARACTERS: usize = 100;
 pub struct PeerProduct {
     /// Container-id that the peer names in its open.
     pub container: String,
-    /// Name of the product, such as `RabbitMQ`.
+    /// Name of the product, for example `RabbitMQ`, or empty if the peer does not name it.
     pub name: String,
     /// Version of the product in any form, because each peer writes versions in its own way.
     pub version: String,
@@ -31,7 +31,7 @@ pub(crate) fn read(container: String, properties: Option<Elements<'_>>) -> Resul
     Ok(product)
 }
 
-/// Shortens a peer's text and joins its lines.
+/// Shortens a peer's text, and replaces control characters such as line ends by spaces.
 pub(crate) fn cut(text: &str) -> String {
     text.chars().take(MAX_TEXT_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

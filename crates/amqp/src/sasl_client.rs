@@ -14,11 +14,11 @@ use thiserror::Error;
 /// The login with which a client proves its identity to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientLogin {
-    /// The client has no identity (RFC 4505).
+    /// The client logs in without an identity, which the server must allow (RFC 4505).
     Anonymous,
     /// The client sends the user name and the password in the clear (RFC 4616).
     Plain {
-        /// Name of the user that logs in.
+        /// Name of the user that logs in, as the server knows it.
         user: String,
         /// Password that is sent in the clear, so TLS should protect it.
         password: Password,
@@ -29,9 +29,9 @@ pub enum ClientLogin {
     Scram {
         /// Hash function, which also determines the mechanism: for example SCRAM-SHA-256.
         hash: ScramHash,
-        /// Name of the user that logs in.
+        /// Name of the user that logs in, as the server knows it.
         user: String,
-        /// Password that the client proves to know. The password itself is not sent.
+        /// Password that the client proves to know, without sending it.
         password: Password,
         /// Random text of printable ASCII without a comma. Each login needs a new nonce (RFC 5802 §5.1).
         nonce: String,

@@ -43,7 +43,7 @@ pub(super) struct PartyResults {
     /// Units, each a message for one recipient, that the source's server accepted or that the sink
     /// received. `None` if the process could not write the file.
     pub(super) units: Option<Ledger>,
-    /// Units that bounced, according to notifications that the sink received.
+    /// Units, each a message for one recipient, that bounced according to the notifications that the sink received.
     pub(super) bounced: Ledger,
 }
 
@@ -70,14 +70,14 @@ impl From<PartyResults> for SinkResults {
     }
 }
 
-/// Results of the relay, except those that the bench observed from outside.
+/// Results of the relay, without its CPU time and memory, which the bench observed from outside.
 #[derive(Clone, Debug)]
 pub(super) struct BenchRelayResults {
     pub(super) party: Party,
-    /// Units of this run in the relay's queue. `None` if the relay is not ours, or if its queue
-    /// cannot be read.
+    /// Units of this run, each a message for one recipient, in the relay's queue. `None` if the relay is not ours, or
+    /// if its queue cannot be read.
     pub(super) queued: Option<Ledger>,
-    /// Recipients to whom the relay gave up delivering.
+    /// Number of recipients to whom the relay gave up delivering.
     pub(super) given_up: u64,
     /// Remarks on the relay for the report, for example that its directory is kept.
     pub(super) notes: Vec<String>,
@@ -429,8 +429,8 @@ fn ordered_faults(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
 
-/// Returns the queue that may hold messages that did not arrive. If a mailbox was closed at the end, its content is
-/// unknown.
+/// Returns what is known of the queue between source and sink, which may hold the messages that did not arrive. If a
+/// mailbox was closed at the end, the queue counts as unknown, because the mailbox may hide mail.
 fn queue_between<'r>(
     between: Topology,
     relay: Option<&'r BenchRelayResults>,
@@ -474,7 +474,8 @@ pub(super) fn close_account(
         has_reply_for_each: source.workload.protocol == "lmtp",
         arrivals: sink.and_then(arrivals),
         queue,
-        // The source does not see deliveries, so it counts accepted messages as in flight, too.
+        // Subtract the accepted messages, because the source does not see deliveries and counts these messages as in
+        // flight.
         open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: ledger.overflow.unwrap_or_default(),
     };

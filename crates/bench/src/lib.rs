@@ -103,8 +103,8 @@ impl BenchOutcome {
 ///
 /// # Errors
 ///
-/// Returns an error if a process does not start, if nothing listens at the target, if the directory
-/// cannot be created, or if the user wants no report.
+/// Returns an error if a process does not start, if nothing listens at the target, if the directory cannot be created,
+/// if the user interrupts the run before the load, or if a third signal asks to end without a report.
 pub fn run(options: BenchOptions) -> Result<BenchOutcome> {
     let program = programs::own_program()?;
     run_with(&program, &options)
@@ -309,7 +309,7 @@ fn collect_deliveries(
             let units = source.units.clone().unwrap_or_default();
             match sink.await_arrivals(run, &units, supervisor) {
                 Ok(results) => Ok(RemoteEnd { results: Some(results), ..empty_end }),
-                // Keep the source's figures even if the sink is gone.
+                // Only print the error, because the source's figures are worth a report even if the sink is gone.
                 Err(error) => {
                     supervisor.print_line(&format!("{error:#}"));
                     Ok(RemoteEnd { ending: Some(Ending::SinkEnded), ..empty_end })

@@ -45,8 +45,8 @@ use tempfile::TempPath;
 
 /// Minimum interval between two samples of a process's usage.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Sampling may take at most 1 % of the run's time: one part in this many. A sample of a tree of
-/// hundreds of processes takes milliseconds, so its interval must be longer.
+/// Sampling may take at most one part in this many of the run's time, which is 1 %. A sample of a tree of hundreds of
+/// processes takes milliseconds, so the interval between its samples must be longer.
 const SAMPLING_SHARE: u32 = 100;
 
 /// Time in which the other processes of a server must exit after its first process has exited.
@@ -112,7 +112,8 @@ pub(super) struct PartyCommand {
 }
 
 impl PartyCommand {
-    /// Makes the command for the bench's own sink.
+    /// Makes the command for the bench's own sink. The sink listens at a free port or, for a relay that is already
+    /// running, at the address to which this relay forwards.
     pub(super) fn sink(program: &Path, options: &BenchOptions, run: RunId, directory: &RunDirectory) -> Self {
         Self::sink_at(program, options, run, directory, options.sink_listen())
     }
@@ -201,7 +202,7 @@ pub(super) struct PartyObservation {
 }
 
 impl PartyObservation {
-    /// Adds the observations of the process that had the same role before.
+    /// Adds the observations of an earlier process with the same role, for example of a relay before its restart.
     pub(super) fn merge_previous(self, former: Option<Self>) -> Self {
         let Some(former) = former else { return self };
         Self {
@@ -385,12 +386,13 @@ impl PartyProcess {
         self.usage_before = Some(self.sample());
     }
 
-    /// Stops the sampling, because the measured work is done.
+    /// Stops the sampling. The caller does this when the measured work is done, so that the CPU time of the shutdown is
+    /// not counted.
     pub(super) fn stop_sampling(&mut self) {
         self.sampling_stopped = true;
     }
 
-    /// Reports whether the process still runs, as far as the bench has seen.
+    /// Returns true until the bench has seen the end of the process, by `poll` or `kill`.
     pub(super) fn is_running(&self) -> bool {
         self.ended.is_none()
     }
@@ -462,7 +464,8 @@ impl PartyProcess {
         Ok(())
     }
 
-    /// Describes an exit of the process that nobody asked for.
+    /// Describes the death of the process, which is an exit that nobody asked for. `at_s` counts from the beginning of
+    /// the load.
     pub(super) fn death(&self, status: ExitStatus, at_s: f64) -> Death {
         let said = self.last_stderr_line("");
         let is_killed = status.signal() == Some(Signal::KILL.as_raw());
@@ -477,7 +480,7 @@ impl PartyProcess {
     pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
         let output = fs::read(&self.stderr).unwrap_or_default();
         let output = String::from_utf8_lossy(&output);
-        // Prefer this line, because notes on backtraces follow it.
+        // Prefer the line about a failed allocation, because notes on backtraces follow it.
         if let Some(line) = output.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
             return line.to_owned();
         }

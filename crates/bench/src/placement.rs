@@ -36,10 +36,9 @@ impl Placement {
         Self::divide(&cores_of(&available, siblings), relay)
     }
 
-    /// Divides the processors of `cores` between the processes. Without a relay, source and sink
-    /// get half each. With a relay, which does the most, source and sink get a quarter each and the
-    /// relay gets the rest. If there are fewer than [`APART_FROM`] processors, no process is
-    /// placed.
+    /// Divides the processors of `cores` between the processes. Without a relay, source and sink get half each. With a
+    /// relay, which has the most work, source and sink get a quarter each and the relay gets the rest. If there are
+    /// fewer than [`APART_FROM`] processors, no process is placed.
     fn divide(cores: &[Vec<usize>], relay: RelayPresence) -> Self {
         let count: usize = cores.iter().map(Vec::len).sum();
         if count < APART_FROM || cores.len() < MIN_CORES {

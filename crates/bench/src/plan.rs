@@ -201,7 +201,7 @@ impl BenchOptions {
             .with_some("cpus", self.placement.sink.as_ref())
     }
 
-    /// Makes the options for `mailrun source`.
+    /// Makes the options for `mailrun source`, which sends the load to `target`.
     pub(super) fn source_arguments(&self, run: RunId, files: &PartyFiles, target: &str) -> PartyOptions {
         let workload = &self.workload;
         let limit_s = self.duration_limit_s().filter(|_| workload.stages.is_empty());

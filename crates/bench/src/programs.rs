@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) trait ComparedProgram: Copy + PartialEq {
-    /// Name that reports show.
+    /// Name of the program in reports.
     fn name(self) -> &'static str;
 
     /// File name that is searched in PATH.
@@ -24,7 +24,7 @@ pub(crate) struct InstalledPrograms<T> {
 }
 
 impl<T: ComparedProgram> InstalledPrograms<T> {
-    /// Searches for the wanted programs.
+    /// Searches for the wanted programs, and notes those that are not installed.
     ///
     /// # Errors
     /// Returns an error if none of them is installed.

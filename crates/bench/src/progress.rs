@@ -73,6 +73,7 @@ impl LatestProgress {
 
     pub(super) fn update_sink(&mut self, progress: LiveProgress) {
         if self.sink.is_none() {
+            // Until now, the rate was computed from accepted messages. From now on, it counts delivered messages.
             self.rate.clear();
         }
         self.sink = Some(progress);
@@ -120,7 +121,7 @@ impl LatestProgress {
         self.sink.map_or(0, |sink| sink.delivered)
     }
 
-    /// Returns the number of units of the run whose fate the sink knows.
+    /// Returns the number of units of the run, each a message for one recipient, whose fate the sink knows.
     pub(super) fn settled(&self) -> u64 {
         self.sink.map_or(0, |sink| sink.settled)
     }
@@ -192,7 +193,6 @@ impl ProgressDisplay {
         mailrun_process::tell!("mailrun: {line}");
     }
 
-    /// Removes the progress line from the terminal.
     pub(super) fn clear(&mut self) {
         self.display.clear();
     }

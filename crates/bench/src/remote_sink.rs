@@ -29,9 +29,9 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// If no message arrives for this long, the bench stops waiting. A working relay pauses for less. A
 /// relay's first retry after a failure comes later, so the bench reports such messages as missing.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for an answer. The largest one, a ledger of 64 MB, needs 6.4 s at 10 MB/s.
+/// Time limit for an answer. The largest answer, a ledger of 64 MB, needs 6.4 s at 10 MB/s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum size of an answer: twice the size of a full ledger, which is the largest one.
+/// Maximum size of an answer. This is twice the size of a full ledger, which is the largest answer.
 const MAX_RESPONSE_BYTES: usize = 128 << 20;
 
 /// The sink's count of messages from all runs.
@@ -50,7 +50,7 @@ pub(super) struct RemoteRunStatus {
 }
 
 impl RemoteRunStatus {
-    /// Returns the number of units whose fate the sink knows.
+    /// Returns the number of units whose fate the sink knows, because they were delivered or bounced.
     pub(super) fn settled(self) -> u64 {
         self.delivered.saturating_add(self.bounced)
     }
@@ -70,8 +70,8 @@ pub(super) struct RemoteSink {
     bounces: Option<Box<Self>>,
 }
 
-/// Number of units of a run whose fate another sink knows. The sink is asked at most once every
-/// `POLL_INTERVAL`.
+/// Number of units of a run, each a message for one recipient, whose fate another sink knows. The sink is asked at most
+/// once every `POLL_INTERVAL`.
 pub(super) struct PolledCount<'s> {
     sink: Option<(&'s RemoteSink, RunId)>,
     count: u64,
@@ -79,7 +79,7 @@ pub(super) struct PolledCount<'s> {
 }
 
 impl<'s> PolledCount<'s> {
-    /// Counts at this sink or, without a sink, always returns 0.
+    /// Creates a counter that asks this sink. Without a sink, its count is always 0.
     pub(super) fn new(sink: Option<(&'s RemoteSink, RunId)>) -> Self {
         Self { sink, count: 0, asked_at: None }
     }
@@ -103,6 +103,7 @@ impl RemoteSink {
         let client = HttpClient::new(address, RESPONSE_TIMEOUT, MAX_RESPONSE_BYTES)
             .map_err(|_| anyhow!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"))?;
         let sink = Self { client, quiet_timeout: QUIET_TIMEOUT, bounces: None };
+        // Retry a refused connection for a while, because the sink may have been started at the same time as the bench.
         let wait = StartWait::begin();
         let mut status = sink.get("/status", |_| Ok(()));
         while status.as_ref().is_err_and(is_refused) && wait.pause() {
@@ -130,8 +131,8 @@ impl RemoteSink {
         self.client.authority()
     }
 
-    /// Tells the sink that a run begins, so that it can say what it did during the run even if
-    /// nothing of the run arrives.
+    /// Tells the sink that a run begins, so that the sink can report its activity during the run even if no message of
+    /// the run arrives.
     pub(super) fn announce(&self, run: RunId) {
         // Ignore errors, because the request for the results reports a sink that is gone.
         let _ = self.client.put(&format!("/ledger/{run}"));
@@ -312,7 +313,7 @@ fn without_earlier_usage(mut record: Record) -> Record {
     record
 }
 
-/// Sinks and their clocks before the load. `None` if a clock could not be measured.
+/// Sinks, each with its clock as measured before the load. `None` replaces a clock that could not be measured.
 pub(super) struct SinkClocks(Vec<(RemoteSink, Option<ClockMeasurement>)>);
 
 impl SinkClocks {

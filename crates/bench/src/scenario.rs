@@ -27,7 +27,7 @@ pub struct Scenario {
     file: PathBuf,
     /// Text that says what the scenario measures.
     pub title: Option<String>,
-    /// The kind of measurement: the value of the key `measure`. A load has none.
+    /// Value of the key `measure`, which names the kind of measurement. `None` for a load, which has no such key.
     pub measure: Option<ScenarioValue>,
     /// The other keys, in alphabetical order within their table.
     pub keys: Vec<ScenarioKey>,
@@ -49,12 +49,12 @@ pub struct ScenarioValue {
     place: Place,
 }
 
-/// Line and column, counted from 1.
+/// Line and column of a key or a value, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place(usize, usize);
 
 impl Scenario {
-    /// Reads a scenario.
+    /// Parses the text of a scenario file.
     ///
     /// # Errors
     /// Returns the first mistake as one line: `FILE:LINE:COLUMN: words`.
@@ -129,7 +129,8 @@ impl ScenarioKey {
     }
 }
 
-/// Joins the requirements of stages to the requirements of the whole load.
+/// Joins the requirements of stages and of the whole load into a single key, as if the user had listed all of them
+/// there.
 fn join_thresholds(keys: &mut Vec<ScenarioKey>) {
     let (of_load, others): (Vec<_>, Vec<_>) = std::mem::take(keys).into_iter().partition(|key| key.name == THRESHOLD);
     *keys = others;

@@ -7,11 +7,10 @@
 //!        └ start_relay ─ listening ─┘                              └ await_relay_idle, stop_relay ─┘
 //! ```
 //!
-//! All waiting goes through `process_events`, which runs at least twenty times a second. It reads
-//! the reports of the parties and updates the display. After a first SIGINT or SIGTERM the
-//! supervisor stops the source, then the other parties, and the run is reported. After a second
-//! signal it waits for nothing and reports what is known. A third signal ends the run without a
-//! report. If a party dies, the supervisor stops the source, and the death is reported.
+//! All waiting goes through `process_events`, which runs at least twenty times a second. It reads the reports of the
+//! parties and updates the display. After a first SIGINT or SIGTERM the supervisor stops the source, then the other
+//! parties, and the run is reported. After a second signal it stops waiting and reports the results so far. A third
+//! signal ends the run without a report. If a party dies, the supervisor stops the source, and the death is reported.
 use super::launch::{ReadySignal, RelayLaunch};
 use super::parties::{self, PartyCommand, PartyObservation, PartyProcess};
 use super::plan::BenchOptions;
@@ -56,7 +55,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completeness {
     All,
-    /// No more messages arrived, or the user did not want to wait.
+    /// Some messages are missing, because no more arrived or because the user did not want to wait.
     NotAll,
 }
 
@@ -107,7 +106,7 @@ pub(super) struct Supervisor {
 #[derive(Clone, Copy, Debug)]
 struct LoadStart {
     instant: Instant,
-    /// The time of the field above, on the clock that run records use.
+    /// The same moment as `instant`, on the clock that run records use.
     at: Duration,
 }
 
@@ -192,7 +191,7 @@ impl Supervisor {
         self.await_listening(Role::Relay, &launch.ready_signal, launch.ready_within)
     }
 
-    /// Starts the relay without waiting until it listens.
+    /// Starts the relay without waiting until it listens. An audit uses this to strike again while the server starts.
     pub(super) fn spawn_relay(&mut self, command: PartyCommand) -> Result<()> {
         self.listening.retain(|listening| listening.role != Role::Relay);
         if let Some(former) = self.observations().into_iter().find(|party| party.role == Role::Relay) {
@@ -226,7 +225,7 @@ impl Supervisor {
         self.progress.delivered()
     }
 
-    /// Returns the number of units that the sink has reported, without copies.
+    /// Returns the number of units that the sink has reported as delivered or bounced. Copies do not count.
     pub(super) fn settled(&self) -> u64 {
         self.progress.settled()
     }
@@ -343,8 +342,8 @@ impl Supervisor {
 
     /// Waits until the sink has received all `accepted` messages or until no more arrive.
     ///
-    /// A relay gets this time even if the user has asked to stop: the run is shorter then, but all
-    /// of its messages may still be accounted for. A second request ends the wait.
+    /// A relay gets this time even if the user has asked to stop, because all messages of the shorter run may still be
+    /// accounted for. A second request ends the wait.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Completeness> {
         self.await_count(accepted, LatestProgress::delivered)
     }
@@ -358,8 +357,8 @@ impl Supervisor {
         self.await_all(accepted, count, || true)
     }
 
-    /// Waits like [`Self::await_count`], and until `are_all_there` agrees. The sink may also have counted messages whose 250
-    /// never reached the source, while accepted messages are still missing.
+    /// Waits like [`Self::await_count`], and until `are_all_there` returns true. The sink may also have counted
+    /// messages whose 250 never reached the source, while accepted messages are still missing.
     pub(super) fn await_all(
         &mut self,
         accepted: u64,
@@ -384,6 +383,7 @@ impl Supervisor {
             if now != arrived {
                 arrived = now;
                 quiet_since = Instant::now();
+                // Ask only after an arrival, because `are_all_there` may fetch the whole ledger of the sink.
                 is_complete = arrived >= accepted && are_all_there();
             }
         }
@@ -495,7 +495,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Reads the reports of the processes. If there are none, waits up to 50 ms for one.
+    /// Reads the reports of the processes. If there is no report, waits up to 50 ms for one.
     pub(super) fn process_events(&mut self) {
         let mut next_event = self.events.recv_timeout(EVENT_TIMEOUT).ok();
         while let Some(event) = next_event {
@@ -524,8 +524,8 @@ impl Supervisor {
         }
     }
 
-    /// Shows that everything is sent, that `arrived` of `accepted` messages have arrived, and that
-    /// the bench waits for the rest for the time `left`.
+    /// Shows that everything is sent, that `arrived` of `accepted` messages have arrived, and that the bench waits for
+    /// the other messages for at most the time `left`.
     pub(super) fn show_wait(&mut self, arrived: u64, accepted: u64, left: Duration) {
         self.display.show(|| wait_line(arrived, accepted, left));
     }
@@ -556,8 +556,8 @@ impl Supervisor {
         self.deaths.iter().find_map(|(whose, death)| (*whose == role).then_some(death))
     }
 
-    /// Forgets how the relay ended, and returns it. A caller needs this if it has ended the relay
-    /// itself and starts it again: the end says nothing about the next start.
+    /// Forgets how the relay ended, and returns it. A caller needs this if it has ended the relay itself and starts it
+    /// again, because this end says nothing about the next start.
     pub(super) fn take_relay_death(&mut self) -> Option<Death> {
         let at = self.deaths.iter().position(|(whose, _)| *whose == Role::Relay)?;
         Some(self.deaths.remove(at).1)

@@ -17,7 +17,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     text_file::read(path, MAX_BYTES as u64).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Parses the text of a file.
+/// Parses the text of a scenario or a recipe.
 ///
 /// # Errors
 /// Returns the first mistake with its position.

@@ -18,8 +18,8 @@ const MAX_DOUBLINGS: usize = 20;
 const MIDDLE: f64 = 0.25;
 /// Relative tolerance for the width of an interval, because rates are rounded to six digits.
 const ROUNDING: f64 = 1e-4;
-/// A single overloaded trial lets the search fall at most to this share of its load, however low the rate is that the
-/// trial reached.
+/// After a single overloaded trial, the search falls at most to this share of the trial's load, even if the trial
+/// reached a much lower rate.
 const MAX_FALL: f64 = 0.25;
 
 #[derive(Clone, Debug)]
@@ -29,7 +29,8 @@ pub(crate) struct SearchFacts {
     pub(crate) history: TrialHistory,
     /// Lowest load that the generator could not offer.
     pub(crate) ceiling: Option<f64>,
-    /// Rate that was reached flat out. It is the first load to try.
+    /// Rate that the flat-out trial reached, which is the first load to try. `None` in a bisection, which has no
+    /// flat-out trial.
     pub(crate) flat_out_per_s: Option<f64>,
 }
 
@@ -56,8 +57,8 @@ impl GoalSearch {
     }
 
     /// Advances as far as possible without another trial. Returns the level and the load that the search needs next, or
-    /// `None` if it needs no more trials. It may need some later, because a trial for another goal may find a lower bad
-    /// load.
+    /// `None` if it needs no more trials for now. It may need more trials later, because a trial for another goal may
+    /// find a lower bad load.
     pub(crate) fn advance(&mut self, facts: &SearchFacts) -> Option<(usize, f64)> {
         loop {
             let bounds = self.bounds(facts);
@@ -76,7 +77,7 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the result so far, at any point of the search.
+    /// Returns the result so far. The caller may ask for it at any point of the search.
     pub(crate) fn outcome(&self, facts: &SearchFacts) -> GoalOutcome {
         // If a bound is missing on this level, use the bound of the nearest previous level, unless a later level
         // contradicts it.
@@ -120,8 +121,8 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the load that cannot be offered. Returns `None` if the previous level has a lower bad load which this
-    /// level has not refuted, because that load must be tried first.
+    /// Returns the lowest load that the generator could not offer. Returns `None` if the previous level has a bad load
+    /// below it that this level has not refuted yet, because that load must be tried first.
     fn ceiling(&self, bounds: LoadBounds, facts: &SearchFacts) -> Option<f64> {
         let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
         facts.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
@@ -168,8 +169,9 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the next load below all others. This is the rate that was reached at the bad load or, if that rate is
-    /// higher or unknown, the load one step below the bad load.
+    /// Returns the next load to try below the bad load `upper`. On the first level, this is the rate that the server
+    /// reached at `upper`, but at least one step below it. On other levels, or if that rate is unknown, it is one step
+    /// below.
     fn step_down(&self, upper: f64, facts: &SearchFacts) -> NextLoad {
         let step = upper / self.step(LoadClass::Upper, facts);
         let delivered_per_s = facts.history.delivered_per_s(upper).filter(|_| self.level == 0);

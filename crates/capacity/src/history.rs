@@ -45,7 +45,7 @@ struct MeasuredLoad {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TrialHistory {
     loads: Vec<MeasuredLoad>,
-    /// Goals that the confirmation missed, each with the rate from which all loads count as bad for it.
+    /// Index of each goal that a confirmation missed, with the rate from which all loads count as bad for this goal.
     refuted: Vec<(usize, f64)>,
 }
 
@@ -78,7 +78,8 @@ impl TrialHistory {
         load.voids_in_a_row >= MAX_VOIDS
     }
 
-    /// Makes this load and all higher loads bad for the goals that were not met, whatever their trials say.
+    /// Makes this load and all higher loads bad for each goal that was not met, even if trials at these loads were
+    /// good. A confirmation outweighs all trials of the search.
     pub(crate) fn refute(&mut self, rate_per_s: f64, met: &[bool]) {
         self.load(rate_per_s);
         let missed = met.iter().enumerate().filter(|(_, met)| !**met);

@@ -19,7 +19,7 @@
 //! ```
 //! use mailrun_capacity::{CapacityGoal, CapacitySearch, SearchSettings, SearchStep, TrialFigures, TrialLoad, TrialOutcome};
 //!
-//! // A server that takes 800 messages per second: of more than that, the rest is late.
+//! // This server handles 800 messages per second. Of a higher load, the excess is late.
 //! let mut search = CapacitySearch::new(SearchSettings::default(), vec![CapacityGoal::new(0.01)?])?;
 //! let result = loop {
 //!     match search.next_step() {

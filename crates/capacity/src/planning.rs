@@ -20,11 +20,11 @@ pub struct PlanningInputs {
 pub struct CapacityPlan {
     /// Rate that one server can sustain: capacity × safety.
     pub stable_per_s: f64,
-    /// Number of servers that the peak needs.
+    /// Number of servers that the peak needs. `None` if no peak was given.
     pub instances: Option<u64>,
-    /// Share by which the stable rate of all servers together exceeds the peak.
+    /// Share by which the stable rate of all servers together exceeds the peak: 0.2 for 20 %.
     pub headroom: Option<f64>,
-    /// Number of users that one server can serve in the busy hour.
+    /// Number of users that one server can serve in the busy hour. `None` if `messages_per_user` was not given.
     pub users: Option<u64>,
     pub per_core_per_s: Option<f64>,
 }

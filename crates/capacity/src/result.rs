@@ -12,7 +12,7 @@ pub enum GoalFinding {
     GeneratorLimit,
     /// The lowest rate of the search misses the goal, so the capacity is below the range that was searched.
     LowestRateMissed,
-    /// Not even the lowest rate could be offered.
+    /// Not even the lowest rate could be offered, so the search says nothing about the server.
     Void,
     /// The search ended before this goal's bounds were close enough.
     Unfinished,
@@ -43,7 +43,7 @@ pub enum SearchEnding {
     TimeLimit,
     /// A trial lost or changed mail. This is a fault of the server, which no lower rate excuses.
     MailLost,
-    /// Not even the lowest rate could be offered.
+    /// Not even the lowest rate could be offered, so at least one goal has no result.
     Void,
     Stopped,
 }
@@ -61,7 +61,7 @@ pub struct TrialEntry {
 pub struct SearchResult {
     pub ending: SearchEnding,
     pub goals: Vec<GoalOutcome>,
-    /// Rate that was reached flat out, if the search began so.
+    /// Rate that the flat-out trial reached. `None` if the search began with a bisection.
     pub flat_out_per_s: Option<f64>,
     pub trials: Vec<TrialEntry>,
     /// Total duration of all trials in seconds, including waits.

@@ -5,7 +5,8 @@ use crate::result::{GoalFinding, SearchEnding, SearchResult, TrialEntry};
 use crate::settings::{CapacityGoal, SearchError, SearchSettings, SearchStart};
 use crate::trial::{SearchTrial, TrialFigures, TrialLoad, TrialOutcome};
 
-/// A missed confirmation refutes no loads below this share of its own load, however low the rate is that it reached.
+/// After a missed confirmation, loads below this share of the confirmed load are not refuted, even if the trial reached
+/// a lower rate.
 const MAX_REFUTED: f64 = 0.8;
 
 #[derive(Clone, Debug)]
@@ -99,7 +100,8 @@ impl CapacitySearch {
                     Err(error) => Err(error),
                 },
             };
-            // Undo the last step, because a confirmation may refute the loads that led to it.
+            // Restore the searches as they were before this step, because a confirmation may refute the loads that led
+            // to the step.
             self.searches = before;
             return result;
         }
@@ -121,8 +123,8 @@ impl CapacitySearch {
         met.iter().all(|met| *met)
     }
 
-    /// Returns the load to try next. Each goal's search asks for one. Searches on coarser levels come first, and among
-    /// them the smallest load, because its trial narrows the search of every goal.
+    /// Returns the load to try next. The search of each goal asks for a load. Searches on coarser levels come first,
+    /// and among them the smallest load, because its trial narrows the search of every goal.
     fn wanted_load(&mut self) -> Option<TrialLoad> {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);
@@ -172,7 +174,8 @@ impl CapacitySearch {
         Vec::new()
     }
 
-    /// Returns the ending of a search that needs no more trials.
+    /// Returns the ending of a search that needs no more trials. It is `Void` if not even the lowest rate could be
+    /// offered.
     fn natural_ending(&self) -> SearchEnding {
         let is_void = |goal: &crate::result::GoalOutcome| goal.finding == GoalFinding::Void;
         if self.result(SearchEnding::Complete).goals.iter().any(is_void) {

@@ -15,7 +15,7 @@ const TRIAL_LIMITS: f64 = 20.0;
 /// Minimum number of trials per load if trials are lengthened for a goal's limit. With three, a stall spoils a trial
 /// and not the search.
 const MIN_TRIALS: f64 = 3.0;
-/// Minimum width, because rates are rounded to six digits.
+/// Minimum width that the settings may have, because rates are rounded to six digits.
 const MIN_WIDTH: f64 = 0.001;
 const MAX_TRIALS: f64 = 100_000.0;
 

@@ -25,9 +25,9 @@ pub struct SearchTrial {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoidCause {
     Generator,
-    /// The sink, which finally receives the mail.
+    /// The sink, which receives the mail behind the server.
     Sink,
-    /// The host was the bottleneck: processor time was stolen, or descriptors or ports ran out.
+    /// The host, because the hypervisor or other programs took its processors, or because descriptors or ports ran out.
     Host,
 }
 
@@ -53,8 +53,8 @@ pub struct TrialFigures {
     pub loss_ratios: Vec<f64>,
     /// Messages per second that arrived while load was offered.
     pub delivered_per_s: f64,
-    /// Number of messages per second by which the backlog of accepted but undelivered mail grew, or `None` if it was
-    /// not observed.
+    /// Number of messages per second by which the backlog of due but undelivered mail grew, or `None` if it was not
+    /// observed.
     pub backlog_growth_per_s: Option<f64>,
     /// Set if everything was delivered soon after the load ended.
     pub is_drained: bool,
@@ -74,7 +74,7 @@ impl TrialFigures {
         ratio.map_or(1.0, |ratio| ratio.clamp(0.0, 1.0))
     }
 
-    /// Returns true if the server's queue grew during the load, or was not empty soon after it.
+    /// Returns true if the server's queue grew during the load, or was not empty soon after the load ended.
     pub fn is_backlogged(&self, rate_per_s: f64) -> bool {
         let is_growing = |growth: f64| growth.is_nan() || growth > rate_per_s * BACKLOG_GROWTH_LIMIT;
         !self.is_drained || self.backlog_growth_per_s.is_some_and(is_growing)
@@ -84,7 +84,7 @@ impl TrialFigures {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BacklogSample {
     pub at_s: f64,
-    /// Number of messages that were accepted but not delivered yet.
+    /// Number of messages that were due but not delivered yet.
     pub messages: f64,
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// fault at a random moment. In every second round it sends a single message, and makes the fault after the 250, because load
 /// hides what is never synced. Then starts the server again, waits until its queue is empty, and does both once more, because a
 /// server may leave mail that it could not read until its next start. Accounts for every message that was answered 250.
-/// Each round has a new directory; that of a round in which mail is missing is kept.
+/// Each round has a new directory, which is kept if mail is missing.
 ///
 /// The verdict is PASS only if nothing that was answered 250 is missing. Duplicates are counted and allowed, unless a
 /// --threshold limits them: a server that was killed cannot know what it had delivered.
@@ -27,13 +27,13 @@ use std::time::Duration;
 /// without a round that counts is no PASS. First, the recipe's [queue] command is tried without a fault: if it does not show
 /// mail that waits, the verdict is INCONCLUSIVE.
 ///
-/// Faults: kill is SIGKILL to all processes, in every second pair of rounds up to three times more while the server starts
-/// again. It does not show whether the server syncs, because what it wrote is in the memory of the kernel. stop is SIGTERM.
-/// The others put the mail on a file system of mailrun's own, as root with /dev/fuse and tracefs: power-cut kills all
-/// processes, also while the server starts again, and takes what a file system does not keep that was not synced
-/// (--file-system); with disk-full there is no room for half a second; read-error is kill, and a read fails while
-/// the server starts again; with write-error a write fails once, and then the server is killed; with sync-error a
-/// sync fails once, and then the power is cut.
+/// Faults: kill is SIGKILL to all processes, in every second pair of rounds up to three times more while the server
+/// starts again. It does not show whether the server syncs, because what it wrote is in the memory of the kernel. stop
+/// is SIGTERM. The others put the mail on a file system of mailrun's own, as root with /dev/fuse and tracefs: power-cut
+/// kills all processes, also while the server starts again, and drops unsynced data as a real file system may
+/// (--file-system); with disk-full there is no room for half a second; read-error is kill, and a read fails while the
+/// server starts again; with write-error a write fails once, and then the server is killed; with sync-error a sync
+/// fails once, and then the power is cut.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true,
           disable_help_subcommand = true, override_usage = "mailrun audit [OPTIONS] <RECIPE>\n       mailrun audit explain <RUN> [MESSAGE]")]
@@ -46,9 +46,9 @@ pub(super) struct AuditArgs {
     /// Faults, separated by commas: kill, stop, power-cut, disk-full, read-error, write-error, sync-error.
     #[arg(long, value_name = "FAULT,FAULT", value_delimiter = ',', default_value = "kill,stop,power-cut")]
     inject: Vec<AuditFault>,
-    /// File systems that the disk behaves like when its power is cut, separated by commas: ext4, xfs, btrfs, strict (POSIX's
-    /// letter). Without this option, ext4 and xfs in every round, and btrfs and strict in one of five: what only these lose
-    /// is a remark.
+    /// File systems that the disk behaves like when its power is cut, separated by commas: ext4, xfs, btrfs, strict
+    /// (POSIX's letter). Without this option, ext4 and xfs in every round, and btrfs and strict in one of five: mail
+    /// that only these two lose is a remark.
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_parser = file_system)]
     file_system: Vec<Profile>,
     /// Rounds of each fault. 15 without a loss show that fewer than 18.2 % of such faults lose mail, at 95 % confidence; 59
@@ -61,7 +61,7 @@ pub(super) struct AuditArgs {
     /// Messages of a round, sent at a constant rate in two seconds.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "400", value_parser = values::scenario_messages)]
     messages: u64,
-    /// Seed of the moments of the faults.
+    /// Seed from which the moments of the faults are drawn.
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
     /// Pause in arrivals after which no more mail is expected, if the recipe has no [queue], or the queue does not become
@@ -100,9 +100,9 @@ struct ExplainArgs {
     /// Number of the message. Without it, lists what was lost.
     #[arg(value_name = "MESSAGE")]
     message: Option<u64>,
-    /// Start the server on what the power cut left, as root, and tell what it delivers. Then find out, in at most 50 restarts,
-    /// how little of what was not durable may survive so that the message is lost, and how much has to survive so that it is
-    /// not. This runs the recipe that is in RUN, so do it only with an audit that you trust.
+    /// Start the server on what the power cut left, as root, and tell what it delivers. Then find out, in at most 50
+    /// restarts, how much of the unsynced data may survive while the message is still lost, and how much must survive
+    /// to save it. This runs the recipe that is in RUN, so do it only with an audit that you trust.
     #[arg(long, requires = "message")]
     restart: bool,
 }

@@ -5,7 +5,7 @@
 //!   0  PASS
 //!   1  FAIL
 //!   2  it could not run, or a file with its results could not be written; one line says why
-//!   3  INVALID or INCONCLUSIVE, where something was asked of the run: --threshold, --rate, --stage or --strict; else 0
+//!   3  INVALID or INCONCLUSIVE, if something was asked of the run: --threshold, --rate, --stage or --strict; else 0
 //! 130  interrupted; the report is printed all the same, unless it was interrupted three times
 //! ```
 mod audit;
@@ -51,14 +51,14 @@ impl Cli {
         Self::from_arg_matches(&Self::commands(&words)?.try_get_matches_from(words)?)
     }
 
-    /// Returns all commands. Unlike `command()`, includes the scenarios, which clap adds only when `bench` is invoked.
+    /// Returns all commands, including the scenarios, which clap adds only when `bench` is invoked.
     fn all_commands() -> clap::Command {
         let mut whole = Self::command().disable_help_subcommand(true);
         whole.build();
         whole
     }
 
-    /// Returns all commands. If the command line names a scenario file, its command is among them.
+    /// Returns all commands, among them the command of the scenario file that the command line names, if it names one.
     fn commands(words: &[OsString]) -> Result<clap::Command, clap::Error> {
         bench::scenarios::add_scenario_file(Self::command(), words)
     }
@@ -198,7 +198,7 @@ fn with_options(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     Ok(command.iter().cloned().chain(options.words().into_iter().map(OsString::from)).collect())
 }
 
-/// Joins an option and its value with an equal sign where clap would not see that they belong together. `--reuse 5`
+/// Joins an option and its value with an equal sign if clap would not see that they belong together. `--reuse 5`
 /// becomes `--reuse=5` and `--share short` becomes `--share=short`, because these options may also be followed by other
 /// words. `--messages -1` is joined because clap would report `-1` as an unknown option, whereas the option's own
 /// parser explains the mistake.

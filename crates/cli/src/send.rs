@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Sends one message, and shows the dialogue with the server
 ///
 /// WHERE is a server, or a recipient whose mail servers are looked up in DNS. The last line says what became of the
-/// message, and the exit status where it ended.
+/// message, and the exit status says at which step the session ended.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct SendArgs {
@@ -105,7 +105,7 @@ fn subject(text: &str) -> Result<HeaderField, String> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Session")]
 struct SendSessionArgs {
-    /// End the session after this point, with QUIT where the protocol allows it.
+    /// End the session after this point, with QUIT if the protocol allows it.
     #[arg(long, value_enum, value_name = "WHERE", ignore_case = true)]
     quit_after: Option<QuitAfter>,
     /// Show the certificates of the server with names, dates and fingerprints, and whether they are trusted.
@@ -259,7 +259,7 @@ pub(super) fn without_brackets(address: &str) -> String {
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 impl SendContentArgs {
-    /// Returns the message. All its lines end with CRLF.
+    /// Returns the message, in which all lines end with CRLF.
     fn message(&self, from: &str, to: &[String], host: &str) -> Result<Vec<u8>> {
         let message = match &self.file {
             Some(file) => send::with_crlf(&read(file)?).with_context(|| format!("--file {}", file.display()))?,

@@ -7,7 +7,7 @@ pub use mailrun_report::comparison::MetricVerdict;
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricFinding {
     pub metric: ComparedMetric,
-    /// Estimate of B divided by A.
+    /// Estimated ratio of B to A.
     pub ratio: f64,
     /// Confidence interval of the ratio, or `None` if there are too few rounds for one.
     pub interval: Option<(f64, f64)>,
@@ -22,7 +22,7 @@ pub struct MetricFinding {
     pub is_beyond_margin: bool,
 }
 
-/// Estimate and interval as logarithms of the ratio, from which a finding is made.
+/// The estimated ratio and its interval, both as logarithms. A `MetricFinding` is made from them.
 pub(crate) struct LogEstimate {
     pub(crate) middle: f64,
     pub(crate) interval: Option<(f64, f64)>,
@@ -36,7 +36,7 @@ pub(crate) struct LogEstimate {
 /// The 80 % quantile of the standard normal distribution. If the estimate of the difference is right, the suggested
 /// number of rounds is enough with a probability of 80 %.
 const ENOUGH_QUANTILE: f64 = 0.842;
-/// Maximum number of rounds that is suggested. A larger estimate is cut to it.
+/// Maximum total number of rounds that a finding suggests. A larger estimate is cut to this number.
 const MAX_MORE_ROUNDS: usize = 10_000;
 
 impl MetricFinding {

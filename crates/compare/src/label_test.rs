@@ -4,7 +4,8 @@
 use crate::ranks::midranks;
 use mailrun_measurement::seeded::SeededRng;
 
-/// Maximum number of divisions for which all are tried. If there are more, random divisions are drawn.
+/// If the runs can be divided in at most this many ways, all divisions are tried. Otherwise, random divisions are
+/// drawn.
 const MAX_EXACT_DIVISIONS: u64 = 20_000;
 /// Makes the random divisions independent of the comparison's other random numbers, which come from the same seed.
 const PURPOSE: u64 = 0x6c61_6265;

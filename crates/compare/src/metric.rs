@@ -1,5 +1,5 @@
-//! Metrics, and their values as logarithms. As logarithms, twice as fast and half as fast are equally far from no
-//! change.
+//! Metrics and the logarithms of their values. Logarithms are used because they put twice as fast and half as fast
+//! equally far from no change.
 use thiserror::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct ComparedMetric {
 #[error("{name} is {value} in run {run}: a ratio needs numbers above 0")]
 pub struct RatioError {
     pub name: String,
-    /// Number of the run or round, counted from 1.
+    /// Number of the run or round that has this value, counted from 1.
     pub run: usize,
     pub value: f64,
 }

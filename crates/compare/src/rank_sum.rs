@@ -15,7 +15,8 @@ pub(crate) fn shift(a: &[f64], b: &[f64], risk: f64) -> (f64, Option<(f64, f64)>
     (median(&differences), interval)
 }
 
-/// Returns the number of sorted differences that the interval leaves out at each end.
+/// Returns the number of sorted differences that the interval leaves out at each end, or `None` if there are too few
+/// numbers for an interval.
 fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
     if a * b > MAX_EXACT_PAIRS {
         let pairs = (a * b) as f64;

@@ -39,8 +39,8 @@ impl RoundSamples {
         self.runs.first().into_iter().flatten().map(|figure| &figure.metric)
     }
 
-    /// Returns the name of the first metric, and the estimated ratio of this contestant to the reference so far. It is
-    /// shown while the comparison runs.
+    /// Returns the name of the first metric, and the estimated ratio of this contestant to the reference so far. Both
+    /// are shown while the comparison runs.
     pub fn ratio_so_far(&self, reference: &Self) -> Option<(String, f64)> {
         let metric = reference.metrics().next()?;
         let pairs: Vec<(f64, f64)> = reference.values(metric)?.into_iter().zip(self.values(metric)?).collect();
@@ -90,7 +90,7 @@ pub struct RoundComparison {
     /// Ratio up to which two contestants count as the same.
     pub margin: f64,
     pub confidence_percent: f64,
-    /// Minimum number of rounds for a verdict.
+    /// Minimum number of rounds for a verdict. With fewer, the verdict is "too few rounds".
     pub min_rounds: usize,
     pub contestants: Vec<ContestantRow>,
     /// One comparison with the reference for each contestant except the reference itself.

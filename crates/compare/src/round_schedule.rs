@@ -15,7 +15,7 @@ pub enum RoundTurning {
     /// Every other round reverses the order within each group. A group consists of `size` neighbours in the list, which
     /// are compared with each other.
     Groups { size: usize },
-    /// Every round has the order of the list.
+    /// Every round runs the contestants in the order of the list.
     None,
 }
 

@@ -47,7 +47,8 @@ pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
     ]
 }
 
-/// Returns facts for a report about runs that have the same load and host.
+/// Returns the facts that a report shows about one side: when its runs were measured, with which versions of mailrun,
+/// on which host and with which load. All of `records` must have the same load and host.
 pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
     let Some(first) = records.first() else { return Vec::new() };
     let mut times: Vec<&str> = records.iter().map(|record| record.started_at.as_str()).collect();
@@ -138,9 +139,9 @@ pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
     failures
 }
 
-/// Returns the figures of a run that are compared: rate and latency percentiles of the last stage that messages
-/// reached, the 99th percentile of the time until messages were accepted, and the processor time of each party per
-/// message.
+/// Returns the figures of a run that are compared. These are the rate and the latency percentiles of the last stage
+/// that messages reached, the 99th percentile of the time until messages were accepted, and the processor time of each
+/// party per message.
 pub fn figures(record: &Record) -> Vec<RunFigure> {
     let mut figures = Vec::new();
     let mut add = |name: String, gain: Gain, value: f64| {

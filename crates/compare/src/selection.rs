@@ -80,7 +80,8 @@ fn is_one_run(left: &NamedRun, right: &NamedRun) -> bool {
 }
 
 /// Chooses a load and host, and returns the index of their first run. A comparison is as good as its smaller side, so
-/// the choice is the load and host whose smaller side has the most runs.
+/// the choice is the load and host whose smaller side has the most runs. If several are equal, the one with more runs
+/// in total is chosen.
 fn commonest(runs: &[(&NamedRun, bool)]) -> usize {
     let mut groups: Vec<LoadGroup> = Vec::new();
     for (place, (run, is_reference)) in runs.iter().enumerate() {

@@ -29,7 +29,7 @@ const METHOD: [&str; 4] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparisonOutcome {
-    /// No figure is or may be worse than allowed.
+    /// Every figure was measured well enough to show that it is not worse than allowed.
     NoRegression,
     /// At least one figure is worse than allowed.
     Regression,
@@ -62,14 +62,14 @@ pub struct StoredComparison {
     pub unsound_runs: usize,
     /// A line for each judged run that failed in a way in which no reference run failed.
     pub failed_runs: Vec<String>,
-    /// For each side with runs that ended with FAIL, a remark with their number.
+    /// A remark for each side on which runs ended with FAIL. It says how many runs these are.
     #[serde(skip)]
     pub fail_remarks: Vec<String>,
     /// Names of figures that cannot be compared, because in some runs they are missing or 0. A ratio to 0 does not
     /// exist.
     pub not_compared: Vec<String>,
-    /// Names of figures that all reference runs have, but the judged runs have not: a value is missing, is a rate of 0,
-    /// or is a time longer than the run waited.
+    /// Names of figures that all reference runs have, but at least one judged run lacks. A run lacks a figure if its
+    /// value is missing, is a rate of 0, or is a time longer than the run waited.
     pub missing: Vec<String>,
     pub metrics: Vec<MetricRow>,
     /// The two sides for the page, each with the curves of its runs: first the reference runs, then the judged runs.

@@ -8,7 +8,7 @@ pub(super) fn is_requested(words: &[String]) -> bool {
 }
 
 pub(super) fn print(name: &str) {
-    // Ignore the error: if standard output is closed, nobody reads the help.
+    // Ignore the error, because nobody reads the help if standard output is closed.
     let _ = io::stdout().lock().write_all(text(name).as_bytes());
 }
 

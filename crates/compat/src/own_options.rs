@@ -4,9 +4,9 @@ use mailrun_net::{BusyPoll, WorkerOptions};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OwnOptions {
-    /// `--trace`: a source adds a trace header to each message, and smtp-sink looks for it.
+    /// Set by `--trace`: a source adds a trace header to each message, and smtp-sink looks for it.
     pub(super) traces: bool,
-    /// `--report`: print a line with the rates at the end.
+    /// Set by `--report`: the program prints a line with the rates at the end.
     pub(super) reports: bool,
     /// `--busy-poll`: time for which the worker looks for events before it sleeps.
     pub(super) busy_poll: BusyPoll,

@@ -11,7 +11,8 @@ pub(crate) struct ReplyTooLong;
 pub(crate) struct ReplyReader {
     /// Bytes of a reply whose last line is still incomplete or has not arrived.
     partial: Vec<u8>,
-    /// Position in `partial` at which the second line starts and, below, at which the incomplete last line starts.
+    /// Position in `partial` at which the second line starts. The next field is the position at which the incomplete
+    /// last line starts.
     second_line: usize,
     open_line: usize,
     is_consumed: bool,

@@ -12,7 +12,8 @@ impl StderrWriter {
         Self { program: called.to_owned() }
     }
 
-    /// Prints a line. Characters that are not printable become `?`, so that no peer can control the terminal.
+    /// Prints a line, in which `?` replaces characters that are not printable, so that no peer can control the
+    /// terminal.
     pub(super) fn print(&self, text: impl AsRef<[u8]>) {
         let line = format!("{}: {}\n", self.program, printable(text.as_ref()));
         // Ignore the error, because there is no other place to report that standard error cannot be written.

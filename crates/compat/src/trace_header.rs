@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The end of a header line, followed by the empty line that ends the headers.
 const EMPTY_LINE: &[u8] = b"\n\r\n";
 
-/// The trace header line. It is built once for a run. Only the number and the time are filled in for each message.
+/// The trace header line, which is built once for a run. Only the number and the time are filled in for each message.
 #[derive(Debug)]
 pub(super) struct TraceHeaderWriter {
     line: [u8; Trace::HEADER_BYTES],

@@ -1,4 +1,4 @@
-//! The calls that changed files, names or what of them is durable, and their log in memory.
+//! Calls that changed files or names, or made them durable, and a log of these calls in memory.
 use crate::types::{FileKind, Inode, Owner, Profile, SurvivingData, Survivors};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -11,50 +11,52 @@ const CALL_BYTES: usize = size_of::<LoggedCall>();
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
-    /// The disk behaves like this file system from now on.
+    /// From now on, the disk behaves like the file system of this profile.
     Profile { profile: Profile },
-    /// creat(2), mkdir(2) or mknod(2).
+    /// A file or directory was created with creat(2), mkdir(2) or mknod(2).
     Make { directory: Inode, name: String, permissions: u16, kind: FileKind, inode: Inode },
-    /// open(2).
+    /// A file was opened with open(2).
     Open { inode: Inode },
-    /// The last close(2) of a descriptor.
+    /// The last copy of a descriptor was closed with close(2).
     Close { inode: Inode },
-    /// write(2).
+    /// Bytes were written with write(2).
     Write {
         inode: Inode,
         at: u64,
         bytes: usize,
-        /// They are all zeros, with which some servers fill files beforehand. The log then has no data.
+        /// Set if all bytes are zeros, with which some servers fill files beforehand. The log then
+        /// stores no data.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         are_zeros: bool,
         #[serde(skip)]
         data: Vec<u8>,
     },
-    /// ftruncate(2) or fallocate(2).
+    /// The length was changed with ftruncate(2) or fallocate(2).
     SetLength { inode: Inode, bytes: u64 },
-    /// chmod(2).
+    /// The permissions were changed with chmod(2).
     SetPermissions { inode: Inode, permissions: u16 },
-    /// chown(2).
+    /// The user or the group was changed with chown(2).
     SetOwner { inode: Inode, owner: Owner },
-    /// utimes(2).
+    /// The time of the last modification was set with utimes(2).
     SetModified { inode: Inode, time: LogTime },
-    /// fsync(2) or fdatasync(2) of a file, or the end of a write with `O_DSYNC`.
+    /// A file was synced with fsync(2) or fdatasync(2), or by a write with `O_DSYNC`.
     Sync { inode: Inode },
-    /// The same, if it was made to fail. Of the file's data, only `written` reached the media, and no later sync writes the rest.
+    /// A sync of a file was made to fail. Of the file's data, only `written` reached the media, and
+    /// no later sync writes the rest.
     FailedSync { inode: Inode, error: String, written: SurvivingData },
-    /// fsync(2) of a directory.
+    /// A directory was synced with fsync(2), so that changes of the names in it are durable.
     SyncDirectory { inode: Inode },
-    /// sync(2) or syncfs(2).
+    /// Everything was synced with sync(2) or syncfs(2).
     SyncAll,
-    /// link(2).
+    /// A file got another name with link(2).
     Link { inode: Inode, directory: Inode, name: String },
-    /// unlink(2) or rmdir(2).
+    /// A name was removed with unlink(2) or rmdir(2).
     Remove { directory: Inode, name: String },
-    /// rename(2).
+    /// A file or directory was renamed with rename(2).
     Rename { from: (Inode, String), to: (Inode, String) },
-    /// The power is off. What that leaves is in the next `Cut`.
+    /// The power was cut. The next `Cut` says which unsynced changes survived.
     PowerOff,
-    /// The power is on again.
+    /// The power came back. Of the unsynced changes, only `survivors` are left.
     Cut { survivors: Survivors },
 }
 
@@ -66,7 +68,7 @@ impl Call {
         Self::Write { inode, at, bytes: bytes.len(), are_zeros, data }
     }
 
-    /// Bytes that the call has on the heap.
+    /// Returns the memory in bytes that the call takes on the heap.
     fn heap_bytes(&self) -> usize {
         match self {
             Self::Write { data, .. } => data.len(),
@@ -102,7 +104,7 @@ impl From<SystemTime> for LogTime {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoggedCall {
-    /// Nanoseconds on the monotonic clock.
+    /// Time of the call on the monotonic clock, in nanoseconds.
     #[serde(rename = "at")]
     at_ns: u64,
     /// Wall-clock time, from which the time stamps of files and the age of unsynced changes follow.
@@ -111,7 +113,7 @@ pub struct LoggedCall {
 }
 
 impl LoggedCall {
-    /// Returns when the call was made, on the monotonic clock.
+    /// Returns the time of the call on the monotonic clock.
     pub fn at(&self) -> Duration {
         Duration::from_nanos(self.at_ns)
     }
@@ -122,13 +124,13 @@ impl LoggedCall {
     }
 }
 
-/// Why a log does not have all calls.
+/// Reason why a log does not have all calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loss {
     /// The calls took more memory than the log may have.
     TooLong,
-    /// A bit was made to flip.
+    /// A bit was flipped on purpose, which the log cannot repeat.
     FlippedBit,
 }
 
@@ -175,7 +177,7 @@ impl CallLog {
         self.calls = Vec::new();
     }
 
-    /// The calls, oldest first, or why they are lost.
+    /// Returns the calls from the oldest on, or the reason why they are lost.
     pub fn calls(self) -> Result<Vec<LoggedCall>, Loss> {
         self.lost.map_or(Ok(self.calls), Err)
     }

@@ -1,15 +1,16 @@
 //! A file system in memory that distinguishes synced data from unsynced data, so that a simulated power cut can drop
 //! the unsynced data.
 //!
-//! It uses neither FUSE nor clocks nor threads, which [`crate::Disk`] adds. Its models of persistence, one for each
-//! [`Profile`]. Data of a file is durable after `fsync` or `fdatasync` of the file, or after a write with `O_DSYNC`:
+//! It uses neither FUSE nor clocks nor threads, which [`crate::Disk`] adds. Data of a file is durable after `fsync` or
+//! `fdatasync` of the file, or after a write with `O_DSYNC`. The table shows what else can survive, depending on the
+//! [`Profile`]:
 //!
-//! | profile | names are durable after | before that, a cut leaves | of data that is not durable, a cut leaves |
+//! | profile | changes of names are durable after | of other changes of names, a power cut leaves | of unsynced data, a power cut leaves |
 //! |---|---|---|---|
-//! | strict | `fsync` of the directory | none, all, the first few or any of the changes; a rename to another directory is two, of which the second removes the old name | each sector of 512 bytes as it was or as any write since made it, in no order, and any length since; a sector that was all zeros may be torn within |
-//! | ext4 | `fsync` of anything, 6 s | the first few changes | what it was, or all of it; sectors that existed before as any write since made them. A rename that replaces a file writes the data of the new one first (auto_da_alloc) |
-//! | xfs | `fsync` of anything, 31 s | the first few changes | the same, but a rename writes no data |
-//! | btrfs | `fsync` of the file or of the directory, 31 s | the first few changes | what it was, or all of it |
+//! | strict | `fsync` of the directory | none, all, the first few, or any subset. A rename to another directory counts as two changes, of which the second removes the old name | each sector of 512 bytes as it was or as any later write made it, independently of other sectors, and any length that the file has had since. A sector that was all zeros may be torn |
+//! | ext4 | `fsync` of anything, or 6 s | the first few | none of it, all of it, or any part of what replaced earlier data. A rename that replaces a file first makes the data of the new file durable (auto_da_alloc) |
+//! | xfs | `fsync` of anything, or 31 s | the first few | the same as with ext4, but a rename makes no data durable |
+//! | btrfs | `fsync` of the file or of the directory, or 31 s | the first few | none of it, or all of it |
 //!
 //! Except with `strict`, data that has been dirty for 36 s is written, because every 5 s the kernel writes data that is
 //! older than 30 s. `sync` and `syncfs` make everything durable ([`crate::Disk::heed_sync_calls`]). A failed sync marks
@@ -26,7 +27,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The directory at the mount point.
+/// Number of the directory at the mount point.
 pub const ROOT: Inode = 1;
 
 /// Unit in which media write. A sector that held data before is written whole or not at all.
@@ -41,7 +42,7 @@ pub struct FileSystem {
     nodes: BTreeMap<Inode, Node>,
     next: Inode,
     capacity: u64,
-    /// Directory changes that have not been synced, oldest first, and when they were made.
+    /// Changes of names that are not durable yet, from the oldest on, each with its time.
     changes: Vec<(NameChange, SystemTime)>,
     profile: Profile,
     /// Time stamp that the next changes of files get.
@@ -54,7 +55,7 @@ struct Node {
     permissions: u16,
     owner: Owner,
     times: Times,
-    /// Number of open descriptors.
+    /// Number of open descriptors. As long as there is one, the file outlives its last name.
     opened: u32,
     /// Number of names as processes see them.
     names: u32,
@@ -65,7 +66,7 @@ struct Node {
 enum Content {
     File(File),
     Directory(Directory),
-    /// A FIFO or a socket. The kernel handles its content.
+    /// A FIFO or a socket, whose content the kernel handles.
     Special(SpecialFile),
 }
 
@@ -83,9 +84,9 @@ impl Content {
 /// than the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// When the content was changed, or the time set by utimes(2).
+    /// Time of the last change of the content, unless utimes(2) has set another time.
     pub modified: SystemTime,
-    /// When content or attributes were changed.
+    /// Time of the last change of content or attributes.
     pub changed: SystemTime,
 }
 
@@ -93,11 +94,11 @@ pub struct Times {
 struct File {
     /// Bytes as processes read them.
     seen: Vec<u8>,
-    /// Bytes that the media certainly has.
+    /// Bytes that survive any power cut.
     durable: Vec<u8>,
-    /// Earlier contents of each sector since the last sync, oldest first.
+    /// Contents that each changed sector has had since the last sync, oldest first.
     versions: BTreeMap<usize, Vec<Sector>>,
-    /// Earlier lengths since the last sync, oldest first.
+    /// Lengths that the file has had since the last sync, oldest first.
     lengths: Vec<usize>,
     /// Time at which the oldest of the unsynced data was written.
     dirty_since: Option<SystemTime>,
@@ -111,52 +112,48 @@ struct Directory {
     durable: BTreeMap<String, Inode>,
 }
 
-/// A change of names that no sync has made durable.
+/// A change of names in directories that is not durable yet.
 #[derive(Clone, Debug)]
 pub enum NameChange {
-    /// A new file or directory, or link(2).
+    /// A file or directory was created, or a file got another name with link(2).
     Add { directory: Inode, name: String, inode: Inode },
-    /// unlink(2) or rmdir(2).
+    /// A name was removed with unlink(2) or rmdir(2).
     Remove { directory: Inode, name: String, inode: Inode },
-    /// rename(2).
     Rename {
         from: (Inode, String),
         to: (Inode, String),
         inode: Inode,
-        /// The old name goes when the new one comes. Otherwise, its removal is a change of its own.
+        /// Set if the old name disappears when the new one appears. Otherwise, removing the old name is a separate
+        /// change, which a power cut may lose.
         is_whole: bool,
     },
 }
 
-/// Attributes of a file or directory.
+/// Attributes of a file or directory, as stat(2) shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
-    /// Its number.
     pub inode: Inode,
-    /// Its kind.
     pub kind: FileKind,
-    /// Its length; 0 if it has no content.
+    /// Length of the content in bytes, or 0 without content.
     pub bytes: u64,
-    /// The bits of chmod(2).
+    /// Permission bits, as in chmod(2).
     pub permissions: u16,
-    /// Its user and group.
     pub owner: Owner,
-    /// When it was changed.
     pub times: Times,
-    /// Number of its names.
+    /// Number of names that the file or directory has.
     pub names: u32,
 }
 
-/// How much unsynced data survives a power cut.
+/// How much of a file's unsynced data survives a power cut.
 #[derive(Clone, Copy, Debug)]
 enum Survival {
     Nothing,
     Everything,
-    /// Any part of it, possibly later writes without earlier ones.
+    /// Any part of the data survives, possibly later writes without earlier ones.
     Any,
-    /// The same, and sectors that were zeros before may be torn.
+    /// Any part of the data survives, and sectors that were zeros before may be torn.
     Torn,
-    /// Any part of what replaced earlier data, and nothing of what was added.
+    /// Any part of the data that replaced earlier data survives, but nothing that was added to the file.
     Overwritten,
 }
 
@@ -177,7 +174,8 @@ impl NameChange {
         self.directories().contains(&inode)
     }
 
-    /// The directory of the change, twice unless it is a whole rename to another one.
+    /// Returns the directories whose names change. The two are the same, unless this is a whole rename from one
+    /// directory to another.
     pub fn directories(&self) -> [Inode; 2] {
         match self {
             Self::Add { directory, .. } | Self::Remove { directory, .. } => [*directory; 2],
@@ -186,7 +184,7 @@ impl NameChange {
         }
     }
 
-    /// The name that the change gives to its file.
+    /// Returns the directory and the name that the change gives to its file, or `None` if it only removes a name.
     fn given(&self) -> Option<(Inode, &str)> {
         match self {
             Self::Add { directory, name, .. } => Some((*directory, name)),
@@ -195,7 +193,7 @@ impl NameChange {
         }
     }
 
-    /// The file or directory whose name changes.
+    /// Returns the file or directory whose name changes.
     pub fn inode(&self) -> Inode {
         match self {
             Self::Add { inode, .. } | Self::Remove { inode, .. } | Self::Rename { inode, .. } => *inode,
@@ -249,7 +247,8 @@ impl File {
         self.dirty_since = None;
     }
 
-    /// Makes old data durable, as the kernel does after a while, and records that there is new data from `now` on.
+    /// Makes the data durable if the oldest of it is so old that the kernel would have written it. Data that is written
+    /// after that counts as unsynced since `now`.
     fn write_back(&mut self, now: SystemTime) {
         let has_waited = |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= WRITEBACK);
         if self.dirty_since.is_some_and(has_waited) {
@@ -258,7 +257,7 @@ impl File {
         self.dirty_since.get_or_insert(now);
     }
 
-    /// Lets chance decide which of the data a sync that fails has written.
+    /// Chooses at random which part of the unsynced data a failing sync has written.
     fn choose_written(&self, rng: &mut StdRng) -> SurvivingData {
         let SurvivingData { mut length, mut sectors } = self.all_survives();
         if rng.random() {
@@ -268,7 +267,8 @@ impl File {
         SurvivingData { length, sectors }
     }
 
-    /// Fails a sync: `written` reaches the media, the rest never will.
+    /// Makes a sync of the file fail. Only `written` reaches the media. The rest of the unsynced data is never written,
+    /// because its pages count as clean.
     fn fail_sync(&mut self, written: &SurvivingData) {
         self.make_durable(written);
         self.versions.clear();
@@ -280,8 +280,8 @@ impl File {
         self.versions.is_empty() && self.lengths.is_empty()
     }
 
-    /// Lets chance decide what a power cut leaves of the data that is not durable. What was added to a file was written as a
-    /// whole or not at all unless the profile is strict, because its blocks are allocated when it is written.
+    /// Chooses at random which part of the unsynced data a power cut leaves. Unless the profile is strict, the data
+    /// that was added to a file survives as a whole or not at all, because its blocks are allocated when it is written.
     fn choose_survivors(&self, profile: Profile, rng: &mut StdRng) -> SurvivingData {
         let survival = Survival::choose(rng, profile);
         let length = match (survival, self.lengths.last()) {
@@ -318,7 +318,8 @@ impl File {
         SurvivingData { length, sectors: self.versions.iter().filter_map(last).collect() }
     }
 
-    /// Puts some of the data on the media. Data that does not fit, for example in a log that somebody has edited, is left out.
+    /// Makes a part of the unsynced data durable. Data that does not fit the file, for example because somebody has
+    /// edited the log, is left out.
     fn make_durable(&mut self, SurvivingData { length, sectors }: &SurvivingData) {
         if self.lengths.contains(length) {
             self.durable.resize(*length, 0);
@@ -383,7 +384,7 @@ impl FileSystem {
         self.log = Some(CallLog::new(limit, clock));
     }
 
-    /// Returns the log of the calls so far, and ends it.
+    /// Returns the log of the calls so far, and stops logging.
     pub fn take_calls(&mut self) -> Option<CallLog> {
         self.log.take()
     }
@@ -394,7 +395,7 @@ impl FileSystem {
         }
     }
 
-    /// Gives the log up, because the log cannot express what happens now.
+    /// Gives up the log for this reason, because the log cannot express the change that follows.
     fn give_up_log(&mut self, reason: Loss) {
         if let Some(log) = &mut self.log {
             log.give_up(reason);
@@ -481,17 +482,18 @@ impl FileSystem {
         })
     }
 
-    /// Returns true if some name of the file is durable.
+    /// Returns true if at least one name of the file is durable.
     pub fn is_durably_named(&self, inode: Inode) -> bool {
         self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
     }
 
-    /// Returns true if this name of the file is durable.
+    /// Returns true if this name of the file is durable, in whichever directory it is.
     pub fn is_durably_called(&self, inode: Inode, name: &str) -> bool {
         self.directories().any(|directory| directory.durable.get(name) == Some(&inode))
     }
 
-    /// Reports whether a segment's header is on the media. A segment that is being made has none yet.
+    /// Returns true if the header of a spool's segment is on the media. A segment that is being made has only zeros
+    /// there.
     pub fn has_durable_header(&self, inode: Inode) -> bool {
         const HEADERS_BYTES: usize = 8192;
         self.files()
@@ -505,7 +507,7 @@ impl FileSystem {
         })
     }
 
-    /// Reports whether the media has the complete content of every file that has a name there.
+    /// Returns true if the media has the complete content of every file with a durable name.
     pub fn is_clean(&self) -> bool {
         self.files().all(|(inode, file)| file.is_clean() || !self.is_durably_named(inode))
     }
@@ -559,7 +561,7 @@ impl FileSystem {
         self.add(directory, name, permissions, Content::Directory(Directory::default()))
     }
 
-    /// Makes a FIFO or a socket.
+    /// Makes a FIFO or a socket, as mknod(2) does.
     pub fn make_special(
         &mut self,
         directory: Inode,
@@ -650,7 +652,8 @@ impl FileSystem {
         self.mark_modified(to.0);
         self.mark_changed(inode)?;
         let owned = |place: (Inode, &str)| (place.0, place.1.to_owned());
-        // POSIX does not say that two directories reach the media together.
+        // With `Strict`, a rename of a file to another directory is two changes, because POSIX does not promise that
+        // two directories reach the media together.
         let is_whole = self.profile != Profile::Strict || from.0 == to.0 || self.directory(inode).is_ok();
         self.note(NameChange::Rename { from: owned(from), to: owned(to), inode, is_whole });
         if !is_whole {
@@ -667,7 +670,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Counts one open descriptor less.
+    /// Counts one of the open descriptors as closed.
     pub fn close(&mut self, inode: Inode) {
         if let Ok(node) = self.node(inode) {
             node.opened = node.opened.saturating_sub(1);
@@ -681,14 +684,13 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Sets user and group of a file.
     pub fn set_owner(&mut self, inode: Inode, owner: Owner) -> Result<(), Errno> {
         self.mark_changed(inode)?.owner = owner;
         self.record(|| Call::SetOwner { inode, owner });
         Ok(())
     }
 
-    /// Sets when the content was changed, like utimes(2).
+    /// Sets the time of the last modification, like utimes(2).
     pub fn set_modified(&mut self, inode: Inode, modified: SystemTime) -> Result<(), Errno> {
         self.mark_changed(inode)?.times.modified = modified;
         self.record(|| Call::SetModified { inode, time: modified.into() });
@@ -700,7 +702,7 @@ impl FileSystem {
         self.capacity = bytes;
     }
 
-    /// Reads bytes as processes see them. Returns fewer at the end of the file.
+    /// Reads bytes as processes see them. At the end of the file, returns fewer bytes than requested.
     pub fn read(&mut self, inode: Inode, at: u64, bytes: usize) -> Result<&[u8], Errno> {
         let seen = &self.file(inode)?.seen;
         let from = seen.len().min(at as usize);
@@ -717,7 +719,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Sets the length of a file: cuts it, or extends it with zeros.
+    /// Cuts a file to this length, or extends it with zeros.
     pub fn set_length(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         self.check_room(inode, bytes)?;
         self.write_back(inode)?;
@@ -727,7 +729,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Extends a file to at least that length.
+    /// Extends a file to at least this length. A longer file stays as it is.
     pub fn allocate(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
         let longest = self.attributes(inode)?.bytes.max(bytes);
         self.set_length(inode, longest)
@@ -739,7 +741,7 @@ impl FileSystem {
         if grows_by > 0 && used.saturating_add(grows_by) > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
-    /// Makes data of a file durable that the kernel would have written by now.
+    /// Makes the data of a file durable if the kernel would have written it by now.
     fn write_back(&mut self, inode: Inode) -> Result<(), Errno> {
         let now = self.now;
         if self.profile != Profile::Strict {
@@ -754,7 +756,7 @@ impl FileSystem {
         self.record(|| Call::Profile { profile });
     }
 
-    /// Makes the written data of a file and its length durable.
+    /// Makes the written data of a file and its length durable. Depending on the profile, names become durable as well.
     pub fn sync(&mut self, inode: Inode) -> Result<(), Errno> {
         self.file(inode)?.sync();
         match self.profile {
@@ -766,7 +768,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes the changes of a file's names durable, and the changes of the names of all directories above the file.
+    /// Makes the changes of a file's names durable, and those of all directories above it, so that a path leads to the
+    /// file.
     fn make_own_names_durable(&mut self, inode: Inode) {
         let mut own = BTreeSet::from([inode]);
         // Go backwards through the changes, because a directory is made before the names in it.
@@ -778,8 +781,8 @@ impl FileSystem {
         self.make_names_durable(|change| own.contains(&change.inode()));
     }
 
-    /// Makes these changes durable. A whole rename takes along the earlier change that gave the old name, which could
-    /// otherwise bring that name back.
+    /// Makes the changes durable for which `are_durable` returns true. If a whole rename becomes durable, so does the
+    /// earlier change that gave the file its old name. Otherwise that change could bring the old name back.
     fn make_names_durable(&mut self, are_durable: impl Fn(&NameChange) -> bool) {
         let mut renamed = BTreeSet::new();
         let mut durable = Vec::new();
@@ -802,20 +805,20 @@ impl FileSystem {
         self.make_names_durable(|_| true);
     }
 
-    /// Fails a sync of a file with this error. Chance decides which data it has written.
+    /// Fails a sync of a file with this error. Chance decides which part of the data it has written.
     pub fn fail_sync(&mut self, inode: Inode, error: Errno, rng: &mut StdRng) -> Result<(), Errno> {
         let written = self.file(inode)?.choose_written(rng);
         self.fail_sync_after(inode, error_name(error), &written)
     }
 
-    /// Fails a sync of a file that has written only this.
+    /// Fails a sync of a file, of whose data only `written` has reached the media.
     fn fail_sync_after(&mut self, inode: Inode, error: &str, written: &SurvivingData) -> Result<(), Errno> {
         self.file(inode)?.fail_sync(written);
         self.record(|| Call::FailedSync { inode, error: error.to_owned(), written: written.clone() });
         Ok(())
     }
 
-    /// Makes the names in a directory durable.
+    /// Makes the names in a directory durable. With some profiles, this includes the names in all other directories.
     pub fn sync_directory(&mut self, inode: Inode) -> Result<(), Errno> {
         self.directory(inode)?;
         let syncs_all = self.profile.syncs_all_names();
@@ -862,7 +865,7 @@ impl FileSystem {
         self.nodes.retain(|inode, node| node.opened > 0 || used.contains(inode));
     }
 
-    /// Makes everything durable, as happens in time.
+    /// Makes everything durable, as sync(2) does.
     pub fn sync_all(&mut self) {
         for node in self.nodes.values_mut() {
             if let Content::File(file) = &mut node.content {
@@ -916,7 +919,7 @@ impl FileSystem {
         }
     }
 
-    /// Draws at random what a power cut would leave now.
+    /// Chooses at random which unsynced changes a power cut would leave now.
     fn choose_survivors(&self, rng: &mut StdRng) -> Survivors {
         let all = self.changes.len();
         let survival = if self.profile == Profile::Strict { rng.random_range(0..4) } else { 2 };
@@ -935,10 +938,11 @@ impl FileSystem {
         Survivors { names, files: dirty.collect() }
     }
 
-    /// Restores everything that has a name on the media. What is in directories gets new numbers.
+    /// Restores all files and directories that have a durable name. All except the root directory get new numbers, so
+    /// that the kernel cannot confuse them with files that it remembers.
     fn revive(&mut self, surviving: &BTreeMap<Inode, &SurvivingData>) {
         let mut old = std::mem::take(&mut self.nodes);
-        // New numbers of files, since a file may have several names.
+        // Remember the new numbers of files, because a file may have several names.
         let mut revived = BTreeMap::new();
         let mut found: Vec<(Inode, Inode, Node)> =
             old.remove(&ROOT).map(|root| (ROOT, ROOT, root)).into_iter().collect();
@@ -954,7 +958,7 @@ impl FileSystem {
                             names.insert(name, *new);
                             continue;
                         }
-                        // A directory has a single name.
+                        // Skip a directory that has been restored already, because it can have only one name.
                         let Some(below) = old.remove(&inode) else { continue };
                         let new = self.next;
                         self.next += 1;
@@ -979,7 +983,7 @@ impl FileSystem {
         }
     }
 
-    /// Flips one bit of a file, both for processes and on the media.
+    /// Flips a random bit of this byte of a file, both for processes and on the media.
     pub fn flip_bit(&mut self, inode: Inode, at: u64, rng: &mut StdRng) -> Result<(), Errno> {
         self.give_up_log(Loss::FlippedBit);
         let bit = 1 << (rng.next_u32() % 8);

@@ -1,4 +1,4 @@
-//! A file system that forgets. It is kept in memory and served over FUSE. Unsynced data may be lost in a power cut, and
+//! A file system that forgets unsynced data in a power cut. It is kept in memory and served over FUSE, and its
 //! operations can be made to fail.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 mod calls;

@@ -43,15 +43,15 @@ const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 /// its value on x86, ARM and RISC-V (open(2)); rustix gives it the value of `O_SYNC`.
 const O_DSYNC: i32 = 0o10000;
 
-/// Longest time after which the thread that waits for calls of sync(2) notices that it should end.
+/// Interval at which the thread that waits for calls of sync(2) checks whether it should end.
 const SYNC_POLL: Duration = Duration::from_millis(50);
 
-/// Failure that the file system can be told to inject into an operation.
+/// Failure that the file system can inject into an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A write to a segment in use fails and writes nothing.
     Write(Errno),
-    /// A write to a segment in use writes only a part and reports this. This is not a failure.
+    /// A write to a segment in use writes only a part of the bytes and reports this, as write(2) may.
     ShortWrite,
     /// A sync of a segment in use fails. Some of its pages are never written.
     Sync(Errno),
@@ -79,19 +79,20 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Fault that has struck a process, and when.
+/// A planned fault that has occurred, with its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit {
     pub fault: Fault,
     pub at: Instant,
 }
 
-/// Cut and fault that should happen while a process uses the disk.
+/// A power cut and a fault that should happen while processes use the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
-    /// Cut the power at this change or sync, counted from 1.
+    /// Number of the change or sync at which the power is cut, counted from 1.
     pub cut_at: Option<u64>,
-    /// A fault, and the operation at which it occurs, counted from 1 among those that it can affect.
+    /// A fault, and the number of the operation at which it occurs. Only operations that the fault can affect are
+    /// counted, from 1.
     pub fault: Option<(Fault, u64)>,
 }
 
@@ -116,8 +117,8 @@ struct State {
     operations: u64,
     faultable: u64,
     hit: Option<Hit>,
-    /// The write that has failed. Repeating it fails again, because the kernel divides long writes: if the second part
-    /// fails, it reports the first part as written and no error.
+    /// The write that has failed. The kernel divides long writes. If the second part fails, the kernel reports the
+    /// first part as written, and no error. The process then repeats the second part, which must fail again.
     failed_write: Option<(Operation, Fault)>,
     /// Set while the power is off. Operations then have no effect and get no answer.
     is_off: bool,
@@ -150,10 +151,11 @@ impl Drop for SyncWatch {
 pub struct Disk {
     shared: Shared,
     session: Option<BackgroundSession>,
-    /// Watches sync(2) and syncfs(2), of which a FUSE file system is not told.
+    /// Watches for sync(2) and syncfs(2), which the kernel does not report to a FUSE file system. `None` until
+    /// [`Self::heed_sync_calls`] is called.
     sync_calls: Option<SyncWatch>,
     path: PathBuf,
-    /// Removes the directory on drop. `None` if the caller gave the directory.
+    /// Directory of the mount point, which is removed on drop. `None` if the caller gave the directory.
     _place: Option<TempDir>,
 }
 
@@ -226,7 +228,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Path of the mount point. Only other processes may use this path.
+    /// Returns the path of the mount point. Only other processes may use it, because this process would wait for
+    /// itself.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -242,12 +245,12 @@ impl Disk {
         state.is_released = false;
     }
 
-    /// Returns the planned fault after it has occurred.
+    /// Returns the planned fault, or `None` if it has not occurred yet.
     pub fn hit(&self) -> Option<Hit> {
         self.shared.lock().hit
     }
 
-    /// Returns the number of changes and syncs since the last plan.
+    /// Returns the number of changes and syncs since the plan was last replaced.
     pub fn operations(&self) -> u64 {
         self.shared.lock().operations
     }
@@ -259,7 +262,8 @@ impl Disk {
         unpoisoned(result).0.is_off
     }
 
-    /// Cuts the power now. A sync(2) that returned before is heeded, even if the thread has not seen it yet.
+    /// Cuts the power now. A sync(2) that returned before still counts, even if the watching thread has not seen it
+    /// yet.
     pub fn cut_now(&self) {
         self.shared.lock().turn_off();
         self.shared.0.1.notify_all();
@@ -289,8 +293,8 @@ impl Disk {
         self.shared.lock().clean_at
     }
 
-    /// Operations that were requested but do not exist here, for example `symlink`. This does not include shared mappings
-    /// (mmap(2)), which Linux before 6.6 refuses itself.
+    /// Returns the operations that processes requested but this file system lacks, for example `symlink`. This does not
+    /// include shared mappings (mmap(2)), which Linux before 6.6 refuses itself.
     pub fn unsupported(&self) -> Vec<&'static str> {
         self.shared.lock().unsupported.iter().copied().collect()
     }
@@ -352,7 +356,7 @@ impl Shared {
         Errno::IO
     }
 
-    /// Performs an operation that changes nothing on the media.
+    /// Performs an operation that changes nothing on the media. It does not count towards the planned cut.
     fn look<T>(
         &self,
         operation: Operation,
@@ -368,7 +372,8 @@ impl Shared {
         }
     }
 
-    /// Performs an operation that changes something or makes it durable.
+    /// Performs an operation that changes something or makes it durable. Each of these counts, and the planned cut
+    /// comes at one of them.
     fn change<T>(
         &self,
         operation: Operation,
@@ -436,8 +441,9 @@ impl State {
     }
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
-        // A durable name is not enough, because syncing the directory for another file may also make the name of an
-        // unfinished segment durable. The spool can do without the file `newest`, so a fault in it has no consequence.
+        // A segment is in use once its header is durable. A durable name is not enough, because syncing the directory
+        // for another file may also make the name of an unfinished segment durable. The spool can do without the file
+        // `newest`, so a fault in it has no consequence.
         let is_used = |inode| {
             self.files.is_durably_named(inode)
                 && self.files.has_durable_header(inode)
@@ -502,7 +508,7 @@ fn permissions(mode: u32, umask: u32) -> u16 {
     (mode & !umask & 0o7777) as u16
 }
 
-/// Gives a new file to the user who created it.
+/// Gives a new file to the user and the group of the process that created it.
 fn owned(files: &mut FileSystem, made: Attributes, request: &Request) -> Result<Attributes, Errno> {
     files.set_owner(made.inode, Owner { user: request.uid(), group: request.gid() })?;
     files.attributes(made.inode)
@@ -716,6 +722,7 @@ impl Filesystem for Served {
                     files.fail_sync(inode.0, errno, rng)?;
                     return Err(errno);
                 }
+                // The only other fault of a write is to write a part.
                 Some(_) => rng.random_range(1..=data.len()),
                 None => data.len(),
             };

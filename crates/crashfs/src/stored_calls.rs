@@ -39,7 +39,7 @@ enum Line {
     End(End),
 }
 
-/// A log that can be read back.
+/// A log of calls that can be stored in two files and read back.
 #[derive(Debug, PartialEq)]
 pub struct StoredCalls {
     /// Capacity of the disk in bytes.
@@ -73,7 +73,7 @@ impl StoredCalls {
         bytes.flush()
     }
 
-    /// Reads what [`Self::write`] has written.
+    /// Reads a log that [`Self::write`] has written.
     ///
     /// # Errors
     ///
@@ -123,8 +123,8 @@ impl StoredCalls {
         }
     }
 
-    /// Repeats the calls, and shows the files to `look` before each call and at the end. Stops if `look` returns
-    /// false.
+    /// Repeats the calls of the log. Shows the files to `look` before each call and at the end, and
+    /// stops if `look` returns false.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Usual mount points of tracefs.
+/// Paths at which tracefs is usually mounted.
 const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// Beginning of the name of a tracing instance. The process ID of the program that made the instance follows.
 const PREFIX: &str = "mailrun-";
@@ -98,7 +98,7 @@ impl SyncCalls {
         Ok(calls)
     }
 
-    /// Returns another handle of the trace pipe, on which a thread can wait for calls.
+    /// Returns another handle of the trace pipe, so that a thread can wait for calls while others use this value.
     pub(crate) fn pipe(&self) -> io::Result<File> {
         self.pipe.try_clone()
     }
@@ -123,14 +123,14 @@ impl SyncCalls {
 
 /// Waits until there may be a call to take, or until `limit`.
 pub(crate) fn wait(pipe: &File, limit: Duration) {
-    let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+    let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: i64::from(limit.subsec_nanos()) };
     match poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&limit)) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(_) => std::thread::sleep(Duration::from_millis(1)),
     }
 }
 
-/// Removes the instances of programs that were killed.
+/// Removes the tracing instances that killed programs have left behind.
 fn remove_dead(instances: &Path) {
     let names = fs::read_dir(instances).into_iter().flatten().flatten();
     for path in names.map(|entry| entry.path()) {

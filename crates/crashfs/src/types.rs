@@ -1,4 +1,4 @@
-//! Words of the file system that the log of its calls has as well.
+//! Types that both the file system and the log of its calls use.
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 /// Number of a file or directory. Numbers are never reused, so the kernel cannot confuse files that it remembers.
 pub type Inode = u64;
 
-/// Which unsynced changes outlive a power cut.
+/// File system that a disk imitates. It decides which unsynced changes can survive a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
     /// Any subset of the unsynced changes may survive, because POSIX promises nothing about them.
     #[default]
     Strict,
-    /// As with ext4 and its defaults: data=ordered, delayed allocation, auto_da_alloc.
+    /// Like ext4 with its default options: data=ordered, delayed allocation, auto_da_alloc.
     Ext4,
     Xfs,
     Btrfs,
@@ -31,8 +31,9 @@ impl Profile {
         }
     }
 
-    /// Time after which changes of names are durable without a sync: the interval in which the journal or the transaction
-    /// is written, and a second more.
+    /// Returns the time after which changes of names are durable without a sync. It is the interval
+    /// in which the journal or the transaction is written, and a second more. With `Strict`, there
+    /// is no such time.
     pub(crate) fn commits_after(self) -> Option<Duration> {
         match self {
             Self::Strict => None,
@@ -47,7 +48,7 @@ impl Profile {
     }
 }
 
-/// Name of an error that operations are made to fail with.
+/// Returns the name of an error that can be injected.
 pub(crate) fn error_name(error: Errno) -> &'static str {
     match error {
         Errno::IO => "EIO",
@@ -59,59 +60,54 @@ pub(crate) fn error_name(error: Errno) -> &'static str {
     }
 }
 
-/// A file without content of its own.
+/// A file whose content the kernel handles, and not the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpecialFile {
-    /// A named pipe.
     Fifo,
-    /// A Unix-domain socket.
+    /// A Unix-domain socket, of which the file system stores only the name and the attributes.
     Socket,
 }
 
-/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileKind {
-    /// Has content.
     Regular,
-    /// Contains names.
     Directory,
-    /// Has neither.
     Special(SpecialFile),
 }
 
 /// The user and the group of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Number of the user.
     pub user: u32,
-    /// Number of the group.
     pub group: u32,
 }
 
-/// What a power cut leaves of the changes that are not durable.
+/// The unsynced changes that survive a power cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survivors {
-    /// Positions of the changes of names that survive among all of them, oldest first.
+    /// Positions of the surviving changes of names among all unsynced changes, in ascending order.
     pub names: Vec<usize>,
-    /// What survives of a file's data. Other files are as the media had them for certain.
+    /// Data that survives of files with unsynced data. A file that is not listed loses all of its
+    /// unsynced data.
     pub files: Vec<(Inode, SurvivingData)>,
 }
 
-/// What a power cut or a sync that fails leaves of the data of a file that is not durable.
+/// The part of a file's unsynced data that survives a power cut, or that a failing sync has
+/// written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SurvivingData {
     pub(crate) length: usize,
     pub(crate) sectors: Vec<SurvivingSector>,
 }
 
-/// A sector that the media has as somebody wrote it since the last sync.
+/// A sector of which the media has a version that was written since the last sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SurvivingSector {
     pub(crate) number: usize,
-    /// Position among what was written since the last sync.
+    /// Position of this version among all versions of the sector since the last sync, from 0.
     pub(crate) version: usize,
-    /// The rest of the sector from this byte on is zeros.
+    /// Offset in the sector from which on it is torn and reads as zeros, or `None` if it is whole.
     pub(crate) torn_at: Option<usize>,
 }

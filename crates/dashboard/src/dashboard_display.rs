@@ -69,7 +69,7 @@ impl PendingFigures {
     }
 }
 
-/// The dashboard of a run. It appears once the run is long enough to be worth a dashboard.
+/// The dashboard of a run, which appears once the run is long enough to be worth a dashboard.
 #[derive(Debug, Default)]
 pub(crate) struct DashboardDisplay {
     figures: RunSnapshot,
@@ -80,7 +80,7 @@ pub(crate) struct DashboardDisplay {
 }
 
 impl DashboardDisplay {
-    /// Creates the display. Returns `None` if a dashboard cannot or should not be shown, for example on a small
+    /// Creates the display, or returns `None` if a dashboard cannot or should not be shown. This is the case on a small
     /// terminal, in the background or, unless the user asked for a dashboard, in CI.
     pub(crate) fn new(live: LiveMode) -> Option<Self> {
         let terminals = Terminals {
@@ -201,8 +201,7 @@ fn is_large_enough() -> bool {
     size.width >= MIN_COLUMNS && size.height >= MIN_ROWS
 }
 
-/// Returns the size of the terminal. If the terminal does not tell its size, returns the minimum size that shows all
-/// panes.
+/// Returns the size of the terminal or, if the terminal does not tell its size, the minimum size that shows all panes.
 fn size() -> Rect {
     let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
     size.map_or(Rect::new(0, 0, MIN_COLUMNS, MIN_ROWS), |size| Rect::new(0, 0, size.ws_col, size.ws_row))
@@ -272,7 +271,7 @@ impl<'a> DashboardScreen<'a> {
         }
     }
 
-    /// Draws if something has changed. Returns false if the screen is no longer shown.
+    /// Draws if something has changed, and returns false if the screen is no longer shown.
     fn draw(&mut self) -> bool {
         let area = size();
         if area != self.area {

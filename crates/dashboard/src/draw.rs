@@ -33,7 +33,7 @@ const HELP: [&str; 6] = [
     "Ctrl-Z      suspend; fg comes back",
 ];
 
-/// Draws the dashboard. On a terminal that is too small for panes, its figures are drawn as lines.
+/// Draws the dashboard with its panes or, on a terminal that is too small for panes, its figures as lines.
 pub(crate) fn draw(dashboard: &Dashboard, frame: &mut Frame<'_>) {
     draw_on(dashboard, frame.area(), frame.buffer_mut());
 }

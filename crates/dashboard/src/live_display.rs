@@ -33,8 +33,8 @@ impl LiveDisplay {
         }
     }
 
-    /// Shows a line. Does nothing if the previous line is still recent, so callers can call this often. A visible
-    /// dashboard only takes from the line what the run waits for.
+    /// Shows a line, unless the previous line is still recent, so callers can call this often. If the dashboard is
+    /// visible, only the sentence about what the run waits for is taken from the line.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match &mut self.dashboard {
             Some(dashboard) if dashboard.is_shown() => {

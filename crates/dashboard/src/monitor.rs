@@ -28,8 +28,8 @@ pub trait MonitoredRun {
     /// Makes the progress line from the progress and the rate per second.
     const LINE: fn(&LiveProgress, f64) -> LiveLine;
 
-    /// Adds to `series` and `recent` what the run has counted since the last tick. A run may already have added its
-    /// counts when they arrived, and must not add them twice.
+    /// Adds the run's counts since the last tick to `series` and `recent`. A run may already have added its counts when
+    /// they arrived, and must not add them twice.
     fn collect(&mut self, now: Duration, series: &mut Series, recent: &mut Latencies);
 
     /// Returns the figures of the run so far. The monitor fills in `waits_s` itself.
@@ -37,7 +37,7 @@ pub trait MonitoredRun {
 
     fn latest_error(&self) -> Option<String>;
 
-    /// Passes the figures to the dashboard. By default, a run has no dashboard.
+    /// Passes the figures to the dashboard, or does nothing by default, for a run without a dashboard.
     fn show_figures(&self, _now: Duration, _progress: &LiveProgress, _output: &mut ProgressOutput) {}
 
     /// Returns the time at which the run stops waiting for messages in transit. Returns `None` while it creates
@@ -49,7 +49,7 @@ pub trait MonitoredRun {
 
 /// A run that offers load, which the monitor can stop early.
 pub trait MonitoredLoad: MonitoredRun {
-    /// Stops creating messages. The monitor may call this several times.
+    /// Stops creating messages, and may be called several times.
     fn stop(&mut self, now: Duration);
 
     /// Returns true if no more messages will be created.
@@ -78,7 +78,7 @@ pub struct LoadHost {
 }
 
 impl LoadHost {
-    /// Begins to observe the host. Its processes are watched only if the run has a rate or a threshold, because only
+    /// Begins to observe the host. Other processes are watched only if the run has a rate or a threshold, because only
     /// the verdict on these needs to know who else was busy. `servers` are the servers that the mail passes. The list
     /// is empty if another process watches the host.
     pub fn observe(has_rate: bool, thresholds: &[&[Threshold]], servers: &[String]) -> Self {
@@ -99,7 +99,7 @@ impl LoadHost {
     }
 }
 
-/// Why and when a load was stopped before it was done.
+/// The reason and the time of a stop that came before the load was done.
 #[derive(Clone, Copy, Debug)]
 struct LoadStop {
     ending: Ending,
@@ -141,8 +141,7 @@ impl<R: MonitoredRun> Monitor<R> {
         self.next_tick
     }
 
-    /// Takes what the run has counted since the last tick, and reports the progress to the display, the events and the
-    /// metrics.
+    /// Takes the run's counts since the last tick, and reports the progress to the display, the events and the metrics.
     pub fn tick(&mut self, now: Duration) {
         self.next_tick = now + TICK;
         self.run.collect(now, &mut self.recorder.series, &mut self.recent);

@@ -242,7 +242,7 @@ fn draw_errors(view: &DashboardView, palette: Palette, area: Rect, is_narrow: bo
     }
 }
 
-/// Returns a peer's text for display. Control characters are made visible, and the text is cut at 300 characters.
+/// Returns a peer's text for display, with control characters made visible, and cut at 300 characters.
 pub(crate) fn error_text(text: &str) -> String {
     let cut: String = text.chars().take(MAX_ERROR_CHARACTERS).collect();
     let shown = printable(&cut);

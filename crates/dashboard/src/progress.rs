@@ -7,7 +7,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// The remaining time is estimated once this time in seconds has elapsed and this share of the run is done.
+/// Minimum elapsed time in seconds for an estimate of the remaining time. The next constant is the minimum share of the
+/// run that must be done, because an early estimate would be far off.
 const MIN_ESTIMATE_S: f64 = 1.0;
 const MIN_ESTIMATE_SHARE: f64 = 0.01;
 

@@ -14,12 +14,12 @@ pub struct ProgressOutput {
     display: LiveDisplay,
     rate: RateWindow,
     metrics: Option<LiveMetrics>,
-    /// Text of the latest error. An error is reported only if its text differs from this one.
+    /// Text of the latest error. A further error is reported only if its text differs from this one.
     last_error: String,
 }
 
 impl ProgressOutput {
-    /// Creates the output. `elsewhere` says what to write if standard error is not a terminal.
+    /// Creates the output of a process. `elsewhere` says what to write if standard error is not a terminal.
     pub fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
         Self {
             events: EventOutput::new(live),

@@ -5,7 +5,7 @@ pub struct RunSnapshot {
     /// The server and the load in a few words, separated by ` · `.
     pub subject: String,
     pub thresholds: Vec<ThresholdState>,
-    /// What the run waits for after it has sent the last message.
+    /// Text about the wait after the run has sent its last message, or `None` if the run does not wait.
     pub wait: Option<String>,
     pub elapsed_s: f64,
     /// Number of messages that the run creates, or 0 if it has no such limit.
@@ -91,7 +91,7 @@ pub struct StageTimes {
     pub run: TimesMs,
 }
 
-/// Percentiles in milliseconds. A value of 0 means that there is no latency yet.
+/// Percentiles in milliseconds, which are 0 as long as there is no latency yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TimesMs {
     pub p50: f64,
@@ -105,7 +105,7 @@ pub struct TimesMs {
 pub struct PartyLoad {
     /// Name of the process, such as "source", "relay" or "sink".
     pub name: String,
-    /// CPU use in cores. For example, 1.5 means one and a half busy cores.
+    /// CPU use in cores: 1.5 means one and a half busy cores.
     pub cores: f64,
     pub memory_bytes: u64,
 }

@@ -18,7 +18,7 @@ pub(crate) enum DashboardKey {
     Escape,
 }
 
-/// What the thread that owns the terminal must do after a key was pressed.
+/// Action for the thread that owns the terminal, after a key was pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DashboardAction {
     Nothing,
@@ -125,7 +125,7 @@ impl Dashboard {
         }
     }
 
-    /// Updates the current figures. They are recorded during a pause too, but the paused view does not change.
+    /// Updates the current figures, also during a pause. The paused view does not change.
     pub(crate) fn update(&mut self, now: RunSnapshot) {
         self.view.update(now);
     }
@@ -186,7 +186,7 @@ pub(crate) enum Palette {
     Plain,
 }
 
-/// Part of a drawing. The palette gives each part its style.
+/// Parts of a drawing, to each of which the palette gives a style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
     Title,

@@ -33,7 +33,8 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Begins a new batch. The bytes of the last batch must have been taken or kept elsewhere.
+    /// Begins a new batch by forgetting the last one, whose bytes must have been taken or kept
+    /// elsewhere.
     pub(crate) fn begin(&mut self) {
         self.memory.resize(BATCH_EVENTS * (MAX_READ_AHEAD + CACHE_LINE_BYTES), 0);
         self.used = 0;
@@ -115,7 +116,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    /// The socket buffers are small, so that writes sometimes find no space.
+    /// Makes two connected sockets with small buffers, so that writes sometimes find no space.
     fn pair() -> (OwnedFd, OwnedFd) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("sockets");

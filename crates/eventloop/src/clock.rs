@@ -9,7 +9,8 @@ pub fn now() -> Duration {
     read(ClockId::Monotonic)
 }
 
-/// Returns the time since 1970-01-01T00:00:00Z.
+/// Returns the Unix time. It jumps if somebody sets the host's clock, so durations are measured
+/// with [`now`].
 pub fn wall() -> Duration {
     read(ClockId::Realtime)
 }

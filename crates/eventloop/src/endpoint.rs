@@ -116,7 +116,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the socket address. For a unix-domain socket, this is `0.0.0.0:0`.
+    /// Returns the socket address. For a unix-domain socket, this is the placeholder `0.0.0.0:0`.
     pub fn address(&self) -> SocketAddr {
         match self {
             Self::Tcp(address) => *address,
@@ -124,7 +124,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the IP address. A unix-domain socket has none.
+    /// Returns the IP address, or `None` for a unix-domain socket.
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(address) => Some(address.ip()),

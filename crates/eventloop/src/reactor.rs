@@ -85,7 +85,8 @@ pub(crate) struct Reactor {
     next_generation: Cell<u32>,
 }
 
-/// A descriptor that epoll watches (edge-triggered).
+/// A descriptor that epoll watches. Epoll is edge-triggered, so the source remembers what the
+/// descriptor can do now.
 struct IoSource {
     task: usize,
     generation: u32,
@@ -308,7 +309,7 @@ impl Reactor {
         })
     }
 
-    /// Adds a task. It is polled for the first time before the loop sleeps.
+    /// Adds a task, which is polled for the first time before the loop sleeps.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + 'static) {
         let mut tasks = self.tasks.borrow_mut();
         let slot = tasks.vacant_entry();
@@ -402,8 +403,8 @@ impl Reactor {
         }
     }
 
-    /// Takes events. Waits until there is an event or `timeout` is over. Without a timeout, waits
-    /// forever.
+    /// Takes events from the epoll. Waits until there is an event or `timeout` is over. Without a
+    /// timeout, waits forever.
     fn take_events(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> io::Result<()> {
         match epoll::wait(&self.epoll, spare_capacity(events), timeout) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -656,8 +657,8 @@ impl Reactor {
         self.input_at.get().unwrap_or_else(clock::now)
     }
 
-    /// Adds a write to the batch. If the write fails later, the task is polled and its next read
-    /// fails.
+    /// Adds a write to the present batch. If the write fails later, the task is polled and its next
+    /// read fails.
     pub(crate) fn batch_write(&self, key: usize, descriptor: &Rc<OwnedFd>, bytes: &[u8]) -> Result<(), Errno> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
@@ -767,7 +768,7 @@ mod tests {
             call
         }
 
-        /// Counts another task. The first one makes the call.
+        /// Counts another task that was polled. The first of these tasks makes the call.
         fn count_task(&self) {
             if self.polled.replace(self.polled.get() + 1) == 0
                 && let Some(waker) = &*self.waker.borrow()

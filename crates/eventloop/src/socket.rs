@@ -162,7 +162,7 @@ impl Socket {
         self.reactor.has_ended(self.key)
     }
 
-    /// Returns the local address, if there is one.
+    /// Returns the local address. A unix-domain socket has none.
     pub fn local_address(&self) -> Option<SocketAddr> {
         rustix::net::getsockname(&self.descriptor).ok()?.try_into().ok()
     }

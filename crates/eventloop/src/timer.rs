@@ -42,7 +42,7 @@ impl Timer {
         self.0 = Some(ArmedTimer { key, reactor });
     }
 
-    /// Runs `work` until `deadline`. Returns `None` if it has not ended by then.
+    /// Runs `work` until `deadline`. Returns `None` if `work` has not ended by then, and drops it.
     pub async fn timeout_at<T>(&mut self, deadline: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {
@@ -79,7 +79,7 @@ pub async fn sleep_until(deadline: Duration) {
     poll_fn(|_| timer.poll_due(Some(deadline), clock::now())).await;
 }
 
-/// Sleeps for this long. Must be called on a worker's thread, like [`sleep_until`].
+/// Sleeps for this time. Must be called on a worker's thread, like [`sleep_until`].
 pub async fn sleep(time: Duration) {
     sleep_until(clock::now() + time).await;
 }

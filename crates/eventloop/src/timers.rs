@@ -13,7 +13,7 @@ pub(crate) type TimerKey = (Duration, u64);
 
 pub(crate) struct Timers {
     timerfd: OwnedFd,
-    /// The task that each timer wakes.
+    /// Task that each timer wakes when it is due.
     tasks: RefCell<BTreeMap<TimerKey, usize>>,
     /// Time to which the timerfd is set. `None` before the first timer, and after the timerfd has
     /// fired.
@@ -28,7 +28,7 @@ impl Timers {
         Ok(Self { timerfd, tasks: RefCell::default(), armed_for: Cell::default(), next_number: Cell::default() })
     }
 
-    /// Descriptor for epoll (edge-triggered). It becomes readable when a timer is due.
+    /// Returns the descriptor for epoll (edge-triggered). It becomes readable when a timer is due.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.timerfd.as_fd()
     }

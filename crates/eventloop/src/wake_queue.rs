@@ -12,7 +12,7 @@ use std::thread::{self, ThreadId};
 pub(crate) struct WakeQueue {
     woken: Mutex<Vec<usize>>,
     has_woken: AtomicBool,
-    /// Wakes the loop if it sleeps. Only other threads need it.
+    /// Wakes the loop from its sleep. Only other threads need it.
     eventfd: OwnedFd,
     owner: ThreadId,
 }
@@ -23,7 +23,8 @@ struct TaskWaker {
 }
 
 impl WakeQueue {
-    /// Creates the wake queue of the loop on this thread.
+    /// Creates the wake queue of the loop on this thread. Tasks that are woken on this thread need
+    /// no system call.
     pub(crate) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let owner = thread::current().id();
@@ -34,7 +35,8 @@ impl WakeQueue {
         Arc::new(TaskWaker { queue: Arc::clone(queue), task }).into()
     }
 
-    /// Descriptor for epoll (edge-triggered). It becomes readable when another thread wakes a task.
+    /// Returns the descriptor for epoll (edge-triggered). It becomes readable when another thread
+    /// wakes a task.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
     }
@@ -43,7 +45,7 @@ impl WakeQueue {
         self.has_woken.load(Ordering::Acquire)
     }
 
-    /// Moves all tasks that were woken to `woken`.
+    /// Appends all tasks that were woken to `woken`, and empties the queue.
     pub(crate) fn drain(&self, woken: &mut Vec<usize>) {
         if self.has_woken() {
             let mut pending = lock(&self.woken);

@@ -1,4 +1,4 @@
-//! A worker, which is a thread with an event loop.
+//! A worker: a thread with its own event loop, on which all of its tasks run.
 use crate::busy_poll;
 use crate::reactor::{self, Reactor, WorkerOptions};
 use std::future::{Future, poll_fn};

@@ -16,7 +16,7 @@ const MAX_MAILBOXES: u64 = 100_000;
 pub enum Passwords {
     /// One password that all users share.
     One(String),
-    /// A separate password for each user, by the user's name.
+    /// A separate password for each user. The key is the user's name.
     Each(HashMap<String, String>),
 }
 

@@ -8,7 +8,7 @@ const INTERVAL: Duration = Duration::from_secs(30);
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// Rate at which two ordinary clocks drift apart: 50 µs per second.
 const DRIFT: f64 = 50e-6;
-/// Ten years. A larger difference cannot come from a real clock and is discarded.
+/// Maximum difference of the clocks: ten years. A larger difference cannot come from a real clock and is discarded.
 const MOST_OFFSET_S: f64 = 315_360_000.0;
 
 /// Offset of the master's clock relative to this host's clock.
@@ -24,8 +24,9 @@ pub struct MasterClockOffset {
 pub struct MasterClockExchange {
     /// The question that is not answered yet: this host's Unix time in the question, and its monotonic time.
     asked: Option<(f64, Duration)>,
-    /// Remaining exchanges of this measurement, and its best result so far.
+    /// Number of exchanges that the present measurement still needs.
     left: u32,
+    /// Best result of the present measurement so far, with its time.
     best: Option<(Duration, MasterClockOffset)>,
     next: Duration,
     /// The latest complete measurement, with the time at which it was made.
@@ -84,8 +85,8 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    /// Exchanges with a master whose clock is 250 s ahead. `ways` has the milliseconds of each request and of its
-    /// answer.
+    /// Measures against a master whose clock is 250 s ahead. `ways` says how many milliseconds each question and its
+    /// answer travel.
     fn measured(ways: &[(u64, u64)]) -> MasterClockExchange {
         let mut exchange = MasterClockExchange::default();
         let mut now = ms(0);

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 const MAX_DEPTH: usize = 16;
 const MAX_BYTES: usize = 1 << 20;
-/// Maximum number of user classes in a test, and maximum length of a name.
+/// Maximum number of user classes in a test.
 const MAX_CLASSES: usize = 64;
+/// Maximum length of the name of a user class, in bytes.
 const MAX_NAME_BYTES: usize = 256;
 /// A longer `stop_timeout` is shortened to this value: one hour.
 const MAX_STOP_TIMEOUT_S: f64 = 3_600.0;
@@ -26,7 +27,7 @@ pub enum MasterCommand {
     /// The answer of our locustfile to a question for the master's time.
     Clock {
         sent_s: f64,
-        /// The master's clock as Unix time.
+        /// Unix time on the master's clock when it answered.
         master_s: f64,
     },
     Unknown,
@@ -47,8 +48,8 @@ pub struct SpawnTarget {
 }
 
 impl MasterCommand {
-    /// Parses a message. Returns `None` if the message is too large or malformed, or if a field that the worker needs
-    /// is missing.
+    /// Parses a message of the master. Returns `None` if the message is too large or malformed, or
+    /// if a field that the worker needs is missing.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = Some(bytes).filter(|bytes| bytes.len() <= MAX_BYTES)?;
         let message = rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH).ok()?;

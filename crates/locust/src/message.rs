@@ -122,7 +122,7 @@ pub struct StatsReport {
     pub histograms: Vec<ExactHistogram>,
     /// Number of the report, starting at 1. A gap shows our locustfile that a report was lost.
     pub number: u64,
-    /// Set on the last report of a test.
+    /// Set on the last report of a test, so that our locustfile knows that it has all counts.
     pub is_final: bool,
     /// Counts for our locustfile that Locust does not have. A stock master ignores them.
     pub counts: Vec<(&'static str, u64)>,
@@ -136,7 +136,7 @@ pub enum WorkerMessage {
     ClientReady,
     Heartbeat(UserState, Percent, u64),
     Spawning,
-    /// Says that the users the master asked for have started.
+    /// Says that the users that the master asked for have started.
     SpawningComplete(ClassCounts),
     Stats(Box<StatsReport>),
     ClientStopped,

@@ -124,8 +124,9 @@ pub struct LocustWorker {
     load: LoadState,
     classes: ClassCounts,
     last_timestamp: f64,
-    /// Time of the last heartbeat that was sent on this identity, and time of the master's last answer.
+    /// Time of the last heartbeat that was sent on this identity.
     heartbeat_at: Duration,
+    /// Time of the master's last message on this connection. `None` until the master has answered a heartbeat.
     reply_at: Option<Duration>,
     /// Time of the last registration, or `None` if the worker has registered only once.
     registered_again_at: Option<Duration>,
@@ -416,7 +417,7 @@ impl LocustWorker {
         }
     }
 
-    /// Called when the load has ended after a drain.
+    /// Handles the end of the load after a drain. Starts the next test if its `spawn` has already arrived.
     fn drained(&mut self, now: Duration) {
         self.load = LoadState::Idle;
         self.classes = self.classes.emptied();
@@ -453,7 +454,7 @@ impl LocustWorker {
         self.drain(drain, now);
     }
 
-    /// Leaves once the load has ended. The last counts must go out on an identity that the master knows.
+    /// Leaves the master once the load has ended. The last counts must go out on an identity that the master knows.
     fn tick_leaving(&mut self, now: Duration) {
         let Some((exit, until)) = self.leaving else { return };
         if self.load != LoadState::Idle {
@@ -474,7 +475,7 @@ impl LocustWorker {
     }
 }
 
-/// Port of a target without a port.
+/// Port of a target that names none: the port of SMTP between servers.
 const DEFAULT_PORT: &str = "25";
 
 /// Normalises the name of a server: lower case, without `smtp://`, and with a port. For example, `smtp://Mail.Example/`
@@ -652,7 +653,7 @@ mod tests {
     #[test]
     fn an_identity_that_may_be_missing_never_quits() {
         let mut worker = running();
-        // The process was stopped for four seconds, so the master believes it missing.
+        // The process was stopped for four seconds, so the master believes this worker missing.
         worker.terminate(ms(4_000));
         worker.tick(ms(4_100), &IDLE, (Percent::default(), 0));
         let names = messages(&mut worker);

@@ -1,6 +1,6 @@
-//! Acknowledgement documents. The bench also plays the receiving business application, and sends
-//! one document back for each message that arrives unchanged. Alternatively, the real receiver
-//! sends the documents, and the bench waits for them.
+//! Acknowledgement documents about the messages of a run. The bench also plays the receiving business application, and
+//! sends one document back for each message that arrives unchanged. Alternatively, the real receiver sends the
+//! documents, and the bench waits for them.
 //!
 //! ```text
 //! sender ──▶ outbox ─ ─ endpoints ─ ─▶ inbox ──▶ arrived ──→ due ──→ acknowledgement_sender
@@ -59,8 +59,8 @@ pub(super) struct AcknowledgementCounts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcknowledgedMessage {
-    /// The document acknowledges the message of this run with this number, if there is such a
-    /// message.
+    /// The document names the message of this run with this number, counted from 0. The caller must check that the run
+    /// has such a message.
     Own(u64),
     Preflight,
     /// The document acknowledges a message of another run or application.
@@ -138,7 +138,6 @@ impl Acknowledgements {
         is_new
     }
 
-    /// Returns the component code to which acknowledgements are addressed.
     pub(super) fn receiver(&self) -> String {
         self.receiver.borrow().clone()
     }
@@ -170,8 +169,8 @@ impl Acknowledgements {
         count_one(&self.sent);
     }
 
-    /// Returns the document that acknowledges message `number`. Counted from 0, this is message
-    /// `sequence` of the run.
+    /// Returns the document that acknowledges a message. `number` is the number in the identity of the message, and
+    /// `sequence` is its place in the run, counted from 0.
     pub(super) fn payload(&self, number: u64, sequence: u64, payloads: &RunPayloads) -> Payload {
         Payload::from(self.document.render(number, sequence, payloads))
     }

@@ -18,7 +18,7 @@ use quick_xml::events::Event;
 use quick_xml::reader::Reader;
 
 const ROOT: &str = "Acknowledgement_MarketDocument";
-/// The name of the root element must come within this many bytes.
+/// The name of the root element must stand within this number of bytes at the beginning of the document.
 const PROLOGUE_BYTES: usize = 1_024;
 /// Maximum size of a document in bytes. Even a document that rejects thousands of time series, each
 /// with its reasons, is smaller.
@@ -27,8 +27,7 @@ const MAX_BYTES: usize = 4 << 20;
 const ACCEPTED: &str = "A01";
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Writes the bench's documents. Their elements are in the order of the schema, and the parties are
-/// invented.
+/// Writes the bench's documents, with elements in the order of the schema and with invented parties.
 #[derive(Debug)]
 pub(super) struct AcknowledgementText {
     about_run: Uuid,
@@ -71,14 +70,14 @@ impl AcknowledgementText {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReceivedAcknowledgement {
     pub(super) about: String,
-    /// Code of the reason. If there are several reasons, the first code other than A01 is kept, because it shows that
-    /// the message is not fully accepted.
+    /// Code of the reason that the document gives. If it gives several reasons, the first code other than A01 is kept,
+    /// because it shows that the message is not fully accepted.
     pub(super) code: String,
     pub(super) text: String,
 }
 
 impl ReceivedAcknowledgement {
-    /// Reads a payload. Returns `None` if the payload is not an acknowledgement document.
+    /// Reads a payload, or returns `None` if the payload is not an acknowledgement document.
     ///
     /// # Errors
     /// Fails if the payload is an acknowledgement document but cannot be read. The text says why.
@@ -100,8 +99,8 @@ impl ReceivedAcknowledgement {
     }
 }
 
-/// Returns the bytes if the root element is near their beginning. The payloads of other documents
-/// are not parsed, because they may have megabytes.
+/// Returns the bytes if the root element is near their beginning. Other payloads may be megabytes long, so they are not
+/// parsed.
 fn find_root(octets: &[u8]) -> Option<&[u8]> {
     let front = &octets[..octets.len().min(PROLOGUE_BYTES)];
     if xml::is_utf16(front) {
@@ -168,7 +167,7 @@ fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
     }
 }
 
-/// Returns the field that stores the text of the element at this path. `None` if the element is not needed.
+/// Returns the field that stores the text of the element at this path, or `None` if the element is not needed.
 fn field<'d>(
     path: &[String],
     document: &'d mut ReceivedAcknowledgement,
@@ -182,7 +181,7 @@ fn field<'d>(
     }
 }
 
-/// Appends a piece of an element's text, up to the limit. Spaces at the start are left out.
+/// Appends a piece of an element's text, up to the limit, and leaves out spaces at the start.
 fn append(value: Option<&mut String>, piece: &str) {
     let Some(value) = value else { return };
     let piece = if value.is_empty() { piece.trim_start() } else { piece };

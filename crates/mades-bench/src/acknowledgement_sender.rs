@@ -46,7 +46,8 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
     Ok(())
 }
 
-/// The template of the documents, with the component code of the last addressee.
+/// The template of the documents, together with the component code of its addressee. Another addressee needs a new
+/// template.
 #[derive(Default)]
 struct TemplateCache(Option<(String, OutgoingTemplate)>);
 

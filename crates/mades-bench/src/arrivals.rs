@@ -84,8 +84,8 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     Ownership::Own
 }
 
-/// Handles the endpoint's reply to an acknowledgement. A failure is recorded, and an acceptance
-/// only gives the id for later events.
+/// Records a failure that the endpoint reports in its reply to an acknowledgement. If the endpoint has accepted the
+/// acknowledgement, only its id is stored, because later events may name the acknowledgement by this id.
 fn reply_to_acknowledgement(run_state: &MadesRunState, acknowledgements: &Acknowledgements, reply: &Reply<'_>) {
     record_oddities(run_state, &reply.oddities);
     let record_failure = |count: &std::cell::Cell<u64>, code: &str, text: &str| {
@@ -139,7 +139,7 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     if match_event(run_state, &unmatched) { Ownership::Own } else { Ownership::Unknown(unmatched) }
 }
 
-/// Records the event if the id of its message is known by now. Returns true if it was recorded.
+/// Records the event and returns true if the id of its message is known by now.
 pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent) -> bool {
     let UnmatchedEvent { peer_id, state, code, text, received_at } = unmatched;
     let acknowledgements = run_state.acknowledgements.as_ref().filter(|known| known.has_peer_id(*peer_id));
@@ -161,7 +161,7 @@ pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent)
     true
 }
 
-/// Handles an event about an acknowledgement. Only a failure is recorded.
+/// Handles an event about an acknowledgement. Records a failure, and forgets the id after the last event that can come.
 fn event_of_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,

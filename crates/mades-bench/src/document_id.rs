@@ -1,5 +1,4 @@
-//! The mRID of a market document. An acknowledgement document names the document that it
-//! acknowledges by this id.
+//! The mRID of a market document, by which an acknowledgement document names the document that it acknowledges.
 //!
 //! ```text
 //! 0123456789abcdef8000000000000007   UUID without hyphens (RFC 9562, version 8), because

@@ -40,8 +40,7 @@ impl MessageHistory {
         Self { complete: whole, pages: Vec::new(), finished_below: 0, packed_pages: 0 }
     }
 
-    /// Adds facts about a message. Returns whether any of them was new, and all facts that are now
-    /// known.
+    /// Adds facts about a message, and returns whether any of them was new, with all facts that are now known.
     pub(super) fn add(&mut self, sequence: u64, flags: MessageFlags) -> (Novelty, MessageFlags) {
         let (page, number) = position(sequence);
         while self.pages.len() <= page {

@@ -1,5 +1,4 @@
-//! A table of the messages in flight, by their number. Its size is fixed, and its memory is
-//! allocated once.
+//! A table of the messages in flight, by their number, with a fixed size and memory that is allocated once.
 //!
 //! The lower bits of the number select a place, as in a ring. If that place is taken, the message
 //! goes to the next free place (linear probing), so that a slow message delays no other message.
@@ -64,7 +63,7 @@ impl InFlightTable {
         self.count < self.limit
     }
 
-    /// Inserts a message. The table must have room, and must not have a message with this number.
+    /// Inserts a message. The table must have room for it, and must not contain its number yet.
     pub(super) fn insert(&mut self, entry: InFlightEntry) {
         debug_assert!(self.has_room() && self.find(entry.sequence).is_none());
         let mut at = self.home(entry.sequence);

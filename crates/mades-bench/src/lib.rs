@@ -164,8 +164,8 @@ async fn execute(
     Ok(FinishedRun { record, write_error: unwritten.or(unlogged) })
 }
 
-/// Purges the queues if the user asks for it, runs the preflight, and attaches to the queues. The
-/// number that is also returned counts the purged messages.
+/// Purges the queues if the user asks for it, runs the preflight, and attaches to the queues. Also returns the number
+/// of purged messages.
 async fn open_queues(
     options: &MadesOptions,
     run: mailrun_measurement::RunId,

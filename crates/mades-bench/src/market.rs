@@ -30,7 +30,7 @@ pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MarketDocument {
-    /// Bids with this number of time series.
+    /// Bid documents, each with this number of time series.
     Bids(u32),
     /// An activation document without time series.
     Heartbeat,
@@ -43,7 +43,7 @@ pub(super) enum ShapeTimes {
     Burst(u32),
     /// One message at each of these times before the end of each quarter-hour.
     BeforeQuarter(Vec<Duration>),
-    /// One message at each multiple of this time since midnight. The time divides a day.
+    /// One message at each multiple of this time since midnight. The time must divide a day into equal parts.
     Every(Duration),
 }
 
@@ -178,7 +178,8 @@ pub struct MarketLoad {
 }
 
 impl MarketLoad {
-    /// Returns the time that a market hour takes in the run.
+    /// Returns the time that a market hour takes in the run. It is shorter than an hour if the market's time is
+    /// accelerated.
     pub fn hour(&self) -> Duration {
         4 * QUARTER_HOUR / self.acceleration
     }

@@ -192,7 +192,7 @@ impl MonitoredLoad for MadesLoad {
         let tracker = self.state.tracker.borrow();
         use_figures(&RunningFigures {
             stages: &|of| stage(&tracker, now, of),
-            // Messages in flight do not count as late yet.
+            // Messages in flight are not finished, so they do not count as late yet.
             finished: tracker.created().saturating_sub(tracker.in_transit() as u64),
             created_units: tracker.created(),
             ledger: &|| tracker.final_ledger().ledger,

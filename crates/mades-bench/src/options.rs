@@ -14,9 +14,9 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadKind {
-    /// Incompressible bytes with a trace.
+    /// Incompressible bytes after a trace, which holds their checksum.
     Random,
-    /// Incompressible bytes without a trace.
+    /// Incompressible bytes without a trace, as go-mades-bench sends them.
     Bare,
     /// A market document, which compresses well.
     Xml,
@@ -82,16 +82,16 @@ pub struct MadesOptions {
     pub outbox: Broker,
     pub inbox: Broker,
     pub queues: EndpointQueueNames,
-    /// Number of messages. `None` if the duration ends the load.
+    /// Number of messages to send, or `None` if the duration ends the load.
     pub messages: Option<u64>,
-    /// Length of the load. `None` if the number of messages ends the load.
+    /// Length of the load, or `None` if the number of messages ends the load.
     pub duration: Option<Duration>,
     pub sizes: Distribution,
     pub payload: PayloadKind,
     pub receiver: String,
     pub message_type: String,
     pub sender_application: String,
-    /// Priority of the messages. `None` means the default priority of the protocol, which is 4.
+    /// Priority of the messages, or `None` for the default priority of the protocol, which is 4.
     pub priority: Option<u8>,
     pub first_number: u64,
     /// Set if the broker must keep the messages over a restart.
@@ -118,7 +118,7 @@ pub struct MadesOptions {
     pub leftovers: Leftovers,
     pub preflight: MadesPreflight,
     pub acknowledgement: Option<AcknowledgementOptions>,
-    /// Id of the run. `None` chooses a new id.
+    /// Id that the run must have, or `None` to choose a new id.
     pub run: Option<RunId>,
     pub out: Option<PathBuf>,
     pub live: LiveMode,
@@ -139,7 +139,7 @@ impl MadesOptions {
         MessagePath { mode: self.mode, acknowledgement }
     }
 
-    /// Returns the queue to which the bench sends acknowledgements. `None` if it sends none.
+    /// Returns the queue to which the bench sends acknowledgements, or `None` if it sends none.
     pub(super) fn acknowledgement_outbox(&self) -> Option<&str> {
         let AcknowledgementOptions::Sent { far_outbox, .. } = self.acknowledgement.as_ref()? else { return None };
         match self.mode {
@@ -155,8 +155,8 @@ impl MadesOptions {
         self.duration.into_iter().chain(stages).min()
     }
 
-    /// Returns the mean of the requested rate. `None` if no rate is requested, or if the load may
-    /// end before all of its stages.
+    /// Returns the mean of the requested rate, or `None` if no rate is requested or if the load may end before all of
+    /// its stages.
     pub(super) fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offer.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.limit() == offer.length());

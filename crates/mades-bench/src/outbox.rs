@@ -1,5 +1,4 @@
-//! Looks into the outbox after a run. A message that no endpoint has fetched is still there, so it is
-//! not lost.
+//! Looks into the outbox after a run, because a message that no endpoint has fetched is still there and not lost.
 use super::run_state::MadesRunState;
 use super::stages::MadesMode;
 use mailrun_mades::api::Submission;
@@ -10,12 +9,12 @@ use tokio::time::timeout;
 /// The outbox counts as empty if no message comes for this time.
 const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// The search allows for this many messages of earlier runs and of other applications, because they
-/// may stand in the queue before the messages of this run.
+/// Number of messages that the search can hold in addition to the missing ones. Messages of earlier runs and of other
+/// applications may stand in the queue before the messages of this run.
 const MAX_OTHERS: u64 = 10_000;
 
-/// Marks the messages of this run that are in the outbox. All messages stay there. If the outbox
-/// cannot be read, for example because the user may only write to it, the messages count as lost.
+/// Marks the messages of this run that are in the outbox, and leaves all messages there. If the outbox cannot be read,
+/// for example because the user may only write to it, the messages count as lost.
 pub(super) async fn find_waiting(run_state: &MadesRunState) {
     let missing = run_state.tracker.borrow().final_ledger().ledger.lost.unwrap_or_default();
     // In the mode `amqp`, the bench itself reads the queue, so there is no outbox to search.

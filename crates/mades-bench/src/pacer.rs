@@ -61,7 +61,8 @@ impl LoadSchedule {
         }
     }
 
-    /// Returns the time after `until` in which the next message may still be created.
+    /// Returns the time after `until` in which the next message may still be created. It is zero unless the message
+    /// belongs to a market's load and was due before `until`.
     fn grace(&self, until: Duration) -> Duration {
         if matches!(self, Self::Market { .. }) && self.due() < until { GRACE } else { Duration::ZERO }
     }
@@ -88,7 +89,8 @@ impl LoadPacer {
         }
     }
 
-    /// Returns the next step for a caller that has room for a message.
+    /// Returns the next step: create a message, wait until one is due, or stop. The caller must have room for a
+    /// message.
     pub(super) fn next(&self, now: Duration) -> PacerAction {
         if self.is_over(now) {
             return PacerAction::Stop;

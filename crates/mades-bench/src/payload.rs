@@ -1,5 +1,5 @@
-//! Payloads of messages. The bench writes a payload once and changes it in place for each message.
-//! The receiver checks that the payload arrived unchanged.
+//! Writes and checks the payloads of messages. The bench writes a payload once and changes it in place for each
+//! message, and the receiver checks that it arrived unchanged.
 //!
 //! ```text
 //! random   X-Mailrun: v1 …CRLF CRLF  incompressible bytes
@@ -7,10 +7,10 @@
 //!          <!-- X-Mailrun: v1 …CRLF CRLF --> … points … blanks </…>
 //! file     the file, unchanged
 //! ```
-//! The trace (crate `measurement`) holds the run, the number, the time, and a checksum of the bytes
-//! after it, as in mail. A file, or a payload that is too small for a trace, is written again and
-//! compared byte by byte. So are the bytes before the trace, which include the mRID and differ in
-//! each document.
+//! The trace (crate `measurement`) holds the run, the number, the time, and a checksum of the bytes after it, as in
+//! mail. A file, or a payload that is too small for a trace, has no such checksum. The receiver makes such a payload
+//! again and compares it byte by byte. In the same way it checks the bytes before the trace, which differ in each
+//! document because they include the mRID.
 use super::document_id::{DOCUMENT_ID_BYTES, DocumentId};
 use super::market_document::DocumentText;
 use super::options::PayloadKind;
@@ -40,12 +40,12 @@ const XML_TAIL: &[u8] = b"</Publication_MarketDocument>\r\n";
 
 #[derive(Debug)]
 pub(super) struct Payloads {
-    /// The bytes before the body, including the trace. Empty if the payload has no trace.
+    /// The bytes before the body, including the trace, or nothing if the payload has no trace.
     head: Vec<u8>,
-    /// Offset of the mRID in the head. `None` if the payload is no document.
+    /// Offset of the mRID in the head, or `None` if the payload is no document.
     id_at: Option<usize>,
     trace_at: usize,
-    /// The longest body. Shorter bodies are prefixes of it.
+    /// The longest body, of which shorter bodies are prefixes.
     body: Vec<u8>,
     /// A body may be cut at multiples of this number of bytes, so that no time series point is cut in two.
     unit: usize,
@@ -204,7 +204,7 @@ impl Payloads {
         DocumentId::new(Uuid::from_bytes(self.run.0), sequence)
     }
 
-    /// Returns the mRID of the message's document. `None` if the payload is no document.
+    /// Returns the mRID of the message's document, or `None` if the payload is no document.
     pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
         (self.id_at.is_some() && self.is_traced(self.size(sequence))).then(|| self.id(sequence))
     }

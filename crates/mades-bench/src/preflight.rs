@@ -1,6 +1,6 @@
-//! Sends one message before the load. This message proves that a program reads the outbox, and that replies, events
-//! and the message itself come out of the expected queues. A wrong prefix, queue or mode is thus found within
-//! seconds, and no load goes to a queue that nobody reads.
+//! Sends one message before the load. The message proves that a program reads the outbox, and that replies, events and
+//! the message itself come out of the expected queues. A wrong prefix, queue or mode is thus found within seconds, and
+//! no load goes to a queue that nobody reads.
 use super::acknowledgement::preflight_run;
 use super::options::{Leftovers, MadesOptions, MadesPreflight};
 use super::run_payloads::RunPayloads;
@@ -18,8 +18,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for the rest of the message's way. The bench waits so that nothing of the message is
-/// left in the queues.
+/// Time limit for the remaining stages of the message after it was answered. The bench waits for them, so that no event
+/// or copy of the message is left in the queues.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which the bench tells the user what it waits for.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);

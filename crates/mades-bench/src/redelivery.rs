@@ -1,11 +1,12 @@
-//! Distinguishes redeliveries from duplicates. If a connection is cut before the broker gets the acknowledgement of a
-//! message, the broker may deliver the message again without being at fault. A broker that restarts even has to do so.
+//! Decides whether a message that arrives again is a redelivery or a duplicate. If a connection is cut before the
+//! broker gets the acknowledgement of a message, the broker may deliver the message again. A broker that restarts even
+//! has to do so. Such a redelivery is no fault of the broker, but any other repetition is a duplicate.
 //!
-//! The last messages from each queue are remembered, up to a fixed number.
+//! The latest messages from each queue are remembered, up to a fixed number.
 use std::collections::{HashSet, VecDeque};
 
-/// Number of remembered messages. It exceeds any credit, and also the number of acknowledgements
-/// that a broker has not yet synced to disk.
+/// Number of remembered messages, which exceeds any credit, and also the number of acknowledgements that a broker has
+/// not yet synced to disk.
 const REMEMBERED_LIMIT: usize = 16_384;
 
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ pub(super) struct RecentDeliveries {
 }
 
 impl RecentDeliveries {
-    /// Records an accepted message. `mark` identifies the message within the queue.
+    /// Records an accepted message, which `mark` identifies within the queue.
     pub(super) fn record(&mut self, mark: u64) {
         if self.latest.len() == REMEMBERED_LIMIT {
             self.latest.pop_front();

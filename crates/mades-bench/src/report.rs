@@ -207,7 +207,7 @@ fn mades(run_state: &MadesRunState, origin: Duration, missed: u64, purged: u64) 
     }
 }
 
-/// Returns the figures about acknowledgement documents. `None` if the run used no such documents.
+/// Returns the figures about acknowledgement documents, or `None` if the run used no such documents.
 fn acknowledgements(run_state: &MadesRunState, way_back: &Latencies) -> Option<MadesAcknowledgements> {
     let acknowledgements = run_state.acknowledgements.as_ref()?;
     let record = acknowledgements.record(run_state.options.acknowledgement_outbox());

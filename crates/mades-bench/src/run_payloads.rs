@@ -1,5 +1,4 @@
-//! The payloads of a run. All are of one kind, except in a market's load, in which each shape has
-//! its own document.
+//! The payloads of a run, which are all of one kind. In a market's load, however, each shape has its own document.
 use super::document_id::DocumentId;
 use super::market::{MarketLoad, MarketShape};
 use super::market_document::DocumentText;
@@ -15,10 +14,10 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct RunPayloads {
-    /// One entry for each shape. Without a market, there is a single entry.
+    /// One entry for each shape, or a single entry without a market.
     forms: Vec<Payloads>,
     documents: Option<Varied>,
-    /// Assigns a shape to each message. It is set when the run starts.
+    /// Assigns a shape to each message, and is set when the run starts.
     pub(super) schedule: Option<Rc<ShapeSchedule>>,
 }
 
@@ -61,7 +60,7 @@ impl RunPayloads {
         self.of(sequence).is_intact(sequence, octets)
     }
 
-    /// Returns the mRID of the message's document. `None` if the payload is no document.
+    /// Returns the mRID of the message's document, or `None` if the payload is no document.
     pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
         self.of(sequence).document_id(sequence)
     }

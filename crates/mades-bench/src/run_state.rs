@@ -32,7 +32,7 @@ pub(super) struct MadesRunState {
     pub(super) pacer: RefCell<LoadPacer>,
     /// Wakes the task that waits until it may create another message.
     pub(super) room_notify: Notify,
-    /// Number of the message that is being sent. It is sent again after a lost connection.
+    /// Number of the message that is being sent, and that will be sent again after a lost connection.
     pub(super) unsent: Cell<Option<u64>>,
     /// Delays of the creation of messages after their due times. Only messages for which the sender had waited are
     /// counted.
@@ -85,12 +85,13 @@ impl CreditWaits {
         self.ended = now;
     }
 
-    /// Returns the time since which no message could be sent. `None` if no message waits now.
+    /// Returns the time since which no message could be sent, or `None` if no message waits now.
     fn blocked_since(&self) -> Option<Duration> {
         self.since.map(|_| self.blocked_since)
     }
 
-    /// Returns the waits for the record of a run that began at `began`.
+    /// Returns the waits as a row of the record, or `None` if the sender never had to wait. `began` is the start of the
+    /// run.
     pub(super) fn row(&self, began: Duration) -> Option<MadesNoCredit> {
         let first_s = self.first?.saturating_sub(began).as_secs_f64();
         Some(MadesNoCredit { first_s, total_s: self.total.as_secs_f64() })
@@ -100,7 +101,7 @@ impl CreditWaits {
 /// Code of the trouble that is recorded when the bench gives up a run.
 pub(super) const GIVEN_UP: &str = "given up";
 
-/// Maximum length of the list of outages. Further outages are only counted as trouble.
+/// Maximum length of the list of outages, beyond which outages are only counted as trouble.
 const MAX_OUTAGES: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +235,7 @@ impl MadesRunState {
         });
     }
 
-    /// Returns the duration of the offered load. `None` if nothing was created.
+    /// Returns the duration of the offered load, or `None` if nothing was created.
     pub(super) fn offered(&self) -> Option<Duration> {
         let tracker = self.tracker.borrow();
         let start = tracker.waterfall.began()?;

@@ -49,8 +49,8 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Sends a message. Returns `None` if the broker gives no credit before the message's time-out, or
-/// if the run is over.
+/// Sends a message, or returns `None` if the broker gives no credit before the message's time-out, or if the run is
+/// over.
 async fn offer(
     run_state: &MadesRunState,
     sender: &mut SenderLink,
@@ -83,7 +83,7 @@ async fn offer(
 /// nothing more to send.
 async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &TimerFd) -> Option<u64> {
     if let Some(sequence) = run_state.unsent.get() {
-        // This message was being sent when the connection was lost. It may have timed out since.
+        // This message was being sent when the connection was lost, and may have timed out since.
         if run_state.tracker.borrow().is_open(sequence) {
             return Some(sequence);
         }
@@ -130,10 +130,9 @@ fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: 
     sequence
 }
 
-/// Writes messages from a template. It uses the memory of a payload again when nothing refers to
-/// the payload any more.
+/// Writes messages from a template, and reuses the memory of a payload when nothing refers to the payload any more.
 struct MessageBuilder {
-    /// One template for each shape. Without a market, there is a single template.
+    /// One template for each shape, or a single template without a market.
     templates: Vec<OutgoingTemplate>,
     spare: VecDeque<Payload>,
 }

@@ -28,12 +28,11 @@ pub(super) struct ShapeSchedule {
     cycle_ns: i128,
     /// The messages of a cycle in order, each with its time within the cycle and its shape.
     cycle: Vec<(i128, usize)>,
-    /// The spans in order of time. There is at least one.
+    /// The spans in order of time, of which there is at least one.
     spans: Vec<Span>,
 }
 
-/// Cycles between two clock changes. Times are in nanoseconds of market time since the start of the
-/// run.
+/// Cycles between two clock changes, with times in nanoseconds of market time since the start of the run.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u64,
@@ -180,8 +179,8 @@ mod tests {
     fn each_shape_has_its_times_by_the_clock() {
         for (shape, start, expected) in [
             ("quarter-hour:2x1", "2026-11-26T09:00:00Z", &[0.0, 0.0, 900.0, 900.0, 1_800.0][..]),
-            // Half a second after the quarter of an hour began, its burst is already over, so the first burst is that
-            // of the next quarter.
+            // Half a second after the quarter of an hour began, its burst is already over. The first burst therefore
+            // belongs to the next quarter.
             ("quarter-hour:2x1", "2026-11-26T09:00:00.5Z", &[899.5, 899.5, 1_799.5]),
             ("quarter-hour:2x1", "2026-11-26T09:14:59Z", &[1.0, 1.0, 901.0]),
             ("heartbeat 12m,7m30s,3m before quarter", "2026-11-26T09:00:00Z", &[180.0, 450.0, 720.0, 1_080.0]),

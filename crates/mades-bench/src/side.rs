@@ -133,7 +133,7 @@ impl BrokerSide {
     /// Removes all messages from the queues of this side. Returns the number of removed messages.
     ///
     /// # Errors
-    /// Fails if the connection ends, or if others keep filling a queue.
+    /// Fails if the connection ends, or if other programs keep filling a queue.
     async fn purge(&self, wait: StartWait) -> Result<u64, Error> {
         let mut connection = self.first_connection(wait).await?;
         let mut count = 0;
@@ -148,7 +148,7 @@ impl BrokerSide {
 /// Removes all messages from the queues of all sides. Returns the number of removed messages.
 ///
 /// # Errors
-/// Fails if a connection ends, or if others keep filling a queue.
+/// Fails if a connection ends, or if other programs keep filling a queue.
 pub(super) async fn purge_all(sides: &[BrokerSide], wait: StartWait) -> Result<u64, Error> {
     let mut purged = 0;
     for side in sides {
@@ -248,7 +248,7 @@ fn give_up(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
     run_state.give_up(&format!("{}: {error}", side.name));
 }
 
-/// Reconnects with growing pauses. Returns `None` if the run or the time for reconnecting is over.
+/// Reconnects with growing pauses, or returns `None` if the run or the time for reconnecting is over.
 async fn reconnect(side: &BrokerSide, run_state: &MadesRunState, pause: &mut Duration) -> Option<OpenLinks> {
     let until = clock::now() + run_state.options.reconnect;
     while !run_state.is_over() {

@@ -18,7 +18,7 @@ fn s(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// The fate of a message. `lag` is the time from when it was due until the bench creates it, and `took` the time from
+/// The way of a message. `lag` is the time from when it was due until the bench creates it, and `took` the time from
 /// there to the inbox, both in seconds.
 #[derive(Clone, Copy, Debug)]
 enum Way {
@@ -42,7 +42,7 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
     let mut tracker = MessageTracker::new(MadesMode::Endpoint.into(), ways.len(), s(timeout));
     tracker.waterfall.is_open_loop = true;
     let mut lag = Latencies::default();
-    // Each message has two events, its creation and its arrival. They are sorted by time.
+    // Each message has two events, its creation and its arrival, which are sorted by time.
     let mut events: Vec<(Duration, usize, bool)> = Vec::new();
     for (number, way) in ways.iter().enumerate() {
         let due = ZERO + s(number as f64 / per_s);
@@ -503,7 +503,8 @@ fn a_busy_host_excuses_what_it_explains() {
             wrong.push(format!("{situation}: expected {outcome:?} {why:?}\n  found {verdict:?}"));
         }
     }
-    // The bench offered 63/s of 100/s, and half of the processors were not its own.
+    // The bench created only 63 of the 100 messages per second. In the first case, foreign programs explain the missing
+    // messages, and in the second case, they used only 1 % of the host.
     for (around, outcome, why) in [
         (busy(0.0), Invalid, "The bench offered 63/s of the 100/s asked for, and these programs explain that."),
         (host(Some(0.01), 0.99, 0.0), Fail, "The bench offered 63/s of the 100/s asked for"),

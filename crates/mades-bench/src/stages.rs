@@ -15,7 +15,7 @@ use mailrun_process::interrupt::StopRequest;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// A stage of a message. Arrays of figures by stage use the number of the variant as the index.
+/// A stage of a message, whose number is the index in arrays of figures by stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageStage {
     Created,
@@ -64,7 +64,7 @@ impl MessageStage {
         }
     }
 
-    /// Returns the name in reports and records. Events have the names of the API.
+    /// Returns the name in reports and records, which for an event is the name in the API.
     pub fn name(self) -> &'static str {
         self.stage().name()
     }
@@ -156,7 +156,7 @@ impl MessagePath {
     }
 }
 
-/// Facts about a message, one bit for each fact. They are kept for the whole run.
+/// Facts about a message, one bit for each, which are kept for the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct MessageFlags(u16);
 
@@ -179,8 +179,8 @@ impl MessageFlags {
         self.0
     }
 
-    /// Returns the bit of a stage. Stages that the bench itself reaches have no bit, because they
-    /// cannot repeat. DELIVERED and TRACING have the same bit, because no mode has both.
+    /// Returns the bit that stands for a stage. Stages that the bench itself reaches have no bit, because they cannot
+    /// repeat. DELIVERED and TRACING have the same bit, because no mode has both.
     fn bit(stage: MessageStage) -> u16 {
         match stage {
             MessageStage::Created | MessageStage::Sent => 0,
@@ -285,13 +285,13 @@ pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, 
     }
 }
 
-/// An observer of a run. The thread of the run calls it, so a slow observer slows the run down.
+/// An observer of a run, which is called on the thread of the run, so a slow observer slows the run down.
 pub trait RunObserver: Debug {
     /// Called when an expected message reaches a stage for the first time. `latency` is the time
     /// since the message was due or created.
     fn stage_reached(&self, stage: MessageStage, latency: Duration, now: Duration);
 
-    /// Called fifty times per second. Returns what the observer asks the run to do.
+    /// Called fifty times per second, to learn what the observer asks the run to do.
     fn poll(&self, view: &RunView) -> StopRequest;
 }
 
@@ -348,7 +348,7 @@ mod tests {
             let has_inbox = mode != MadesMode::Tracing;
             assert_eq!(path.last() == MessageStage::Acknowledged, has_inbox, "{mode:?}");
             assert_eq!(path.stages().len(), stages(mode).len() + usize::from(has_inbox));
-            // Without acknowledgement documents, nothing waits for a document.
+            // Without acknowledgement documents, no message waits for a document.
             assert!(is_finished(mode, flags(stages(mode))));
             assert_eq!(is_finished(path, flags(stages(mode))), !has_inbox, "{mode:?}");
             assert!(is_finished(path, flags(path.stages())));

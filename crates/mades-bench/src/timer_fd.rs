@@ -32,7 +32,7 @@ impl TimerFd {
                 return;
             }
             let Ok(mut ready) = self.0.readable().await else { return };
-            // Setting the timer again makes it unreadable, so only the clock decides.
+            // The timer need not be read, because setting it again resets it. The loop looks only at the clock.
             ready.clear_ready();
         }
     }

@@ -1,5 +1,5 @@
-//! Tracks every message of a run. It records events in any order, and knows which messages are in
-//! flight and what became of the others. It does no I/O: the caller passes the time.
+//! Tracks every message of a run, with events in any order. It knows which messages are in flight and what became of
+//! the others. It does no I/O: the caller passes the time.
 //!
 //! ```text
 //! create ─→ in flight ─┬─ settled, replied, inbox, events ─→ finished ─┐
@@ -26,8 +26,7 @@ pub(super) enum ReceiveQueue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointReply<'a> {
-    /// The endpoint accepted the message. `peer_id` is the hash of the id that the endpoint gave
-    /// the message, or 0 if it gave none.
+    /// The endpoint accepted the message, and gave it an id with the hash `peer_id`, or no id if this is 0.
     Accepted {
         peer_id: u64,
     },
@@ -132,8 +131,7 @@ impl MessageTracker {
         self.next_sequence
     }
 
-    /// Returns the number of finished messages with this fate. A late arrival does not change the
-    /// fate.
+    /// Returns the number of finished messages with this fate, which a late arrival does not change.
     pub(super) fn ended(&self, fate: MadesFate) -> u64 {
         self.ended[fate as usize]
     }
@@ -205,7 +203,7 @@ impl MessageTracker {
         if span_s > 0.0 { self.load_s / span_s } else { 0.0 }
     }
 
-    /// Creates a message and returns its number. The table must have room for it.
+    /// Creates a message and returns its number. The table of messages in flight must have room for it.
     pub(super) fn create(&mut self, since: Duration, now: Duration) -> u64 {
         self.integrate_load(now);
         let sequence = self.next_sequence;
@@ -294,7 +292,7 @@ impl MessageTracker {
         self.reach(sequence, MessageStage::Replied, flags, now);
     }
 
-    /// Records that the message arrived. Returns true if it arrived for the first time.
+    /// Records that the message arrived, and returns true if it arrived for the first time.
     pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: PayloadIntegrity) -> bool {
         if content == PayloadIntegrity::Corrupt {
             self.corrupt += 1;
@@ -358,8 +356,8 @@ impl MessageTracker {
         queues.iter().for_each(|queue| self.recent_deliveries[*queue as usize].connection_lost());
     }
 
-    /// Gives up overdue messages. The call is cheap enough to be frequent: messages become overdue in the order of
-    /// their numbers, so it looks at only one message if none is overdue.
+    /// Gives up overdue messages, and may be called often. Messages become overdue in the order of their numbers, so
+    /// the call looks at only one message if none is overdue.
     pub(super) fn expire(&mut self, now: Duration) {
         while self.oldest_open < self.next_sequence {
             match self.in_flight.find(self.oldest_open) {

@@ -7,7 +7,7 @@ use mailrun_text::printable::clipped;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of rows. All further kinds and codes share one row.
+/// Maximum number of rows, beyond which all further kinds and codes share one row.
 const MAX_KINDS: usize = 64;
 const MAX_TEXT_CHARS: usize = 200;
 

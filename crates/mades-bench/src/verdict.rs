@@ -33,7 +33,7 @@ const MIN_SHORTFALL_SHARE: f64 = 0.05;
 /// been lost by chance.
 const MIN_UNANSWERED: u64 = 20;
 
-/// Maximum number of error codes that a sentence names. The report lists all of them.
+/// Maximum number of error codes that a sentence names, because the report lists all of them.
 const MAX_CODES: usize = 4;
 
 /// Judges a record that is complete except for its verdict.
@@ -53,8 +53,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         false => reason,
     }));
     reasons.extend(refusals(record, mades));
-    // A threshold decides about the fates that it names. `refusals` has already left these fates
-    // out.
+    // If a threshold names a fate, only the threshold judges messages with this fate. `refusals` has already left such
+    // fates out.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(threshold_reasons(record));
@@ -67,8 +67,7 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     verdict
 }
 
-/// Detects a queue that no endpoint reads. The sign is that the broker accepted messages and
-/// nothing ever answered.
+/// Detects a queue that no endpoint reads, by the sign that the broker accepted messages and nothing ever answered.
 fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let settled = record.stages.iter().position(|row| row.name == Stage::Settled)?;
     let (before, after) = record.stages.split_at(settled + 1);
@@ -221,7 +220,7 @@ fn missing_text(mades: &Mades, row: &StageRow) -> String {
     }
 }
 
-/// Returns the time in seconds without a connection. Outages that overlap count once.
+/// Returns the time in seconds without a connection, in which outages that overlap count once.
 fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
     let end_s = record.duration_s.max(record.offered_s.unwrap_or_default());
     let span = |outage: &MadesOutage| {
@@ -332,7 +331,7 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
 }
 
 /// Returns the end of a sentence about a missed rate: the reason why the bench could not send the due messages, or
-/// advice. `None` if neither is known.
+/// advice, or `None` if neither is known.
 fn shortfall_text(record: &Record) -> Option<String> {
     let waited_for_room = record.mades.as_ref()?.waited_for_room;
     shortfall(record).map(|seen| format!(": {seen}.")).or_else(|| {
@@ -341,8 +340,8 @@ fn shortfall_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Says why the bench could not send the due messages: no credit, no connection, or no answers. `None` if none of these
-/// causes is known.
+/// Says why the bench could not send the due messages: no credit, no connection, or no answers. Returns `None` if none
+/// of these causes is known.
 fn shortfall(record: &Record) -> Option<String> {
     let mades = record.mades.as_ref()?;
     let offered_s = record.offered_s.unwrap_or(record.duration_s);
@@ -424,14 +423,13 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
     notes.extend(behind_note(record));
     notes.extend(window_note(record, mades));
-    // The lag is left out here, because it is already described in the terms of this protocol.
+    // Leave out the lag, because `lag_text` has already described it in the terms of MADES.
     notes.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
     notes
 }
 
-/// Describes messages that were refused, failed or never answered, with the reasons. Every message
-/// has a fate, so the ledger still adds up. Fates that a threshold names are left to that
-/// threshold.
+/// Describes messages that were refused, failed or never answered, with the reasons. Every message has a fate, so the
+/// ledger still adds up. If a threshold names a fate, only the threshold judges messages with this fate.
 fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     if record.ledger.accepted == Some(0) {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));

@@ -39,7 +39,7 @@ struct StageHop {
 pub(super) struct Waterfall {
     path: MessagePath,
     stages: [StageStats; MessageStage::ALL.len()],
-    /// Steps between stages. The index is the position of the later stage in the path.
+    /// Steps between stages, with the position of the later stage in the path as the index.
     hops: [StageHop; MessageStage::ALL.len()],
     /// Times from the arrival in the inbox to the acknowledgement, whatever events come in between.
     way_back: Latencies,
@@ -50,7 +50,7 @@ pub(super) struct Waterfall {
     /// Latencies to the last stage since the last interval.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
-    /// Figures by shape and window. `None` unless the load is that of a market.
+    /// Figures of a market's load by shape and window, or `None` for any other load.
     pub(super) shapes: Option<ShapeStats>,
     /// Set in an open loop, in which a message may be created later than it was due.
     pub(super) is_open_loop: bool,
@@ -102,8 +102,8 @@ impl Waterfall {
         self.step(entry, stage);
     }
 
-    /// Counts a message at a stage. `first` is kept as the first time of the interval at this stage, unless there
-    /// already is one.
+    /// Counts a message that reaches a stage. `first` is kept as the first time of the interval at this stage, unless
+    /// there already is one.
     fn add(&mut self, sequence: u64, stage: MessageStage, first: Duration, reach: Reach) {
         let stats = &mut self.stages[stage as usize];
         stats.reached.add(reach);

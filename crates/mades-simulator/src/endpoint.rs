@@ -1,5 +1,5 @@
-//! The driver of the simulator. It takes messages from the outbox, asks the model what to do with
-//! each message and when, and does it. The queues are its own or a broker's.
+//! Drives the simulator. It takes messages from the outbox, asks the model what to do with each message and when, and
+//! does it. The queues are its own or a broker's.
 //!
 //! ```text
 //! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event,
@@ -38,11 +38,11 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub enum QueueBackend {
     Embedded(MemoryQueues),
-    /// Queues at the brokers of A and B. Both may be the same broker.
+    /// Queues at the brokers of A and B, which may be the same broker.
     Brokers {
         /// Broker of the outbox, the replies and the events.
         a: Box<Broker>,
-        /// Broker of the inbox.
+        /// Broker of the inbox, at which B's application receives messages.
         b: Box<Broker>,
     },
 }
@@ -54,7 +54,7 @@ pub struct EndpointOptions {
     /// Returns the time of the host's monotonic clock, so that the times in the message log are
     /// comparable with the times of other processes.
     pub clock: fn() -> Duration,
-    /// Gets one line for each message. Without a log, no records are kept, so the memory use is constant.
+    /// Output that gets one line for each message. Without a log, no records are kept, so the memory use is constant.
     pub message_log: Option<Box<dyn Write + Send>>,
 }
 
@@ -66,8 +66,8 @@ pub struct EndpointSnapshot<'a> {
     pub reconnects: u64,
 }
 
-/// Runs until `stop` is ready. Calls `watch` four times per second and at the end, and calls
-/// `ready` when the outbox is being read.
+/// Runs the simulator until `stop` is ready. Calls `watch` four times per second and at the end, and calls `ready` when
+/// the outbox is being read.
 ///
 /// # Errors
 /// Fails if the plan is invalid, if a broker cannot be reached at the start, or if the message log
@@ -81,8 +81,7 @@ pub fn run<'a>(
     Box::pin(run_until(options, stop, ready, watch))
 }
 
-/// Runs until `stop` is ready. [`run`] boxes this future, so that it is compiled only once, in this
-/// crate.
+/// Does the work of [`run`], which boxes this future, so that it is compiled only once, in this crate.
 async fn run_until(
     options: EndpointOptions,
     mut stop: LocalBoxFuture<'_, ()>,
@@ -112,7 +111,7 @@ async fn run_until(
 
 struct PendingMessage {
     message: OutboxMessage,
-    /// The delivery from the outbox. `None` after it was accepted.
+    /// The delivery from the outbox, or `None` after it was accepted.
     delivery: Option<TakenDelivery>,
 }
 
@@ -120,7 +119,7 @@ struct EndpointRunner {
     simulator: Simulator<PendingMessage>,
     queues: EndpointQueues,
     clock: fn() -> Duration,
-    /// Steps that wait for room, for each queue.
+    /// Steps that wait for room in a queue, separately for each queue.
     waiting: [VecDeque<(MessageKey, EndpointStep)>; OutputQueue::COUNT],
     last_id: u128,
     message_log: Option<io::BufWriter<Box<dyn Write + Send>>>,
@@ -263,8 +262,7 @@ impl EndpointRunner {
     }
 
     fn accept(&mut self, key: MessageKey) {
-        // The delivery is taken first, because the model forgets a message that ends with its
-        // acceptance.
+        // Take the delivery now, because the model forgets the message afterwards if this acceptance is its last step.
         if let Some(delivery) = self.simulator.content_mut(key).and_then(|content| content.delivery.take()) {
             self.queues.accept(delivery);
         }

@@ -23,7 +23,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Broker {
     pub url: BrokerUrl,
     pub security: BrokerSecurity,
-    /// Container-id of the client. A broker takes a second connection with the same container-id
+    /// Container-id by which the broker knows the client. A broker takes a second connection with the same container-id
     /// for the successor of the first.
     pub container: String,
     /// Time limit of each step: connecting, TLS, the AMQP handshake, and attaching to a queue.

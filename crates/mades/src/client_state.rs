@@ -115,7 +115,7 @@ impl AmqpClientState {
         self.is_closing
     }
 
-    /// Registers the driver's waker. It is called when there is something to write.
+    /// Registers the driver's waker, which is called when there is something to write.
     pub(crate) fn set_driver(&mut self, context: &Context<'_>) {
         if !self.driver.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             self.driver = Some(context.waker().clone());
@@ -223,7 +223,8 @@ impl SharedClient {
                 }
             }
             ConnectionEvent::Settled { sent, outcome, error } => {
-                // If this fails, the task that sent the message no longer waits for the outcome.
+                // Ignore an error, because it means that the task that sent the message no longer waits for the
+                // outcome.
                 let _ = sent.send(Ok(Disposition::of(outcome, error.as_deref())));
             }
             ConnectionEvent::CreditChanged => state.wake_senders(),
@@ -322,8 +323,7 @@ impl SharedClient {
         self.state().is_close_answered
     }
 
-    /// Asks the broker for a link. Each link has its own session, so that no link waits for the
-    /// window of another.
+    /// Asks the broker for a link in a session of its own, so that no link waits for the window of another.
     pub(crate) fn attach(&self, plan: &LinkPlan<'_>) -> Result<(SessionId, LinkId), Error> {
         let mut state = self.state();
         if let Some(end) = &state.end {
@@ -397,7 +397,7 @@ impl SharedClient {
         state.wake_driver();
     }
 
-    /// Returns true if a link ended only because the client asked for it. Such an end is no error.
+    /// Returns true if a link ended only because the client asked for it, which is no error.
     pub(crate) fn is_detached_as_asked(&self, id: LinkId) -> bool {
         self.state().slot(id).is_some_and(|slot| slot.is_closed)
     }
@@ -543,7 +543,7 @@ pub enum Disposition {
     Accepted,
     /// The broker will never accept the message.
     Rejected {
-        /// The condition, such as `amqp:resource-limit-exceeded`. Empty if the broker gave none.
+        /// The broker's condition, such as `amqp:resource-limit-exceeded`. Empty if the broker gave no condition.
         condition: String,
         description: String,
     },

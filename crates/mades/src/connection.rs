@@ -1,4 +1,4 @@
-//! A connection to a broker. It opens within a time limit, and its errors say what the user can do.
+//! A connection to a broker. It must open within a time limit, and its errors say what the user can do.
 use crate::broker::Broker;
 use crate::client_state::SharedClient;
 use crate::driver;
@@ -9,7 +9,7 @@ use crate::stream;
 use mailrun_amqp::PeerProduct;
 use std::sync::Arc;
 
-/// An open connection. Dropping it closes the connection without waiting for the broker's answer.
+/// An open connection. Dropping it closes the connection, without waiting for the broker's answer.
 #[derive(Debug)]
 pub struct Connection {
     client: Arc<SharedClient>,

@@ -50,8 +50,8 @@ struct ConnectionDriver<Io> {
     /// Set if the stream holds no written bytes back. TLS may hold bytes back until it is flushed.
     is_flushed: bool,
     timer: Pin<Box<Sleep>>,
-    /// Interval at which heartbeats are sent. Known when the connection is open, because it depends
-    /// on the peer's idle timeout.
+    /// Interval at which heartbeats are sent. It is known only when the connection is open, because it depends on the
+    /// peer's idle timeout.
     heartbeat_interval: Option<Duration>,
     linger_deadline: Option<Instant>,
 }
@@ -79,7 +79,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         }
     }
 
-    /// Does one pass. Ready when the connection has ended and all output is flushed.
+    /// Does one pass of writing and reading. Ready when the connection has ended and all output is flushed.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let client = Arc::clone(&self.client);
         let mut state = client.state();
@@ -189,7 +189,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         Poll::Pending
     }
 
-    /// Handles the deadlines that have passed. Returns the next deadline.
+    /// Handles the deadlines that have passed, and returns the next deadline.
     fn on_timer(&mut self, state: &mut AmqpClientState, now: Instant) -> Instant {
         let silent_at = self.read_at + self.idle_timeout;
         if silent_at <= now && !state.is_over() {

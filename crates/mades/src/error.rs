@@ -9,8 +9,7 @@ use std::time::Duration;
 pub(crate) const REMEDIES: Remedies =
     Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
-/// An error in dealing with a broker. Each text says what the user can do about the error, and no
-/// text contains a password.
+/// An error in dealing with a broker. Each text says what the user can do, and no text contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The caller asked for something impossible, for example SASL EXTERNAL without TLS.
@@ -233,7 +232,7 @@ pub(crate) fn of_handshake_io(address: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Returns the error for a failure of rustls. `None` if the error does not come from rustls.
+/// Returns the error for a failure of rustls, or `None` if the error does not come from rustls.
 pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
     let complaint = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let address = address.to_owned();

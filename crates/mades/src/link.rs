@@ -25,8 +25,7 @@ impl Drop for ClientLink {
 }
 
 impl ClientLink {
-    /// Attaches a link. The number that is also returned is the largest message in bytes that the
-    /// broker accepts.
+    /// Attaches a link, and also returns the size in bytes of the largest message that the broker accepts.
     ///
     /// # Errors
     /// Fails if the broker refuses the link, or if the connection ends.
@@ -45,8 +44,7 @@ impl ClientLink {
         std::future::poll_fn(|context| self.client.poll_detached(self.id, context)).await
     }
 
-    /// Ends the link. It waits at most 5 s for the broker, and not longer than the time limit of a
-    /// step.
+    /// Ends the link, and waits for the broker's answer for at most 5 s, and not longer than the time limit of a step.
     ///
     /// # Errors
     /// Fails if the broker does not answer, or if it has already ended the link.

@@ -117,7 +117,7 @@ impl ReceiverLink {
         handles.into_iter().try_for_each(|handle| self.settle(handle, DeliveryOutcome::Released))
     }
 
-    /// Rejects a message for good. A broker with a dead-letter queue then moves the message there.
+    /// Rejects a message for good, so that a broker with a dead-letter queue moves the message there.
     ///
     /// # Errors
     /// Fails if the link or the connection has ended.
@@ -150,8 +150,8 @@ impl ReceiverLink {
         })
     }
 
-    /// Ends the link. It waits at most 5 s for the broker, and not longer than the time limit of a
-    /// step. The broker takes back the messages that are still held.
+    /// Ends the link, so that the broker takes back the messages that are still held. It waits for the broker's answer
+    /// for at most 5 s, and not longer than the time limit of a step.
     ///
     /// # Errors
     /// Fails if the broker does not answer, or if it has already ended the link.

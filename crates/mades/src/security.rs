@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub enum SaslMechanism {
     /// Sends the user and the password in the clear (RFC 4616), so the connection should use TLS.
     Plain,
-    /// Sends no identity (RFC 4505).
+    /// Sends no identity, so the broker must allow clients without a login (RFC 4505).
     Anonymous,
     /// Uses the identity in the TLS certificate of the client (RFC 4422 appendix A).
     External,
@@ -64,11 +64,11 @@ impl fmt::Display for SaslMechanism {
 pub enum Verification {
     #[default]
     On,
-    /// Accepts any certificate. This is for tests with a self-signed certificate.
+    /// Accepts any certificate, which is meant for tests with a self-signed certificate.
     Off,
 }
 
-/// TLS 1.2 and 1.3 on the client side.
+/// Settings for TLS 1.2 and 1.3 on the client's side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSetup {
     /// A PEM file with the certificates that the client trusts instead of the system's
@@ -77,13 +77,13 @@ pub struct TlsSetup {
     /// PEM files with the client's own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
     pub verification: Verification,
-    /// The name that the certificate must have. `None` means the host's name.
+    /// The name that the broker's certificate must have, or `None` for the host's name.
     pub server_name: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrokerSecurity {
-    /// SASL mechanism. `None` means PLAIN with a user, and ANONYMOUS without a user.
+    /// SASL mechanism of the login, or `None` for PLAIN with a user and ANONYMOUS without a user.
     pub mechanism: Option<SaslMechanism>,
     /// TLS settings, which apply to `amqps` URLs.
     pub tls: TlsSetup,

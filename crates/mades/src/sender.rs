@@ -54,9 +54,9 @@ impl SenderLink {
         Ok(Self { link, queue: options.queue.clone(), window, max_message_bytes })
     }
 
-    /// Sends a message. It waits for room in the window, for credit from the broker, and for room
-    /// in the output. When it returns, the message goes to the socket in this pass of the
-    /// scheduler. The returned future resolves to the outcome of the message.
+    /// Sends a message, after waiting for room in the window, for credit from the broker, and for room in the output.
+    /// When it returns, the message goes to the socket in this pass of the scheduler. The returned future resolves to
+    /// the outcome of the message.
     ///
     /// The call is cancel-safe: if its future is dropped while it waits, nothing is sent. It has no
     /// time limit of its own, so the caller must set one.
@@ -71,7 +71,7 @@ impl SenderLink {
         .await
     }
 
-    /// Sends an encoded message.
+    /// Sends a message that the caller has already encoded.
     ///
     /// # Errors
     /// Fails in the same cases as [`send`](Self::send).
@@ -108,8 +108,8 @@ impl SenderLink {
         &self.queue
     }
 
-    /// Returns the largest message in bytes that the broker accepts. `None` if the broker announces
-    /// no limit.
+    /// Returns the size in bytes of the largest message that the broker accepts, or `None` if the broker announces no
+    /// limit.
     pub fn max_message_bytes(&self) -> Option<u64> {
         self.max_message_bytes
     }
@@ -120,8 +120,8 @@ impl SenderLink {
         self.link.detached().await
     }
 
-    /// Ends the link. It waits at most 5 s for the broker, and not longer than the time limit of a
-    /// step. The futures of unsettled messages return an error.
+    /// Ends the link, so that the futures of unsettled messages return an error. It waits for the broker's answer for
+    /// at most 5 s, and not longer than the time limit of a step.
     ///
     /// # Errors
     /// Fails if the broker does not answer, or if it has already ended the link.

@@ -1,5 +1,5 @@
-//! The URL of a broker with its user: `amqp://user:password@host:port`. The password is never
-//! shown.
+//! The URL of a broker with its user: `amqp://user:password@host:port`. The password appears neither in errors nor in
+//! debug output.
 use mailrun_amqp::Password;
 use mailrun_process::users;
 use percent_encoding::percent_decode_str;
@@ -8,9 +8,9 @@ use std::path::Path;
 use std::str::FromStr;
 use url::{Host, Url};
 
-/// Port of the service `amqp` (IANA).
+/// Default port of `amqp` URLs: the port of the service `amqp` (IANA).
 const PLAIN_PORT: u16 = 5672;
-/// Port of the service `amqps` (IANA).
+/// Default port of `amqps` URLs: the port of the service `amqps` (IANA).
 const TLS_PORT: u16 = 5671;
 
 /// Reads the password in the first line of a file.
@@ -23,7 +23,7 @@ pub fn password_from_file(path: &Path) -> Result<Password, UrlError> {
     users::read_password(path).map(Password::new).map_err(unreadable)
 }
 
-/// The address of a broker, and the login. Neither `Display` nor `Debug` shows the password.
+/// The address of a broker, and the login, whose password neither `Display` nor `Debug` shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerUrl {
     is_tls: bool,
@@ -33,14 +33,14 @@ pub struct BrokerUrl {
     password: Option<Password>,
 }
 
-/// A mistake in a URL. The text shows nothing of the URL that comes before the `@`.
+/// A mistake in a URL, whose text shows nothing that comes before the `@`, because that part may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     #[error("not a broker URL ({0}): use something like amqp://user:password@host:5672")]
     Malformed(String),
     #[error("{0}:// is not supported: use amqp:// or amqps://")]
     Scheme(String),
-    /// The URL does not end after host and port.
+    /// The URL goes on after host and port, for example with a path.
     #[error("a broker URL must end after the port")]
     Excess,
     /// The user or the password is not UTF-8 after percent-decoding.
@@ -58,7 +58,7 @@ impl BrokerUrl {
         self.is_tls
     }
 
-    /// Returns the host. An IPv6 address has no brackets here.
+    /// Returns the host, without brackets if it is an IPv6 address.
     pub fn host(&self) -> &str {
         &self.host
     }

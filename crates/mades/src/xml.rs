@@ -12,7 +12,8 @@ pub fn is_utf16(octets: &[u8]) -> bool {
     byte_order(octets).is_some()
 }
 
-/// Returns how two bytes make a character, if the document is UTF-16 (XML 1.0, appendix F).
+/// Returns the function that joins two bytes to a UTF-16 code unit. `None` if the document is not UTF-16 (XML 1.0,
+/// appendix F).
 fn byte_order(octets: &[u8]) -> Option<fn([u8; 2]) -> u16> {
     match octets {
         [0xfe, 0xff, ..] | [0, b'<', ..] => Some(u16::from_be_bytes),

@@ -10,14 +10,14 @@ use std::time::Duration;
 /// Time of the session. The checks need no clock.
 const NOW: Duration = Duration::from_secs(1000);
 
-/// The course of a session.
+/// The course of a session: its events, its output, and the error with which it ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Played {
     /// Events that the session reported.
     pub events: Vec<Event>,
     /// Bytes that the session sent.
     pub sent: String,
-    /// Why the session ended, if it did.
+    /// Error that ended the session. `None` if the session could go on.
     pub error: Option<SessionError>,
 }
 

@@ -34,12 +34,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of announcements whose messages have not been fetched.
+/// Maximum number of announcements whose messages have not been fetched. The time of further announcements is not kept,
+/// so their messages are reported as `Announced::Unknown`.
 const MAX_ANNOUNCEMENTS: usize = 1024;
 /// Maximum number of messages that are deleted with one command.
 const MAX_DELETED: usize = 500;
 
-/// The messages of a mailbox that a session has reported. The next session continues after them.
+/// The messages of a mailbox that a session has reported, after which the next session continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// UIDVALIDITY of the mailbox (RFC 3501 §2.3.1.1). While it stays the same, a UID stands for the same message.
@@ -112,7 +113,7 @@ impl Waiting {
     }
 }
 
-/// A session with an IMAP server. It watches one mailbox.
+/// A session with an IMAP server, which watches one mailbox.
 #[derive(Debug)]
 pub struct ImapSession {
     options: Arc<WatchOptions>,
@@ -130,16 +131,16 @@ pub struct ImapSession {
     offer: Option<Offer>,
     exchange: Option<ClientExchange>,
     position: Position,
-    /// Set if `position` is known. Until then, this is the first session of a mailbox. It skips the messages that are
-    /// already there, unless the options ask for them.
+    /// Set if `position` is known. Until then, this is the first session of the mailbox, and skips the messages that
+    /// are already there, unless the options ask for them.
     has_position: bool,
-    /// Facts from the server's answer to EXAMINE.
+    /// UIDVALIDITY and the next UID, as the server gave them when the mailbox was opened.
     opened: Position,
     exists: u32,
     announcements: VecDeque<Announcement>,
     /// Set if messages were announced that have not been fetched.
     has_news: bool,
-    /// Number of bytes since the last complete response.
+    /// Number of bytes that the server has sent since the last complete response, which the session limits.
     unparsed: usize,
     deleting: Vec<NonZeroU32>,
     /// Time before which no deletion is tried, because the server has refused one.

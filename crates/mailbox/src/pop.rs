@@ -15,7 +15,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum length of a line. RFC 1939 allows 512 bytes in replies, but the lines of messages are longer.
+/// Maximum length of a line, in bytes. RFC 1939 allows 512 bytes in replies, but the lines of messages are longer.
 const MAX_LINE_BYTES: usize = MAX_RESPONSE_BYTES;
 /// Maximum length of a unique identifier (RFC 1939 §7).
 const MAX_ID_BYTES: usize = 70;
@@ -78,7 +78,7 @@ impl Waiting {
     }
 }
 
-/// A session with a POP3 server. It ends after one look at the mailbox.
+/// A session with a POP3 server, which ends after one look at the mailbox.
 #[derive(Debug)]
 pub struct PopSession {
     options: Arc<WatchOptions>,
@@ -90,7 +90,7 @@ pub struct PopSession {
     line: Vec<u8>,
     offer: Offer,
     exchange: Option<ClientExchange>,
-    /// Messages that were there or have been reported. `None` in the first session of a mailbox.
+    /// Messages that were there or have been reported, or `None` in the first session of a mailbox.
     known: Option<Listing>,
     listed: HashSet<Box<[u8]>>,
     new: VecDeque<NewMessage>,
@@ -199,7 +199,8 @@ impl PopSession {
         Err(SessionError::Timeout { step: self.step(), after: self.options.reply_timeout })
     }
 
-    /// Continues after the driver has started TLS.
+    /// Continues after the driver has started TLS. Asks for the capabilities again, because the earlier answer was not
+    /// protected.
     pub fn tls_started(&mut self, now: Duration, out: &mut Vec<u8>) {
         if self.waiting == Waiting::TlsStarted {
             self.line.clear();

@@ -21,20 +21,20 @@ pub struct WatchOptions {
     /// Set if whole messages are fetched. Otherwise a session fetches only the header field that carries the trace, or
     /// the whole header over POP3, which cannot fetch a single field.
     pub whole: bool,
-    /// Set if the first session also reports the messages that are already there. Otherwise it skips them.
+    /// Set if the first session also reports the messages that are already there, instead of skipping them.
     pub existing: bool,
-    /// Interval at which a session asks for new messages instead of using IDLE. `None` uses IDLE if the server offers
-    /// it.
+    /// Interval at which a session asks for new messages instead of using IDLE, or `None` to use IDLE if the server
+    /// offers it.
     pub poll: Option<Duration>,
     /// Interval at which a session asks a server without IDLE for new messages, if `poll` is not set.
     pub default_poll: Duration,
     /// Name of the header field that carries the trace.
     pub trace_field: &'static str,
-    /// Maximum size in bytes of a message that is fetched whole. A longer message ends the session.
+    /// Maximum size in bytes of a message that is fetched whole, beyond which the session ends with an error.
     pub message_bytes: usize,
-    /// Maximum number of messages that a session remembers. If there are more, the session ends.
+    /// Maximum number of messages that a session remembers, beyond which it ends with an error.
     pub messages: usize,
-    /// Time limit for each reply. If the server takes longer, the session ends.
+    /// Time limit for each reply of the server, after which the session ends with an error.
     pub reply_timeout: Duration,
     /// Time after which a deletion that the server has refused is tried again.
     pub deletion_retry: Duration,
@@ -73,18 +73,18 @@ impl WatchOptions {
 /// A report of a session to its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The driver must start TLS and then call `tls_started`. Input that came before is discarded.
+    /// The driver must start TLS and then call `tls_started`, which discards input that came before.
     StartTls,
     /// The mailbox is open, and messages that arrive from now on are reported.
     Watching {
         /// Set if the server announces new messages by itself. Otherwise the session asks at an interval.
         idle: bool,
     },
-    /// A new message was fetched.
+    /// A new message was fetched, whole or in part as the options demand.
     Message(Message),
     /// The server has deleted this many of the messages that the driver wanted to delete.
     Deleted(u64),
-    /// The server refused to delete messages, for the reason in the error. The session tries again later.
+    /// The server refused to delete messages, for the reason in the error, and the session will try again.
     NotDeleted(SessionError),
     /// POP3: the session has ended, and the driver should close the connection.
     Done,
@@ -108,7 +108,7 @@ pub struct Message {
     pub announced: Announced,
     /// Size of the whole message in bytes, even if only a part of it was fetched.
     pub bytes: u64,
-    /// The whole message if it was fetched whole. Otherwise the trace field (IMAP) or the header (POP3).
+    /// The whole message if it was fetched whole, and otherwise the trace field (IMAP) or the header (POP3).
     pub content: Vec<u8>,
 }
 
@@ -128,15 +128,15 @@ pub enum Step {
     Capability,
     /// The session asks for TLS, or waits until the driver has started it.
     StartTls,
-    /// The session logs in.
+    /// The session logs in, for example with AUTHENTICATE (IMAP) or AUTH (POP3).
     Login,
     /// The session opens the mailbox (IMAP) or lists it (POP3).
     Open,
-    /// The session waits for messages.
+    /// The session waits for new messages, with IDLE or NOOP (IMAP).
     Watch,
-    /// The session fetches messages.
+    /// The session fetches new messages, with UID FETCH (IMAP), TOP or RETR (POP3).
     Fetch,
-    /// The session deletes messages.
+    /// The session deletes messages because the driver has asked for it.
     Delete,
     /// The POP3 session ends with QUIT, at which the server deletes the marked messages.
     Quit,
@@ -159,7 +159,7 @@ impl Step {
     }
 }
 
-/// Reason why a session cannot continue. The driver closes the connection.
+/// Reason why a session cannot continue, so that the driver closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// The server ended the session, for example with BYE.
@@ -173,7 +173,7 @@ pub enum SessionError {
     /// The server refused a command, for example the login because of a wrong password.
     #[error("the server refused ({}): {text}", step.name())]
     Refused {
-        /// The step of the refused command.
+        /// The step of the session in which the server refused the command.
         step: Step,
         /// The server's text, at most 200 characters of it.
         text: String,
@@ -183,15 +183,15 @@ pub enum SessionError {
     Violation {
         /// The step at which the server made the mistake.
         step: Step,
-        /// Description of the mistake.
+        /// Description of the mistake, for the user.
         text: String,
     },
-    /// The server did not answer in time.
+    /// The server did not answer within the time limit for a reply.
     #[error("no reply within {after:?} ({})", step.name())]
     Timeout {
         /// The step at which the reply was missing.
         step: Step,
-        /// The time limit that has passed.
+        /// The time limit that has passed without a reply.
         after: Duration,
     },
     /// The session cannot log in without revealing the password.
@@ -200,9 +200,9 @@ pub enum SessionError {
     /// The mailbox was renumbered, so it is unknown which of its messages are new.
     #[error("UIDVALIDITY changed from {before} to {now}: messages that came meanwhile cannot be told from others")]
     Renumbered {
-        /// UIDVALIDITY in the last session.
+        /// UIDVALIDITY of the mailbox in the last session.
         before: u32,
-        /// UIDVALIDITY in this session.
+        /// UIDVALIDITY of the mailbox in this session.
         now: u32,
     },
 }

@@ -3,25 +3,25 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 use std::fmt;
 use std::path::PathBuf;
 
-/// Characters that have a meaning of their own between the parts of a URL.
+/// Characters that are percent-encoded in the parts of a URL, so that they are not taken for delimiters.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'+');
-/// Maximum length of a URL in bytes.
+/// Maximum length of a URL in bytes, beyond which it is refused.
 const MAX_BYTES: usize = 1024;
 
 /// Protocol of a mailbox's server, and how TLS begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// `imap:`, without TLS.
+    /// `imap:` is IMAP on a connection without TLS.
     Imap,
-    /// `imap+starttls:`, which changes to TLS before the login.
+    /// `imap+starttls:` is IMAP that changes to TLS before the login.
     ImapStartTls,
-    /// `imaps:`, which begins with TLS.
+    /// `imaps:` is IMAP that begins with TLS.
     Imaps,
-    /// `pop:`, without TLS.
+    /// `pop:` is POP3 on a connection without TLS.
     Pop,
-    /// `pop+starttls:`, which changes to TLS before the login.
+    /// `pop+starttls:` is POP3 that changes to TLS before the login.
     PopStartTls,
-    /// `pops:`, which begins with TLS.
+    /// `pops:` is POP3 that begins with TLS.
     Pops,
 }
 
@@ -77,12 +77,12 @@ pub enum MailboxUrl {
         user: String,
         /// Name or address of the server, an IPv6 address without brackets.
         host: String,
-        /// Port of the server. If the URL names none, it is the usual port of the scheme.
+        /// Port of the server, which is the usual port of the scheme if the URL names none.
         port: u16,
         /// Name of the mailbox, INBOX by default. A POP3 server has only this one mailbox.
         folder: String,
     },
-    /// A Maildir on this host.
+    /// A Maildir on this host, which needs no server.
     Maildir(PathBuf),
 }
 
@@ -100,10 +100,11 @@ pub enum ParseMailboxError {
     /// The URL has no user, or it has parameters of the login other than `AUTH=*`.
     #[error("the URL needs a user: imaps://USER@HOST")]
     User,
-    /// The host or the port cannot be read.
+    /// The host or the port cannot be read, for example because the port is not a number.
     #[error("the URL needs a server: imaps://USER@HOST or imaps://USER@HOST:PORT")]
     Host,
-    /// The text after the server is not the name of a single mailbox. Only ASCII names are supported.
+    /// The text after the server is not the name of a single mailbox in ASCII, which is the only kind that is
+    /// supported.
     #[error("only the name of one mailbox may follow the server, as in imaps://USER@HOST/INBOX; POP3 has no names")]
     Folder,
     /// The URL is too long, or has characters that no URL has.

@@ -5,7 +5,7 @@ use crate::record::{Arrival, LedgerRow, Record};
 use crate::stage::Stage;
 use std::borrow::Cow;
 
-/// The counts of source, server and sink that the ledger row is computed from.
+/// The counts of source, server and sink from which the ledger row is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct AccountInputs<'a> {
     /// Units of messages that a session has begun.
@@ -57,7 +57,7 @@ pub struct Arrivals<'a> {
     pub duplicates: u64,
     /// Number of messages that arrived changed, or `None` if the sink has not seen their bodies.
     pub corrupt: Option<u64>,
-    /// Messages that a relay converted to 7-bit on the way.
+    /// Messages that a relay converted to 7-bit on the way. They are intact and not included in `corrupt`.
     pub converted: u64,
     /// Messages without a trace of this run, such as mail of other senders.
     pub foreign: u64,
@@ -119,10 +119,12 @@ pub enum Topology {
 ///
 /// If the queue cannot be read, the units in A \ D \ B count as not delivered instead of lost.
 ///
-/// Some units arrive, bounce or are queued although the source received no 250. Such a unit was in doubt, in flight or
-/// failed, and its reply got lost. Otherwise, the server has kept a unit that it rejected. Every number is counted
-/// independently, so the fates sum to the created units unless the inputs contradict each other. A notification about a
-/// recipient that the source did not name, for example the recipient of a copy, is not a contradiction.
+/// Some units arrive, bounce or are queued although the source received no 250. Such a unit was in doubt, in flight
+/// or failed, and its reply got lost. Otherwise, the server has kept a unit that it rejected.
+///
+/// The inputs are counted independently of each other, so the fates sum to the created units only if the inputs agree.
+/// A notification about a recipient that the source did not name, for example the recipient of a copy, is no
+/// disagreement.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();
@@ -146,7 +148,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let heard_of = known_units.count_without(state.accepted) + doubtful;
     let strangers = strangers(&state, &arrivals);
     let bounced = reported - strangers;
-    // The relay's count of units that it gave up on includes those that bounced. Subtract these, because each of them
+    // The relay's count of units that it gave up on includes bounced units. Subtract these units, because each of them
     // already counts as bounced.
     let expired = relay.given_up.saturating_sub(bounced).min(missing);
     let unheard = Unheard::among(&state, heard_of - strangers);
@@ -182,10 +184,10 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     }
 }
 
-/// Units of accepted messages, under the recipients that the source named.
+/// Units of accepted messages, matched with the recipients that the source named.
 ///
-/// A server that does not pass on ORCPT may rewrite recipients, too. Then a unit arrives that the source did not name,
-/// while another unit of the same message is missing: both are the same unit. If no unit of the message is missing, the
+/// A server may rewrite recipients without passing on ORCPT. A unit then arrives that the source did not name, while
+/// another unit of the same message is missing: both are the same unit. If no unit of the message is missing, the
 /// server has made a copy. Notifications and the relay's queue are matched in the same way. Messages for which the
 /// source received no 250 are left alone, because nobody knows which of their units may arrive.
 #[derive(Debug)]
@@ -297,8 +299,8 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
     }
 }
 
-/// Units that arrived although the source received no 250 for them. Each field counts the units that the source took
-/// for that fate.
+/// Units that arrived although the source received no 250 for them. Each field is named after the fate that the
+/// source had recorded for its units.
 struct Unheard {
     in_doubt: u64,
     open: u64,
@@ -307,8 +309,8 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// Assigns `units` first to the units in doubt, then to those in flight, then to those whose connection failed, and
-    /// last to rejected units. The reply was most likely lost in this order.
+    /// Assigns `units` first to the units in doubt, then to those in flight, then to those whose connection failed,
+    /// and last to rejected units. This order begins with the fate for which a lost reply is most likely.
     fn among(state: &AccountInputs, units: u64) -> Self {
         let mut rest = units;
         let mut assign = |most: u64| {

@@ -68,7 +68,8 @@ pub struct AuditRow {
     pub duplicates: u64,
     /// Messages that arrived with a changed body.
     pub corrupt: u64,
-    /// Arrivals after the server had emptied its queue and was restarted once more without a fault.
+    /// Messages that arrived only after the server's queue was empty and the server had been started once more,
+    /// without another fault.
     pub after_restart: u64,
     /// Longest time from a fault to the server's next greeting, in seconds; `null` if the server never came back.
     pub back_s: Option<f64>,
@@ -92,11 +93,11 @@ pub struct AuditLoss {
     pub reply: Option<String>,
 }
 
-/// Confidence of the bound that [`loss_bound`] returns.
 const CONFIDENCE: f64 = 0.95;
 
-/// Returns an upper bound of the share of faults that lose mail, with a confidence of 95 %, if none of `rounds` rounds
-/// has lost mail. This is the upper limit of Clopper and Pearson for no event. `None` without a round.
+/// Returns an upper bound of the share of faults that lose mail, with a confidence of 95 %, if none of `rounds`
+/// rounds has lost mail. This is the upper limit of Clopper and Pearson for no event. Returns `None` if there was no
+/// round.
 pub fn loss_bound(rounds: u64) -> Option<f64> {
     (rounds > 0).then(|| 1.0 - (1.0 - CONFIDENCE).powf(1.0 / rounds as f64))
 }

@@ -10,7 +10,8 @@ use crate::stage::Phase;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Times below this cannot contain a delayed ACK. The rule needs only their number.
+/// Times below this are too short to contain a delayed ACK. If more than half of all times are this short, a cluster of
+/// delayed ACKs stands out.
 const SHORT: Duration = Duration::from_millis(10);
 /// Range of the cluster. Delayed ACKs take 40 ms plus the delay of a 250 Hz kernel's timers, or slightly less if our
 /// clock started late.

@@ -54,12 +54,13 @@ impl ErrorCount {
 impl Errors {
     const MAX_KINDS: usize = 64;
     const MAX_TEXT_CHARACTERS: usize = 200;
-    /// Addresses have at most 254 bytes (RFC 5321 §4.5.3.1.3), so this never cuts a valid one.
+    /// Maximum length of the recipient that is kept. Addresses have at most 254 bytes (RFC 5321 §4.5.3.1.3), so
+    /// this limit never cuts a valid address.
     const MAX_SAMPLE_CHARACTERS: usize = 256;
 
-    /// Counts an error, and keeps the text and the recipient of the first error of each kind.
-    /// `sample` returns the recipient, if the error concerns one. It is called only for the first,
-    /// because making the text allocates memory.
+    /// Counts an error, and keeps the text and the recipient of the first error of each kind. `sample` returns the
+    /// recipient, if the error concerns one. It is called only for the first error of a kind, because making the text
+    /// allocates memory.
     pub fn add(&mut self, error: ErrorEvent<'_>, sample: impl FnOnce() -> Option<String>) {
         let count = ErrorCount::one(error.at);
         if let Some(kind) = self.kinds.get_mut(&(error.phase, error.code)) {

@@ -12,7 +12,7 @@ const MIN_FOREIGN_SHARE: f64 = 0.10;
 /// Minimum busy share of the processor time. While more than a tenth of it is idle, nobody waits
 /// long for a processor.
 const MIN_BUSY_SHARE: f64 = 0.90;
-/// Number of steps of the sum that approximates a mean.
+/// Number of equal steps of delay from which [`BusyHost::mean_delay_ms`] sums up the mean.
 const MEAN_STEPS: f64 = 1000.0;
 /// A program is named only if it used at least this much of a processor.
 const MIN_NAMED_CORES: f64 = 0.05;
@@ -44,8 +44,8 @@ impl<'a> BusyHost<'a> {
         Some(Self { around, foreign, share, busy_share, cores, messages_per_ms: created / offered_ms.max(1.0) })
     }
 
-    /// Estimates the rate that would have been possible without the foreign programs. If the server
-    /// is on another host, they used none of its processors, and the rate stays as it is.
+    /// Estimates the rate that would have been possible without the foreign programs. If the server is on another
+    /// host, these programs used none of its processors, so the rate does not change.
     pub fn rate_without(&self, per_s: f64) -> f64 {
         let share = if self.foreign.server_elsewhere { 0.0 } else { self.share };
         per_s / (1.0 - share).max(f64::EPSILON)

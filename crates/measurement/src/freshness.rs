@@ -77,12 +77,12 @@ pub(crate) fn is_shorter_than_window(record: &Record, limit: FreshnessLimit) -> 
     limit.window.is_some_and(|window| length_s < window.as_secs_f64())
 }
 
-/// Returns the freshness of the worst window in percent.
+/// Returns the freshness of the worst window in percent, or `None` without windows.
 pub(crate) fn worst(windows: &[FreshWindow]) -> Option<f64> {
     windows.iter().map(|window| window.fresh_percent).min_by(f64::total_cmp)
 }
 
-/// Returns the rows from the first to the last row in which a message was due, or `None` if none was.
+/// Returns the rows from the first to the last row in which a message was due, or `None` if no message was due.
 fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
     let first = rows.iter().position(|row| row.created > 0)?;
     let last = rows.iter().rposition(|row| row.created > 0)?;
@@ -106,7 +106,7 @@ fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     rows
 }
 
-/// Returns the begin of the first row and the end of the last row, in seconds.
+/// Returns the beginning of the first row and the end of the last row, in seconds.
 fn span(rows: &[SeriesRow]) -> Option<(u64, u64)> {
     Some((rows.first()?.second, rows.last()?.second.saturating_add(step(rows))))
 }

@@ -443,11 +443,11 @@ impl OrderedBounds {
     }
 }
 
-/// Question about the most likely causes if no client connected to the sink.
+/// Hint for a run in which no client connected to the sink. It asks about the most likely causes.
 const NOTHING_CAME: &str =
     " The sink has seen nothing of this run: does the server relay to it, or does it hold or discard this mail?";
-/// Advice if the ledger cannot tell the recipients of a rewritten message apart. The ledger identifies recipients by
-/// their addresses unless they are numbered.
+/// Advice for a run in which rewritten recipients cannot be told apart. The ledger identifies recipients by their
+/// addresses, which a server may change, unless the recipients are numbered.
 const TAG_RECIPIENTS: &str =
     " If the server rewrites recipients, add --tag-recipients, which tells them apart by a number.";
 const MAX_NAMED_PAIRS: usize = 3;
@@ -619,6 +619,7 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(hidden) = receptions(record).find_map(|sink| hidden_text(sink.mailboxes.as_ref()?)) {
         return format!(" {hidden}");
     }
+    // If the sink has seen any mail of the run, the server does deliver to it, so the questions below do not apply.
     let has_seen = [record.ledger.bounced, record.ledger.copied].iter().flatten().any(|count| *count > 0);
     if record.ledger.delivered != Some(0) || has_seen {
         return String::new();
@@ -857,15 +858,15 @@ pub fn behind_schedule(record: &Record) -> Option<String> {
     })
 }
 
-/// True if messages waited for busy sessions much longer than the source itself delayed them. Only the server keeps
-/// sessions busy.
+/// True if messages waited for busy sessions much longer than the source itself delayed them. Sessions are busy
+/// only while the server works, so such waits are not the source's fault.
 fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
     record.stage(Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
 }
 
 /// Judges the source's own delay. It makes the run invalid only if it may have decided a threshold, and if no other
-/// threshold was certainly missed. Otherwise, `behind` becomes a remark, which is set if the source was late as a
-/// whole.
+/// threshold was certainly missed. `behind` describes a source that was late as a whole, if it was. That description
+/// becomes a remark if the run remains valid.
 pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
     let host = BusyHost::of(record);
@@ -961,9 +962,9 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)))
 }
 
-/// Returns the number of sources if the rate was missed only because they did not offer their parts at the same time.
-/// In that case, all that was due was sent, and no message waited for a session as long as the offer exceeded its plan.
-/// The limit is half of that time, because a longer wait may be a stall of the server.
+/// Returns the number of sources if the rate was missed only because they did not offer their parts at the same
+/// time. In that case, all that was due was sent, and no message waited for a session for long. The limit of the wait
+/// is half of the time by which the offer took longer than planned, because a longer wait may be a stall of the server.
 fn sources_apart(record: &Record, created: &StageRow, requested_per_s: f64) -> Option<usize> {
     let sources = record.parties.iter().filter(|party| party.role == Role::Source).count();
     let excess_s = record.offered_s? - created.count as f64 / requested_per_s;

@@ -28,10 +28,9 @@ const MAX_INFLATED_BYTES: u64 = 1 << 20;
 /// Length of the header before the compressed bytes. It consists of a cookie and the number of
 /// compressed bytes.
 const DEFLATED_HEADER_BYTES: usize = 8;
-/// First bytes of a histogram in the format V2, which decide how the rest is read.
+/// First bytes of a histogram in the format V2. Decoders choose the format by these bytes.
 const COOKIE: [u8; 4] = [0x1c, 0x84, 0x93, 0x13];
-/// Length of a histogram's own header in bytes. It contains the length of the rest, which follows
-/// the header.
+/// Length of a histogram's own header in bytes. The header contains the number of bytes that follow it.
 const HEADER_BYTES: usize = 40;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

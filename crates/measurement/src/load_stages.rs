@@ -13,8 +13,9 @@ use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the row of a stage, counted from 1. Its units are accounted for as by a source without a sink. `open`
-    /// units had no result when the source stopped.
+    /// Makes the row of the stage with this number, from 1. Its account is settled as in a run without a sink,
+    /// because the source does not see arrivals. `open` is the number of units without a result when the source
+    /// stopped.
     pub fn load_stage_row(&self, number: u8, since: Stage, origin: Duration, open: u64) -> LoadStageRow {
         let nothing = Self::default();
         let tally = self.load_stages.get(usize::from(number) - 1).unwrap_or(&nothing);
@@ -64,7 +65,7 @@ impl LoadStageRow {
             due: self.due,
             series: run.series.iter().filter(|row| is_within(row.second)).cloned().collect(),
             observed_until_s: run.observed_until_s,
-            // There is no warm-up in this record, so the offer ends at this time.
+            // The record has no warm-up, so `offered_s` is also the time at which the offer ended.
             offered_s: Some(self.end_s),
             workload: Workload { arrival: run.workload.arrival, ..Workload::default() },
             lag_ms: run.lag_ms,

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mades {
-    /// Way of the messages: endpoint, toolbox, amqp or tracing.
+    /// Way that the messages took: endpoint, toolbox, amqp or tracing.
     pub mode: String,
     /// URL of the outbox's broker, without the password.
     pub outbox_url: String,
-    /// URL of the inbox's broker.
+    /// URL of the inbox's broker, without the password.
     pub inbox_url: String,
     /// The brokers, described by the properties that they sent on opening a connection.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -78,11 +78,11 @@ pub struct Mades {
 pub struct MadesBroker {
     /// Side of the run that uses the broker: outbox or inbox.
     pub side: String,
-    /// The broker's container-id.
+    /// Name by which the broker identifies itself (container-id).
     pub container: String,
-    /// Name of the broker's product.
+    /// Name of the broker's product, for example `apache-activemq-artemis`.
     pub product: String,
-    /// Version of the broker's product.
+    /// Version of the broker's product, for example `2.40.0`.
     pub version: String,
 }
 
@@ -108,7 +108,7 @@ pub struct MadesMarket {
 pub struct MadesShape {
     /// The shape as the user typed it, for example `heartbeat every 5m`.
     pub name: String,
-    /// Business type of the shape's messages.
+    /// Business type of the shape's messages, for example `HEARTBEAT`.
     pub message_type: String,
     /// Messages of the shape that were due, whether they were created or not.
     pub due: Option<u64>,
@@ -128,11 +128,11 @@ pub struct MadesWindow {
     pub shape: String,
     /// Messages that were due in the quarter-hour.
     pub due: u64,
-    /// Due messages that were created.
+    /// Messages that were due in the quarter-hour and were created.
     pub created: u64,
     /// Messages that arrived in the inbox. A tracing message counts when its event came.
     pub arrived: u64,
-    /// Messages that reached the last stage.
+    /// Messages that reached the last stage, in time or late.
     pub completed: u64,
     /// Messages that reached the last stage after their time-out.
     pub late: u64,
@@ -184,7 +184,7 @@ pub struct MadesAcknowledgements {
     pub rejecting: u64,
     /// Documents that acknowledge no message of this run.
     pub unknown: u64,
-    /// Acknowledgement documents that could not be read.
+    /// Acknowledgement documents that could not be read. The bench returned them to their queue.
     pub unreadable: u64,
     /// Time of the way back, from a message's arrival in the inbox to its acknowledgement.
     pub way_back_ms: Option<LatencyMs>,
@@ -204,11 +204,11 @@ pub struct MadesTruth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesCount {
-    /// Name of the number that both have counted.
+    /// Name of what was counted, for example `reported DELIVERED`.
     pub name: String,
-    /// Number according to the stand-in.
+    /// Number that the stand-in counted.
     pub done: u64,
-    /// Number according to the bench.
+    /// Number that the bench counted.
     pub seen: u64,
 }
 
@@ -216,7 +216,7 @@ pub struct MadesCount {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTimes {
-    /// Stage at which the times end.
+    /// Name of the stage at which the times end.
     pub stage: String,
     /// Times according to the stand-in, since it took the message out of the outbox.
     pub done_ms: Option<LatencyMs>,
@@ -248,7 +248,7 @@ pub struct MadesHop {
     pub count: u64,
     /// Messages that reached the second stage first. They count as a step of zero length.
     pub overtaken: u64,
-    /// Duration of the step; `null` if nothing was timed.
+    /// Duration of the step; `null` if no message was timed at both stages.
     pub latency_ms: Option<LatencyMs>,
 }
 
@@ -262,7 +262,7 @@ pub struct MadesTrouble {
     pub code: String,
     /// Text of the first fault of this kind and code.
     pub text: String,
-    /// Number of faults.
+    /// Number of faults of this kind and code.
     pub count: u64,
 }
 

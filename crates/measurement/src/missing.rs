@@ -49,7 +49,7 @@ impl MissingTransactions {
         self.messages.clear();
     }
 
-    /// Returns the messages, those of the same worker in the order in which they ended.
+    /// Returns the messages, which are in the order in which they ended if they belong to the same worker.
     pub fn iter(&self) -> impl Iterator<Item = &MissingTransaction> {
         self.messages.iter()
     }

@@ -7,9 +7,8 @@
 //! 390 of 400 arrived, 10 never did     p50  20 ms   of all 400
 //!                                      p99  > 3 s   it falls among the 10
 //! ```
-//! A limit is certainly missed if a message is lost, or if the run waited for the message longer
-//! than the limit. A message that may still be in a queue, and was waited for less long, decides
-//! nothing.
+//! A limit is certainly missed if a message is lost, or if the run waited for the message longer than the limit. A
+//! message that may still be in a queue decides nothing if the run waited for less time than the limit.
 use crate::latencies::Latencies;
 use crate::record::{LatencyMs, MissingFate, MissingMessage, Record, SeriesRow, StageRow};
 use crate::series;
@@ -81,8 +80,7 @@ pub fn is_of_far_end(stage: Stage) -> bool {
     !matches!(stage, Stage::Created | Stage::Sent | Stage::Accepted | Stage::Settled | Stage::Replied)
 }
 
-/// Returns the minimum time in milliseconds that each absent message took, or 0 if nothing is known
-/// about it.
+/// Returns the minimum time in milliseconds that each absent message took, or 0 if no minimum is known.
 pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f64 {
     if let Some(mades) = &record.mades {
         return mades.timeout_s * 1e3;

@@ -34,8 +34,8 @@ pub struct Record {
     /// Time at which the run started, in UTC (RFC 3339).
     pub started_at: String,
     /// CLOCK_MONOTONIC of `host` in nanoseconds at second 0, which is the moment at which the load began. All times of
-    /// the record count from this moment. A sink cannot know it, so its second 0 is a whole number of seconds before or
-    /// after.
+    /// the record count from this moment. A sink cannot know the moment, so second 0 of its record is a whole number of
+    /// seconds before or after.
     pub origin_ns: u64,
     /// The moment of `origin_ns` in UTC (RFC 3339), by the host's clock.
     pub zero_at: String,
@@ -44,16 +44,16 @@ pub struct Record {
     /// End of the observation in seconds since `origin_ns`. Until then, the run waited for messages that had not
     /// arrived.
     pub observed_until_s: Option<f64>,
-    /// Time in which load was offered, in seconds. Open loop: from the time at which the first message was due to the
-    /// end of the offer. Closed loop: from when a session took up the first message to the end of the last attempt.
-    /// `null` if no load was offered.
+    /// Time in which load was offered, in seconds. In an open loop, it lasts from the time at which the first message
+    /// was due to the end of the offer. In a closed loop, it lasts from when a session took up the first message to the
+    /// end of the last attempt. `null` if no load was offered.
     pub offered_s: Option<f64>,
     /// Messages that were due after the warm-up and before the planned end of the load, sent or not; `null` in a closed
     /// loop. Messages that were never sent count as late.
     pub due: Option<u64>,
     /// The command line with which the run was started, one text for each argument.
     pub command: Vec<String>,
-    /// Version of mailrun.
+    /// Version of mailrun that made the record.
     pub version: String,
     /// Commit from which mailrun was built, if known.
     pub commit: Option<String>,
@@ -61,7 +61,7 @@ pub struct Record {
     pub host: Host,
     /// Clock from which `origin_ns` was read.
     pub clock: Option<ClockRow>,
-    /// The load that the source was asked to offer, and in a sink's record as much as the sink knows of it.
+    /// The load that the source was asked to offer. A sink's record has only the part that the sink knows.
     pub workload: Workload,
     /// Part of the load that this record is about, if several machines sent the load; `null` for a whole run.
     pub shard: Option<ShardRow>,
@@ -80,8 +80,8 @@ pub struct Record {
     pub phases: Vec<PhaseRow>,
     /// TLS handshakes, by party, version and cipher; empty without TLS.
     pub tls: Vec<TlsRow>,
-    /// Open loop: how long the source itself delayed messages while a session was waiting for them. Time that messages
-    /// waited for a free session is not included. It is the latency of the created stage.
+    /// How long, in an open loop, the source itself delayed messages while a session was waiting for them. The time
+    /// that messages waited for a free session is not included. The latency of the created stage contains both.
     pub lag_ms: Option<LatencyMs>,
     /// Other activity on the host during the run; `null` if it was not observed.
     pub surroundings: Option<Surroundings>,
@@ -116,7 +116,7 @@ pub struct Record {
     pub stalls: Vec<StallRow>,
     /// Reason why the load ended; `null` if no load was offered.
     pub ending: Option<Ending>,
-    /// Fates of all units, where a unit is a pair of message and recipient.
+    /// Fates of all units. A unit is a pair of message and recipient.
     pub ledger: LedgerRow,
     /// Reasons of bounced units by status code, the most frequent first; empty if nothing bounced.
     pub bounces: Vec<BounceRow>,
@@ -224,7 +224,7 @@ pub struct ShardRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ServerRow {
-    /// Text of the server's greeting.
+    /// Text of the server's greeting, in which reports look for the name of the server's program.
     pub banner: String,
     /// Keywords of the server's reply to EHLO with their parameters. With TLS, they come from the reply that it sent
     /// over TLS.
@@ -239,7 +239,7 @@ pub struct TlsRow {
     pub party: String,
     /// Version of TLS, for example `TLSv1.3`.
     pub version: String,
-    /// Name of the cipher suite.
+    /// Name of the cipher suite, for example `TLS13_AES_256_GCM_SHA384`.
     pub cipher: String,
     /// Number of handshakes of this kind, resumed ones included.
     pub handshakes: u64,
@@ -251,17 +251,17 @@ pub struct TlsRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Host {
-    /// Operating system, as in `/etc/os-release`.
+    /// Operating system, as in `/etc/os-release`, for example `Debian GNU/Linux 12 (bookworm)`.
     pub os: String,
     /// Kernel release, as `uname -r` prints it.
     pub kernel: String,
-    /// Processor, as in `/proc/cpuinfo`.
+    /// Model of the processor, as in `/proc/cpuinfo`.
     pub cpu_model: String,
-    /// Number of online processors.
+    /// Number of processors that the process could use before it was placed on some of them.
     pub cores: u32,
     /// Physical memory in bytes.
     pub memory_bytes: u64,
-    /// The disk under the run directory, or for a relay the disk under its spool; `null` without a directory.
+    /// The disk under the run directory, or for a relay the disk under its spool; `null` if no directory was used.
     pub disk: Option<HostDisk>,
     /// Whether the processors were kept from sleeping during the run (`--keep-awake`); `null` if unknown. A sleeping
     /// processor takes time to wake up, which adds to latencies.
@@ -410,7 +410,7 @@ pub enum Resource {
 pub struct ExhaustedRow {
     /// Name of the party that ran out of the resource.
     pub party: String,
-    /// The resource that ran out.
+    /// The resource that ran out: descriptors or ports.
     pub resource: Resource,
     /// Number of failures because the resource had run out.
     pub count: u64,
@@ -430,7 +430,7 @@ pub struct PauseRow {
     pub phase: Phase,
     /// Number of times in the cluster.
     pub count: u64,
-    /// Number of all times of the phase.
+    /// Number of all times of the phase, inside and outside the cluster.
     pub of: u64,
 }
 
@@ -440,12 +440,13 @@ pub struct PauseRow {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Pipelining {
-    /// One command at a time.
+    /// A session sends one command at a time, and waits for the reply.
     #[default]
     Off,
-    /// MAIL, RCPT and DATA in one write (RFC 2920).
+    /// A session sends MAIL, RCPT and DATA in one write (RFC 2920).
     Group,
-    /// The message and the next MAIL, RCPT and DATA in one write: one round trip per message.
+    /// A session sends a message and the next MAIL, RCPT and DATA in one write, so each message takes one round
+    /// trip.
     Stream,
 }
 
@@ -455,15 +456,15 @@ pub enum Pipelining {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
-    /// Each message starts when the last one is done: the load waits for the server.
+    /// A session starts a message when its last one is done, so the load waits for the server.
     #[default]
     #[cfg_attr(feature = "clap", value(skip))]
     Closed,
-    /// At constant intervals.
+    /// Messages become due at constant intervals.
     Constant,
-    /// At exponentially distributed intervals.
+    /// Messages become due at exponentially distributed intervals.
     Poisson,
-    /// At the times of a market's documents (`mades.market`).
+    /// Messages become due at the times of a market's documents (`mades.market`).
     #[cfg_attr(feature = "clap", value(skip))]
     Market,
 }
@@ -622,7 +623,7 @@ pub struct Workload {
     pub dsn: Option<String>,
 }
 
-/// Role of a party in a run.
+/// Role of a party in a run: the party sends, forwards or receives mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -652,7 +653,7 @@ impl Role {
 pub struct Party {
     /// Role of the party in the run, for example source or sink.
     pub role: Role,
-    /// Name of the party in reports. Rows about the party refer to it by this name.
+    /// Name of the party in reports, by which rows about the party refer to it.
     pub name: String,
     /// Command that started the process; empty if the process was already running.
     pub command: Vec<String>,
@@ -822,7 +823,7 @@ pub struct RuleRow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ordered {
-    /// Number of replies of 4xx and 5xx.
+    /// Number of replies of 4xx and 5xx that rules ordered.
     pub replies: u64,
     /// Number of connections that the sink closed or reset.
     pub cuts: u64,
@@ -830,9 +831,9 @@ pub struct Ordered {
     pub unanswered: u64,
     /// Units that the sink answered with 250 and then dropped.
     pub lost: u64,
-    /// Units that the sink counted twice.
+    /// Number of additional times that units were counted because a rule said so. They appear as duplicates.
     pub duplicates: u64,
-    /// Messages that the sink changed.
+    /// Messages that a rule of the sink changed, each as often as the message was counted.
     pub corrupt: u64,
 }
 
@@ -1037,7 +1038,7 @@ impl Default for StallRow {
 pub enum Ending {
     /// The requested load was offered completely.
     Complete,
-    /// The run received SIGINT or SIGTERM.
+    /// The user stopped the run, for example with Ctrl-C (SIGINT, SIGTERM or SIGHUP).
     Interrupted,
     /// The server was gone, or answered nothing, for as long as `--give-up` or `--reconnect-timeout` allows.
     GaveUp,
@@ -1113,9 +1114,9 @@ pub enum EventKind {
     WarmUpEnded,
     /// The offered rate changed to the rate of the next stage.
     RateStage,
-    /// A fault began that the user had ordered, for example by a rule of the sink.
+    /// A fault that the user had ordered began, for example by a rule of the sink.
     FaultOn,
-    /// A fault ended that the user had ordered.
+    /// A fault that the user had ordered ended.
     FaultOff,
     /// The server stopped answering, so connections or messages failed.
     ServerLost,
@@ -1163,7 +1164,7 @@ pub struct SlowMessage {
     /// Duration of each phase of the message's dialogue, in their order; empty if the source no longer remembers the
     /// message.
     pub phases: Vec<SlowPhase>,
-    /// Recipients of the message. At most 10 are listed.
+    /// Recipients of the message, of which at most 10 are listed.
     pub recipients: Vec<String>,
     /// Number of all recipients of the message, including those that are not listed.
     pub recipient_count: u32,
@@ -1197,7 +1198,7 @@ pub struct MissingMessage {
     /// The server's last reply to the message, with the queue id if the message was accepted; `null` if there was none,
     /// or if the reply is no longer among the last 8192 of a thread.
     pub reply: Option<String>,
-    /// Recipients of the message. At most 10 are listed.
+    /// Recipients of the message, of which at most 10 are listed.
     pub recipients: Vec<String>,
     /// Number of recipients whom the message did not reach.
     pub recipient_count: u32,
@@ -1243,7 +1244,7 @@ pub struct SlowPhase {
     pub ms: f64,
 }
 
-/// Fates of the units of a recipient domain, where `null` means unknown, as in the ledger.
+/// Fates of the units of a recipient domain. As in the ledger, `null` means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DomainRow {
@@ -1266,8 +1267,8 @@ pub struct DomainRow {
     pub duplicates: Option<u64>,
 }
 
-/// Fates of all units, where a unit is a pair of message and recipient. A fate is `null` if its end of the run was not
-/// observed.
+/// Fates of all units. A unit is a pair of message and recipient. A fate is `null` if the party that can see it, source
+/// or sink, was not observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LedgerRow {
@@ -1424,7 +1425,7 @@ impl Default for ErrorRow {
 pub struct ThresholdRow {
     /// The threshold's expression as the user typed it.
     pub expression: String,
-    /// Limit of the threshold, in `unit`.
+    /// Limit of the threshold, in `unit`. The value must not cross it.
     pub limit: Option<f64>,
     /// The measured value, in `unit`; `null` if it is unknown.
     pub value: Option<f64>,
@@ -1442,8 +1443,7 @@ pub struct ThresholdRow {
     /// Reason why the threshold cannot be decided, or why it was missed without a value; empty if the value says
     /// everything.
     pub why: String,
-    /// Windows of a threshold on freshness, which is judged in each of them. The threshold's value is the worst
-    /// window's.
+    /// Windows in which a threshold on freshness was judged. The threshold's value is the value of the worst window.
     pub windows: Vec<FreshWindow>,
 }
 
@@ -1459,7 +1459,7 @@ pub struct FreshWindow {
     pub created: u64,
     /// Messages that were delivered in the window.
     pub delivered: u64,
-    /// Errors in the window.
+    /// Number of errors that happened in the window.
     pub errors: u64,
     /// Largest latency of the messages that were delivered in the window.
     pub max_ms: f64,
@@ -1476,13 +1476,13 @@ pub struct FreshWindow {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// Pass: everything that was required was observed.
+    /// Everything that was required was observed, and nothing counts against the run.
     Pass,
     /// Mail was lost, duplicated, changed, rejected or given up beyond what was allowed, or a threshold was missed.
     Fail,
     /// The figures do not describe the server, because the generator, the sink or the host was the limit.
     Invalid,
-    /// Inconclusive: a required figure could not be observed, so a longer or better observed run is needed.
+    /// A required figure could not be observed, so a longer or better observed run is needed.
     Inconclusive,
 }
 

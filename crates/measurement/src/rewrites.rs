@@ -19,8 +19,8 @@ pub const MAX_REWRITES: usize = 1000;
 /// Beyond the limit, a duplicate counts as a copy.
 const MAX_SEEN: usize = 1 << 20;
 
-/// An address under which mail arrived, with the recipient that ORCPT names. Pairs beyond [`MAX_REWRITES`] share an
-/// empty one.
+/// An address under which mail arrived, with the recipient that ORCPT names. Pairs beyond [`MAX_REWRITES`] share
+/// one pair with an empty address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rewrite {
     /// The recipient that the source had named. `None` if the server added the recipient, as with Postfix's

@@ -1,8 +1,8 @@
 //! Random numbers that are a function of a seed, a purpose and a number. The same seed therefore
 //! gives the same results, in whatever order the numbers are drawn.
 
-/// Random values for one purpose and one number. The generator is SplitMix64, with a different
-/// start for each pair.
+/// Random values for one purpose and one number, for example the recipients of message 17. The generator is
+/// SplitMix64, which starts in a different state for each pair of purpose and number.
 #[derive(Clone, Copy, Debug)]
 pub struct SeededRng(u64);
 
@@ -58,7 +58,7 @@ pub fn scale(draw: u64, count: u64) -> u64 {
     ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
 
-/// Derives a number from a text, for random values of items that have no number.
+/// Derives a number from a text, for random values of items that have a name and no number.
 pub fn hash_text(text: &[u8]) -> u64 {
     text.iter().fold(GOLDEN_GAMMA, |number, octet| mix(number ^ u64::from(*octet)))
 }

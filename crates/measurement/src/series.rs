@@ -16,7 +16,7 @@ const MAX_ROWS: usize = 36_000;
 /// their latencies.
 const MAX_OPEN: usize = 4;
 
-/// Rows of a run so far.
+/// Rows of a run so far, each for a second or, in a long run, for several seconds.
 ///
 /// When there would be more than `MAX_ROWS` rows, each two rows are joined, and from then on a row
 /// covers twice the time. `second` is the beginning of a row. Quantiles cannot be added, so a
@@ -146,6 +146,7 @@ impl Series {
         let age_ms = |at: Duration, newest: Duration| at.saturating_sub(newest).as_secs_f64() * 1e3;
         let mut oldest_ms: f64 = 0.0;
         let mut newest = self.newest;
+        // The newest message is oldest just before a newer one arrives, or at the end of the second.
         for arrivals in open.arrivals.into_iter().flatten() {
             oldest_ms = newest.map_or(oldest_ms, |newest| oldest_ms.max(age_ms(arrivals.first, newest)));
             newest = newest.max(Some(arrivals.newest));
@@ -153,6 +154,8 @@ impl Series {
         let end_of_this = now.map_or(end(second), |now| now.min(end(second)));
         let oldest_ms = newest.map(|newest| oldest_ms.max(age_ms(end_of_this, newest)));
         if let Some(newest) = self.newest {
+            // In the silent seconds before this one, the newest message only became older, so their rows need an age as
+            // well.
             for silent in self.first_open..second {
                 let oldest_ms = Some(age_ms(end(silent), newest));
                 join(self.row(silent), &SeriesRow { oldest_ms, ..SeriesRow::default() });

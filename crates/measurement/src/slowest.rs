@@ -22,7 +22,7 @@ pub struct Slowest<T> {
     heap: BinaryHeap<Reverse<TimedEntry<T>>>,
 }
 
-/// A message with its time, by which entries are ordered. `what` needs no order.
+/// A message with its time, by which entries are ordered. `what` is not compared, so its type needs no order.
 #[derive(Clone, Debug)]
 struct TimedEntry<T> {
     took: Duration,
@@ -109,8 +109,7 @@ impl<T: Clone> Slowest<T> {
 pub struct MessagePhases([u32; Phase::ALL.len()]);
 
 impl MessagePhases {
-    /// Adds a time to a phase. The sum of a phase is at most 71 minutes, because more does not fit
-    /// into 32 bits.
+    /// Adds a time to a phase, whose sum is at most 71 minutes, because more does not fit into 32 bits.
     #[inline]
     pub fn add(&mut self, phase: Phase, elapsed: Duration) {
         let microseconds = elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());

@@ -82,27 +82,27 @@ impl Stage {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// From the call of `connect()` until the connection was established.
+    /// Lasts from the call of `connect()` until the connection is established.
     Connect,
-    /// From the established connection to the greeting (220).
+    /// Lasts from the established connection to the greeting (220).
     Banner,
-    /// From sending EHLO or HELO to the reply.
+    /// Lasts from sending EHLO or HELO to the reply.
     Ehlo,
-    /// From the start of the TLS handshake to its end.
+    /// Lasts from the start of the TLS handshake to its end.
     Tls,
-    /// The AUTH dialogue, with all its challenges.
+    /// Lasts for the whole AUTH dialogue, with all its challenges.
     Auth,
-    /// From sending MAIL to the reply.
+    /// Lasts from sending MAIL to the reply.
     Mail,
-    /// From sending RCPT to the reply.
+    /// Lasts from sending RCPT to the reply.
     Rcpt,
-    /// From sending DATA to the 354.
+    /// Lasts from sending DATA to the 354.
     Data,
-    /// From the 354 until the last byte of the message was handed to the kernel.
+    /// Lasts from the 354 until the last byte of the message is handed to the kernel.
     Body,
-    /// From handing over the last byte to the reply to the final dot.
+    /// Lasts from handing over the last byte to the reply to the final dot.
     Reply,
-    /// From sending QUIT to the reply.
+    /// Lasts from sending QUIT to the reply.
     Quit,
 }
 

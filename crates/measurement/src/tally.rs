@@ -41,17 +41,17 @@ impl Default for PhaseTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyKind {
     Phase(Phase),
-    /// From when the message was due until it was sent.
+    /// Time from when the message was due until it was sent.
     Sent,
-    /// From when the message was due until it was accepted.
+    /// Time from when the message was due until it was accepted.
     Accepted,
-    /// Open loop only: from when a session began the message until it was sent.
+    /// Open loop only: time from when a session began the message until it was sent.
     SentService,
-    /// Open loop only: from when a session began the message until it was accepted.
+    /// Open loop only: time from when a session began the message until it was accepted.
     AcceptedService,
-    /// From when the message was due until it was rejected or failed.
+    /// Time from when the message was due until it was rejected or failed.
     Ended,
-    /// Open loop only: from the scheduled time of the message until a session began it.
+    /// Open loop only: time from when the message was scheduled until a session began it.
     Slip,
     /// Open loop only: the part of the slip that the source itself caused, because a session was waiting when the
     /// message became due.
@@ -62,7 +62,7 @@ pub enum LatencyKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTime {
     what: LatencyKind,
-    /// Index of the second whose latencies also get this time, or `u32::MAX` if none do.
+    /// Index of the second whose latencies also get this time, or `u32::MAX` if it belongs to no second.
     second: u32,
     took_ns: u64,
 }
@@ -411,8 +411,8 @@ pub struct SinkTally {
     /// Durations of messages without a trace, from the 354 to the end of the message.
     pub bodies: DelayedAcks,
     pub runs: RunTallies,
-    /// Names of the domains that the worker has seen, indexed by the worker's numbers. Empty in merged tallies, where
-    /// each worker's numbers would mean something else.
+    /// Names of the domains that the worker has seen, indexed by the worker's numbers. Empty in merged tallies, because
+    /// each worker numbers the domains in its own order.
     pub domain_names: Vec<Arc<str>>,
     /// Pairs of addresses that the worker has seen, indexed by the worker's numbers. Empty in merged tallies.
     pub rewrites: Vec<Arc<Rewrite>>,
@@ -649,7 +649,7 @@ pub struct RunTally {
     /// Arrivals by domain, in merged tallies only, because workers number domains differently.
     pub domains: DomainArrivals,
     /// Arrivals since the last tick under other addresses than the source had named. They are not part of any other
-    /// count of units yet, because only merging shows what they mean.
+    /// count of units yet, because only merging shows whether they are rewritten units, copies or duplicates.
     pub rewritten_units: Vec<RewrittenUnit>,
     /// Arrivals under other addresses than the source had named, in merged tallies only.
     pub rewrites: Rewrites,

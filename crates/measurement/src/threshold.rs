@@ -299,13 +299,14 @@ impl Overdue<'_> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Value {
     Known(f64),
-    /// The share of messages that arrived in time, and the share if all messages that may still arrive do so in time.
+    /// `least` is the share of messages that arrived in time. `most` is the share if all messages that may still arrive
+    /// do so in time.
     Share {
         least: f64,
         most: f64,
     },
-    /// The value is greater than `bound`, because `absent` messages did not arrive in time. `is_open` is set if the
-    /// limit may still be met by messages that may still arrive.
+    /// The value is greater than `bound`, because `absent` messages did not arrive in time. `is_open` is set if
+    /// some of these messages may still arrive, and the limit would then be met.
     Beyond {
         bound: f64,
         absent: u64,
@@ -484,6 +485,8 @@ impl Threshold {
                 ThresholdRow { beyond: Some(bound), passed, missed, why, ..row }
             }
             Value::Few(arrived) => {
+                // If enough messages were due for a rate, the server failed to deliver them. Otherwise, the load was
+                // too small to decide anything.
                 let is_enough_due = figures.due().is_some_and(|due| due >= MIN_ARRIVALS);
                 let why = match is_enough_due {
                     true => format!("only {} arrived, which is no rate", counted(arrived, "message")),
@@ -694,9 +697,9 @@ fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
 }
 
-/// Returns the time in milliseconds that a difference of two hosts' clocks must not come near, if it is not to decide
-/// the threshold. This is the age for freshness, and `median_ms` for delivered times. `None` if the threshold does not
-/// compare clocks.
+/// Returns the time in milliseconds beside which a difference of two hosts' clocks must be small, because it could
+/// otherwise decide the threshold. This is the age for freshness, and `median_ms` for delivered times. Returns `None`
+/// if the threshold does not compare clocks.
 pub(crate) fn clock_scale_ms(row: &ThresholdRow, median_ms: f64) -> Option<f64> {
     let threshold = read_again(row)?;
     match threshold.subject {
@@ -906,7 +909,7 @@ pub struct RunningFigures<'a> {
     /// under way.
     pub finished: u64,
     pub created_units: u64,
-    /// Returns the fates so far. It is called only for a threshold on a fate, because it may be expensive.
+    /// Returns the fates so far. It is called only if a threshold concerns a fate, because it may be expensive.
     pub ledger: &'a dyn Fn() -> LedgerRow,
 }
 

@@ -13,7 +13,7 @@
 //! The width is fixed, so that the line can be patched in place and need not be formatted for each message. The
 //! checksum (CRC-32C) covers the bytes after the first empty line without dot-stuffing, so relays may add their own
 //! header fields before or after the line. If a relay states that it has encoded 8-bit parts for a server without
-//! 8BITMIME, the checksum is compared with that of the original parts (`mailrun_mime::Restorer`).
+//! 8BITMIME, the checksum must match the original parts (`mailrun_mime::Restorer`).
 use crc_fast::{CrcAlgorithm, Digest};
 use mailrun_mime::{Encoding, MARKER, Restorer};
 use memchr::memmem::Finder;
@@ -31,7 +31,7 @@ pub const MAX_RECIPIENTS: u32 = 1024;
 /// not of the figures. The mark is part of the sequence number, so that every far end can see it.
 pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 
-/// Message numbers are below this. The bits above them name the stage of the load.
+/// Message numbers are below this value, because the bits from here on name the stage of the load and the warm-up.
 pub const MESSAGE_NUMBERS: u64 = 1 << MESSAGE_NUMBER_BITS;
 const MESSAGE_NUMBER_BITS: u32 = 42;
 /// Number of stages of a load that have their own figures. Messages of later stages, and messages of a load without
@@ -390,7 +390,7 @@ struct RestoredBody {
 
 impl RestoredBody {
     /// Starts to decode after a header line that records a conversion, or after a line that states the encoding of the
-    /// whole body. Either a relay or the sender may have written the latter.
+    /// whole body. The second kind of line may come from a relay or from the sender.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
@@ -672,7 +672,7 @@ fn strip_line_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Returns a time in nanoseconds. 64 bits hold 584 years.
+/// Returns a time in nanoseconds. 64 bits hold 584 years, so a time of a clock always fits.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

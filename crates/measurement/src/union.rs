@@ -157,7 +157,7 @@ impl RecordUnion {
         Ok(())
     }
 
-    /// Returns the sum of the load's stages with the stages of a record added, which are removed from the record.
+    /// Returns the sum of the load's stages, including the stages of a record, which are removed from the record.
     /// `self` does not change, because adding may fail.
     fn joined_load_stages(
         &self,

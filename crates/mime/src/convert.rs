@@ -32,8 +32,8 @@ pub fn is_seven_bit(message: &[u8]) -> bool {
     message.is_ascii() && memchr::memchr(0, message).is_none() && lines(message).all(|line| is_plain_line(line, true))
 }
 
-/// Converts a message for a server without 8BITMIME. Returns `None` if it needs no conversion.
-/// `host` is the name of the converting host.
+/// Converts a message for a server without 8BITMIME, or returns `None` if it needs no conversion. `host` is the name of
+/// the converting host.
 ///
 /// # Errors
 /// Returns the reason why the message must not be converted. It must then be sent unchanged, or not
@@ -138,8 +138,7 @@ impl<'a> Converter<'a> {
     fn end_leaf(&mut self, at: usize, end: BodyEnd) -> Result<(), ConversionError> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
-            // The message may end with a header without an empty line, or with a delimiter. Copy
-            // that rest.
+            // There is no body. Copy the header that ends here without an empty line, if there is one.
             self.out.extend_from_slice(&message[self.header.min(at)..at]);
             self.header = at;
             return Ok(());

@@ -15,7 +15,7 @@ enum State {
     Quoted(QuotedState),
 }
 
-/// Up to four characters of base64.
+/// The characters of an incomplete group of base64. A complete group has four characters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base64Group {
     bits: u32,
@@ -25,11 +25,11 @@ struct Base64Group {
     is_last: bool,
 }
 
-/// Incomplete sequence at the end of a block of quoted-printable. The next block may complete it.
+/// Incomplete sequence at the end of a block of quoted-printable, which the next block may complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotedState {
     Nothing,
-    /// The block ended after `=`.
+    /// The block ended after `=`, which begins an encoded byte or a soft line break.
     Equals,
     /// The block ended after `=` and one hexadecimal digit.
     Digit(u8),
@@ -75,7 +75,7 @@ impl Decoder {
 }
 
 impl Base64Group {
-    /// Takes the next character. Returns false if the character is not allowed here.
+    /// Takes the next character, or returns false if the character is not allowed here.
     fn take(&mut self, byte: u8, out: &mut Vec<u8>) -> bool {
         match (sextet(byte), byte) {
             (None, b'\r' | b'\n') => return true,

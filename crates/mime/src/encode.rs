@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 const MAX_LINE_BYTES: usize = 76;
 /// Number of content bytes that a line of base64 encodes.
 const BASE64_LINE_BYTES: usize = MAX_LINE_BYTES / 4 * 3;
-/// Number of base64 lines that are encoded at a time.
+/// Number of base64 lines that are encoded at a time, in a buffer of 4,864 bytes on the stack.
 const BASE64_LINES: usize = 64;
 
 /// Content-Transfer-Encoding of a part (RFC 2045 §6).
@@ -68,8 +68,8 @@ fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Encodes `content` as quoted-printable. CRLF remains a line end. A bare CR or LF is encoded like
-/// any other byte.
+/// Encodes `content` as quoted-printable, in which CRLF remains a line end. A bare CR or LF is encoded like any other
+/// byte.
 fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     let mut rest = content;
     let line_end = memchr::memmem::Finder::new(b"\r\n");

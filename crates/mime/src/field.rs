@@ -2,8 +2,7 @@
 //! Content-Transfer-Encoding (RFC 2045 §5.1, §6.1).
 use std::ops::Range;
 
-/// Maximum length of a boundary. RFC 2046 §5.1.1 allows 70 characters, but some programs write
-/// longer boundaries.
+/// Maximum length of a boundary in characters. RFC 2046 §5.1.1 allows 70, but some programs write longer boundaries.
 const MAX_BOUNDARY_BYTES: usize = 200;
 
 /// Error for a value that readers may understand differently, or not at all.
@@ -24,7 +23,7 @@ pub(crate) enum MediaType {
     Message,
     /// `message/partial` and other types for which only 7bit is allowed (RFC 2045 §6.4).
     FixedMessage,
-    /// Any other type, including `message/global` (RFC 6532 §3.7). It may be encoded as a whole.
+    /// Any other type, which may be encoded as a whole. This includes `message/global` (RFC 6532 §3.7).
     Other,
 }
 
@@ -128,7 +127,7 @@ impl<'a> Scanner<'a> {
         if depth == 0 && self.at <= self.text.len() { Ok(()) } else { Err(AmbiguousValue) }
     }
 
-    /// Reads a token. Returns an empty token if there is none.
+    /// Reads a token, or returns an empty token if there is none.
     fn word(&mut self) -> &'a [u8] {
         let begin = self.at;
         while self.peek().is_some_and(is_token) {
@@ -157,7 +156,7 @@ impl<'a> Scanner<'a> {
         Err(AmbiguousValue)
     }
 
-    /// Returns the boundary parameter. All parameters must be correct, because readers that skip a
+    /// Returns the boundary parameter of a multipart. All parameters must be correct, because readers that skip a
     /// mistake may find another boundary.
     fn boundary(&mut self) -> Result<Option<Vec<u8>>, AmbiguousValue> {
         let mut boundary = None;
@@ -204,7 +203,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte)
 }
 
-/// Splits a text into lines. Each line includes its LF, and the CR before the LF if there is one.
+/// Splits a text into lines, each with its LF and with the CR before the LF if there is one.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     std::iter::from_fn(move || {

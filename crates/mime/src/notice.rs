@@ -18,21 +18,21 @@ use recipient::mailbox;
 pub use recipient::{NoticeAction, NoticeRecipient};
 
 const MAX_RECIPIENTS: usize = 1024;
-/// Maximum length of a line (RFC 5322 §2.1.1), without its end. The rest of a longer line is ignored.
+/// Maximum length of a line (RFC 5322 §2.1.1), without its end, beyond which the rest is ignored.
 const MAX_LINE_BYTES: usize = 998;
-/// Maximum length of a field whose lines have been joined.
+/// Maximum length of a field whose lines have been joined, beyond which the rest is ignored.
 const MAX_FIELD_BYTES: usize = 4 << 10;
-/// Maximum depth of nested multiparts.
+/// Maximum depth of nested multiparts. A multipart that is nested more deeply is not divided into its parts.
 const MAX_DEPTH: usize = 8;
 
 /// A notification about mail that a server could not deliver, or has not delivered yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
-    /// ENVID of the message that the notification is about. Empty if the sender sent none.
+    /// ENVID of the message that the notification is about, or an empty text if the sender sent none.
     pub envelope_id: String,
-    /// The field that the reader searched for, if the returned message has it. Its lines are joined.
+    /// The field that the reader searched for, with its lines joined, if the returned message has it.
     pub returned_field: Option<Vec<u8>>,
-    /// The recipients that the notification names. There is at least one.
+    /// The recipients that the notification names, of which there is at least one.
     pub recipients: Vec<NoticeRecipient>,
 }
 
@@ -76,8 +76,7 @@ enum PartContent {
 }
 
 impl NoticeReader {
-    /// Creates a reader. `wanted` is the name of the field of the returned message that is read, with
-    /// its colon.
+    /// Creates a reader that also reads the field `wanted` of the returned message. The name must end with a colon.
     pub fn new(wanted: &'static [u8]) -> Self {
         Self {
             wanted,
@@ -102,7 +101,7 @@ impl NoticeReader {
         self.lines = lines;
     }
 
-    /// Ends the message. Returns `None` if it is not a notification about any recipient.
+    /// Ends the message, and returns `None` if it is not a notification about any recipient.
     pub fn finish(mut self) -> Option<Notice> {
         let rest = std::mem::take(&mut self.lines).rest;
         if !rest.is_empty() {
@@ -189,8 +188,7 @@ impl NoticeReader {
         }
     }
 
-    /// Searches for the wanted field. Only the first one counts, because a returned message may
-    /// contain others.
+    /// Searches for the wanted field, and reads only the first one, because a returned message may contain others.
     fn search(&mut self, line: &[u8]) {
         let begins = self.notice.returned_field.is_none()
             && self.returned.text.is_empty()
@@ -327,7 +325,7 @@ struct JoinedField {
 }
 
 impl JoinedField {
-    /// Takes the next line. Returns the field before it if the line begins another field.
+    /// Takes the next line, and returns the field before it if the line begins another field.
     fn line(&mut self, line: &[u8]) -> Option<Vec<u8>> {
         if !is_continued(line) || self.text.is_empty() {
             let complete = self.take();

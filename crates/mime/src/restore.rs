@@ -28,7 +28,7 @@ pub struct Restorer {
     line: Vec<u8>,
     out: Vec<u8>,
     edit: HeaderEdit,
-    /// Decoder of the current part. `None` if the part is not encoded.
+    /// Decoder of the current part, or `None` if the part is not encoded.
     decoder: Option<Decoder>,
     /// Set if the header says that the whole body is one encoded part, as another relay may convert a message.
     /// Everything after the header is then decoded, whatever structure it seems to have.
@@ -43,7 +43,7 @@ enum HeaderEdit {
     Nothing,
     /// The conversion added the next line, and renamed the line after it.
     Changed,
-    /// The conversion renamed the line.
+    /// The conversion renamed the next line.
     Renamed,
     /// The conversion added all lines that follow.
     Added,
@@ -74,7 +74,7 @@ impl Restorer {
         self.is_valid && self.decoder.as_ref().is_none_or(Decoder::is_valid)
     }
 
-    /// Handles the next block. `take` receives the restored bytes of the body.
+    /// Restores the next block of the message, and passes the restored bytes of the body to `take`.
     pub fn receive(&mut self, block: &[u8], mut take: impl FnMut(&[u8])) {
         let mut rest = block;
         while let (Some(end), true) = (memchr::memchr(b'\n', rest), self.is_valid) {
@@ -99,7 +99,7 @@ impl Restorer {
         self.out.clear();
     }
 
-    /// Handles the end of the message. `take` receives the remaining bytes of the body.
+    /// Handles the end of the message, and passes the remaining bytes of the body to `take`.
     pub fn finish(&mut self, mut take: impl FnMut(&[u8])) {
         let last = std::mem::take(&mut self.line);
         if !last.is_empty() && self.is_valid {

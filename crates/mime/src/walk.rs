@@ -4,18 +4,17 @@
 //! ```text
 //! Header ─empty line─▶ Leaf | Gap (of a multipart, until its first delimiter) | Header (of a message/rfc822)
 //!    ▲                                     │
-//!    └───────────── delimiter ◀────────────┘        closing delimiter ─▶ Gap, until a delimiter of one further out
+//!    └───────────── delimiter ◀────────────┘        closing delimiter ─▶ Gap, until a delimiter of an outer multipart
 //! ```
-//! It is strict where readers of mail disagree, because RFC 2046 §5.1.1 lets readers compare only
-//! the beginning of a line with a boundary. If some readers would take a line for a delimiter and
-//! others would not, the message is not converted. The same applies to a header that does not
-//! consist of fields.
+//! The walk is strict, because RFC 2046 §5.1.1 lets readers compare only the beginning of a line with a boundary. If
+//! some readers would take a line for a delimiter and others would not, the message is not converted. The same applies
+//! to a header that does not consist of fields.
 use super::field::{self, MediaType, TransferEncoding, TransferEncodingKind};
 use std::ops::Range;
 
-/// Maximum depth of nested parts. Honest mail is never nested deeper. Postfix allows 100.
+/// Maximum depth of nested parts, which no honest mail exceeds, while Postfix allows 100.
 const MAX_DEPTH: usize = 50;
-/// Maximum length of the value of a field that is read.
+/// Maximum length in bytes of the value of a field that is read. A message with a longer value is not converted.
 const MAX_FIELD_BYTES: usize = 8 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +67,7 @@ pub(crate) struct Walker {
     sorted: Vec<usize>,
     state: WalkState,
     header: HeaderParser,
-    /// Depth of messages within messages.
+    /// Depth at which messages (`message/rfc822`) are nested in each other at this place.
     messages: usize,
     offset: usize,
     /// Set if the first header contains a signature that covers the body.

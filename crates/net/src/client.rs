@@ -21,19 +21,19 @@ use std::time::Duration;
 /// Default of the longest wait for each reply. RFC 5321 §4.5.3.2 recommends 5 minutes for most
 /// replies.
 const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Mechanisms that do not reveal the password. Only these are used without TLS.
+/// Mechanisms that do not reveal the password, which are the only ones that are used without TLS.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
-/// Reason why a session could not continue. The client cannot be used afterwards.
+/// Reason why a session could not continue, so that the client cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection could not be made, or it broke.
     #[error("network: {0}")]
     Network(#[from] io::Error),
-    /// The server did not reply within this time.
+    /// The server did not reply within this time, which [`ClientBuilder::timeout`] sets.
     #[error("no reply within {0:?}")]
     Timeout(Duration),
-    /// TLS could not be started. If the user can repair the fault, the error contains a
+    /// TLS could not be started, because of this error. If the user can repair the fault, the error contains a
     /// [`mailrun_tls_verify::HandshakeFault`].
     #[error("TLS: {0}")]
     Tls(io::Error),
@@ -45,7 +45,7 @@ pub enum Error {
     /// the server's last reply.
     #[error("{0}: {1}")]
     GaveUp(GaveUp, String),
-    /// The server ended the session. Contains the server's last reply.
+    /// The server ended the session, with this last reply.
     #[error("the peer closed the session: {0}")]
     Closed(String),
 }
@@ -59,8 +59,7 @@ pub struct SendOutcome {
     pub code: u16,
     /// Text of the reply that decided the result.
     pub text: String,
-    /// Refused recipients. Each has its position in the envelope, and the code and text of the
-    /// reply.
+    /// Refused recipients, each with its position in the envelope, and with the code and text of the reply.
     pub refused: Vec<(u32, u16, String)>,
 }
 
@@ -92,7 +91,7 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the longest wait for each reply. The default is 5 minutes.
+    /// Sets the longest wait for each reply, which is 5 minutes by default.
     #[must_use]
     pub fn timeout(self, reply_timeout: Duration) -> Self {
         Self { reply_timeout, ..self }
@@ -111,8 +110,8 @@ impl ClientBuilder {
         Self { security: Some(ClientSecurity::Implicit(tls)), ..self }
     }
 
-    /// Requires a login. If the login fails, the client sends no mail. Without TLS, only mechanisms
-    /// that do not reveal the password are used.
+    /// Requires a login, without which the client sends no mail. Without TLS, only mechanisms that do not reveal the
+    /// password are used.
     #[must_use]
     pub fn login(self, credentials: Credentials) -> Self {
         Self { credentials: Some(credentials), ..self }
@@ -179,7 +178,7 @@ impl Client {
         Self::builder(name).timeout(reply_timeout).connect(address)
     }
 
-    /// Sends a message. Its lines must end in `<CRLF>`. The client adds dot-stuffing.
+    /// Sends a message whose lines end in `<CRLF>`, and adds dot-stuffing.
     ///
     /// # Errors
     /// Returns an [`Error`] if the session broke. A refusal by the server is not an error, but a
@@ -197,7 +196,7 @@ impl Client {
         run_blocking(self.0.quit())
     }
 
-    /// Returns true if the connection uses TLS.
+    /// Returns true if the connection uses TLS, either from the beginning or since STARTTLS.
     pub fn is_encrypted(&self) -> bool {
         self.0.io.is_encrypted()
     }
@@ -209,7 +208,7 @@ impl Client {
 pub struct AsyncClient(Dialogue<AsyncIo>);
 
 impl AsyncClient {
-    /// Sends a message. Its lines must end in `<CRLF>`. The client adds dot-stuffing.
+    /// Sends a message whose lines end in `<CRLF>`, and adds dot-stuffing.
     ///
     /// # Errors
     /// Returns the same errors as [`Client::send`].
@@ -225,7 +224,7 @@ impl AsyncClient {
         self.0.quit().await
     }
 
-    /// Returns true if the connection uses TLS.
+    /// Returns true if the connection uses TLS, either from the beginning or since STARTTLS.
     pub fn is_encrypted(&self) -> bool {
         self.0.io.is_encrypted()
     }
@@ -235,8 +234,8 @@ impl AsyncClient {
 #[derive(Debug, Default)]
 struct TransactionReplies {
     outcome: Option<(Outcome, u16, String)>,
-    /// Reply that rejected MAIL. It decides the result, although replies to the commands that were
-    /// pipelined with MAIL follow.
+    /// Reply that rejected MAIL, and therefore decides the result, although replies to the commands that were pipelined
+    /// with MAIL follow.
     mail_refused: Option<(u16, String)>,
     refused: Vec<(u32, u16, String)>,
     last: String,
@@ -336,8 +335,8 @@ impl<I: ClientIo> Dialogue<I> {
             .await
     }
 
-    /// Reads replies, and does what the session wants after each reply, until `wanted` accepts the
-    /// session's request.
+    /// Reads replies until the session makes a request that `wanted` accepts. After each reply, does what the session
+    /// wants.
     async fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,

@@ -1,5 +1,5 @@
-//! Connections of the clients, with one interface for blocking and non-blocking connections. The
-//! methods return futures. The futures of a blocking connection are always ready.
+//! Connections of the clients, with one interface for blocking and non-blocking connections. The methods return
+//! futures, which are always ready for a blocking connection.
 use crate::stream::Stream;
 use crate::tls::{blocking_tls_error, with_handshake_fault};
 use crate::tls_setup::ClientTls;
@@ -14,8 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 pub(crate) trait ClientIo {
-    /// Reads the available bytes, after waiting for the first byte. Returns 0 at the end of the
-    /// connection.
+    /// Reads the available bytes, after waiting for the first byte, or returns 0 at the end of the connection.
     async fn read(&mut self, room: &mut [u8]) -> io::Result<usize>;
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()>;

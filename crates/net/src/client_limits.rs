@@ -33,8 +33,7 @@ const MAX_REPORTS: u32 = 600;
 pub struct ClientKey(IpAddr);
 
 impl ClientKey {
-    /// Returns the key of an address. All notations of an IPv4 address have the same key (RFC 4291
-    /// §2.5.5.2).
+    /// Returns the key of an address, which is the same for all notations of an IPv4 address (RFC 4291 §2.5.5.2).
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::from(u64::MAX) << 64))),
@@ -80,7 +79,7 @@ impl ClientLimit {
         Self::HandshakeRate,
     ];
 
-    /// Name of the limit in logs and metrics.
+    /// Returns the name of the limit in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -112,7 +111,7 @@ impl ClientLimit {
     }
 }
 
-/// Limits for each client address. `None` means no limit.
+/// Limits for each client address, in which `None` means no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
     /// Maximum number of connections that a client address may have open at the same time.
@@ -149,7 +148,7 @@ impl Default for ClientLimits {
 }
 
 impl ClientLimits {
-    /// Returns limits that allow everything.
+    /// Returns limits that allow everything, for example for a server that only trusted clients can reach.
     pub fn none() -> Self {
         Self {
             connections: None,
@@ -162,8 +161,7 @@ impl ClientLimits {
         }
     }
 
-    /// Returns the allowance per minute. Returns `None` if there is no limit, or if the limit is
-    /// not a rate.
+    /// Returns the allowance per minute, or `None` if there is no limit or if the limit is not a rate.
     fn rate(&self, limit: ClientLimit) -> Option<u32> {
         match limit {
             ClientLimit::Connections => None,
@@ -202,7 +200,7 @@ pub struct Clients {
 
 #[derive(Debug)]
 struct ClientTable {
-    /// Number of open connections per client. Clients without connections have no entry.
+    /// Number of open connections per client, without entries for clients that have no connections.
     open: HashMap<ClientKey, u32>,
     recent: RecentMap<ClientKey, ClientUsage>,
 }
@@ -222,7 +220,7 @@ struct RateBucket {
 }
 
 impl RateBucket {
-    /// Takes one unit from the allowance. If there is none, takes nothing and returns false.
+    /// Takes one unit from the allowance, or returns false if nothing is left.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
         // A bucket that would take more than a minute to fill up is empty.
@@ -241,7 +239,7 @@ impl fmt::Debug for Clients {
 }
 
 impl Clients {
-    /// Creates an empty table with these limits.
+    /// Creates a table without clients, for servers that apply these limits.
     pub fn new(limits: ClientLimits) -> Self {
         let table = |capacity| ClientTable { open: HashMap::new(), recent: RecentMap::new(capacity) };
         Self {
@@ -268,12 +266,12 @@ impl Clients {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of refusals because of this limit.
+    /// Returns the number of refusals because of this limit, over all clients.
     pub fn refused(&self, limit: ClientLimit) -> u64 {
         self.refused[limit as usize].load(Ordering::Relaxed)
     }
 
-    /// Admits a connection. The caller must keep the admission until the connection ends.
+    /// Admits a connection, for which the caller must keep the admission until the connection ends.
     ///
     /// # Errors
     /// Returns the limit that the client has exceeded. The connection must then be refused.
@@ -345,7 +343,7 @@ impl ClientTable {
         if recent.rates[limit as usize].take(rate, now) { Ok(()) } else { Err(limit) }
     }
 
-    /// Counts a refusal. If a report is due, returns the number of refusals since the last report.
+    /// Counts a refusal, and returns the number of refusals since the last report if a report is due.
     fn count_refusal(&mut self, client: ClientKey, now: Duration) -> Option<u64> {
         let recent = self.recent.get_or_insert_with(client, ClientUsage::default);
         recent.unreported += 1;

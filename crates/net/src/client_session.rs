@@ -21,8 +21,8 @@ use std::time::Duration;
 pub enum NextAction {
     /// The session must send a message with this envelope.
     Transaction(Arc<Envelope>),
-    /// Send QUIT. If the session still waits for replies, it asks the source again when they have
-    /// arrived.
+    /// Send QUIT, unless the session still waits for replies. In this case, it asks the source again when the replies
+    /// have arrived.
     Quit,
     /// Do nothing, so that the current message is written alone. The session asks the source again
     /// when the message is answered.
@@ -43,8 +43,7 @@ pub trait MessageSource {
     /// read afterwards. If it held only commands, `now` was read before, because writing commands
     /// takes too little time to be worth reading the clock again.
     fn written(&mut self, now: Duration);
-    /// Reports that this output is about to be written, for example to show it. The default does
-    /// nothing.
+    /// Reports that this output is about to be written, for example to show it, but does nothing by default.
     fn sending(&mut self, outbox: &Outbox) {
         let _ = outbox;
     }
@@ -109,13 +108,11 @@ pub struct ClientSession<'a, C: MessageSource> {
     timer: &'a mut Timer,
     reply_timeout: Duration,
     worker_buffers: WorkerBuffers,
-    /// Time of this turn: when the last read ended, or when the task of a session that is free was
-    /// woken.
+    /// Time of this turn: when the last read ended, or when the task of an idle session was woken.
     now: Duration,
     /// Set if nothing has been read since the task was woken, so `now` may be old.
     is_woken: bool,
-    /// Set if the output contains a message or needs several writes. The clock is then read after
-    /// the write.
+    /// Set if the output contains a message or needs several writes, so that the clock is read after the write.
     has_message: bool,
     /// Set while a message waits to be written together with the output of other sessions. The time
     /// of its write is known only in the next turn.
@@ -129,7 +126,7 @@ pub struct ClientSession<'a, C: MessageSource> {
 }
 
 impl<'a, C: MessageSource> ClientSession<'a, C> {
-    /// Creates a session on a new connection. [`ClientSession::run`] begins it.
+    /// Creates a session on a new connection, which [`ClientSession::run`] begins.
     pub fn new(
         stream: impl Into<Stream>,
         client: Client,
@@ -157,21 +154,21 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Sets when the session begins TLS. `None`, the default, means that it never does.
+    /// Sets when the session begins TLS, which it never does with `None`, the default.
     #[must_use]
     pub fn with_security(self, security: Option<ClientSecurity>) -> Self {
         Self { security, ..self }
     }
 
-    /// Limits the bytes that one write of a long message sends, to imitate clients with small
-    /// buffers. `None` means no limit.
+    /// Limits the bytes that one write of a long message sends, to imitate clients with small buffers, unless the limit
+    /// is `None`.
     #[must_use]
     pub fn with_write_limit(mut self, limit: Option<NonZeroUsize>) -> Self {
         self.stream.limit_writes(limit);
         self
     }
 
-    /// Runs the session until it ends. Returns the reason why it ended.
+    /// Runs the session until it ends, and returns the reason why it ended.
     pub async fn run(mut self) -> SessionEnd {
         if let Some(ClientSecurity::Implicit(setup)) = self.security.clone()
             && let Err(ended) = self.begin_tls(&setup).await
@@ -275,8 +272,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
 
-    /// Writes the message that is due, and begins the next one if the source has one. Returns true
-    /// if it began one.
+    /// Writes the message that is due, and begins the next one if the source has one. Returns true if it has begun
+    /// another message.
     fn step(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> bool {
         let mut early = false;
         if self.client.wants() == Want::Message {
@@ -307,8 +304,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         false
     }
 
-    /// Writes the output as far as the connection accepts it. Returns true if nothing is left to
-    /// write.
+    /// Writes the output as far as the connection accepts it, and returns true if nothing is left to write.
     fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
         if self.unsent.is_none() {
             if outbox.is_empty() {
@@ -351,9 +347,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self.is_woken = false;
         let has_ended = self.stream.has_ended();
         loop {
-            // Replies arrive in the order of the messages, and the unwritten messages are the last
-            // ones. If no more replies are due than messages are unwritten, this reply is too
-            // early.
+            // Replies arrive in the order of the messages, and the unwritten messages come last. If all awaited replies
+            // are for unwritten messages, this reply is for such a message and comes too early.
             let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
             let is_last = has_ended && self.client.awaits_last_reply_to_message();
             match self.client.next_event(&mut input, now, out) {
@@ -384,8 +379,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Handles a failed write. The server may have sent a reason before it closed, such as `552`,
-    /// `421` or a TLS alert.
+    /// Handles a failed write. The server may have sent a reason before it closed, such as `552`, `421` or a TLS alert.
     fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
         let outcome = match self.stream.try_read(input) {
             Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),

@@ -16,19 +16,19 @@ use std::time::Duration;
 
 /// Maximum number of lines that are shown of a session.
 const MAX_LINES: usize = 1000;
-/// Maximum number of sessions that are shown.
+/// Maximum number of sessions that are shown, so that the log cannot fill a disk.
 const MAX_SESSIONS: u64 = 10_000;
 /// Maximum number of sessions that are followed at a time. With `MAX_HELD_BYTES`, this limits the
 /// memory to 64 MiB.
 const MAX_OPEN_SESSIONS: usize = 1000;
-/// Maximum size in bytes of the lines that are held for a session, until a filter selects it.
-/// Further lines are dropped.
+/// Maximum size in bytes of the lines that are held for a session until a filter selects it, beyond which lines are
+/// dropped.
 const MAX_HELD_BYTES: usize = 64 << 10;
 
-/// Writes the lines of a [`DialogueLog`]. It is called by the workers, so it must not block.
+/// Writes the lines of a [`DialogueLog`], on the threads of the workers, so it must not block.
 pub trait DialogueWriter: Send + Sync + 'static {
-    /// Writes a line of a session. `at` is the time since 1970-01-01T00:00:00Z. Sessions are
-    /// numbered from 1; 0 is for lines that concern no session.
+    /// Writes a line of a session, whose time `at` counts from 1970-01-01T00:00:00Z. Sessions are numbered from 1, and
+    /// 0 is for lines that concern no session.
     fn write(&self, at: Duration, session: u64, line: &str);
 }
 
@@ -43,7 +43,7 @@ pub enum DialogueFilter {
     NullSender,
 }
 
-/// Error for a text that is not a valid [`DialogueFilter`]. Its message shows the valid forms.
+/// Error for a text that is not a valid [`DialogueFilter`], with a message that shows the valid forms.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is no pattern; use ann@a.example, @a.example, ann@, <>, or a client: 192.0.2.1, 192.0.2.0/24")]
 pub struct DialogueFilterError(String);
@@ -75,16 +75,15 @@ impl DialogueFilter {
     }
 }
 
-/// Shows the dialogues of a server's sessions. Several servers may share one log.
+/// Shows the dialogues of the sessions of one or several servers.
 pub struct DialogueLog {
-    /// Filters that select the sessions to show. Without filters, all sessions are shown.
+    /// Filters that select the sessions to show, or none to show all sessions.
     filters: Vec<DialogueFilter>,
     writer: Box<dyn DialogueWriter>,
     numbered: AtomicU64,
     shown: AtomicU64,
     open: AtomicUsize,
-    /// Set once the log has said that sessions are left out because too many are open. It says so
-    /// only once.
+    /// Set once the log has said that sessions are left out because too many are open, so that it says so only once.
     said_too_many: AtomicBool,
 }
 
@@ -107,8 +106,8 @@ impl DialogueLog {
         }
     }
 
-    /// Begins to follow the session of a client. Returns `None` if the limit of open or of shown
-    /// sessions is reached.
+    /// Begins to follow the session of a client, or returns `None` if the limit of open or of shown sessions is
+    /// reached.
     pub(crate) fn session(self: &Arc<Self>, client: SocketAddr) -> Option<Box<SessionDialogue>> {
         let number = self.numbered.fetch_add(1, Ordering::Relaxed) + 1;
         if self.shown.load(Ordering::Relaxed) >= MAX_SESSIONS {
@@ -145,7 +144,7 @@ pub(crate) struct SessionDialogue {
     state: ShownState,
     /// Number of lines of the session so far, whether or not they were shown.
     lines: usize,
-    /// Lines of the current call. Between calls it is empty, and only its memory is kept.
+    /// Text of the lines that the current call shows. It is empty between calls, but keeps its memory.
     text: String,
 }
 

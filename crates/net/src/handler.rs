@@ -29,13 +29,12 @@ pub enum Answer {
     Yes,
     /// Send this reply. 4xx and 5xx refuse, and 421 ends the session.
     Reply(Reply),
-    /// Wait for the answer of this future. Until then, the session reads nothing.
+    /// Wait for the answer of this future, and read nothing until it has arrived.
     Later(Pin<Box<dyn Future<Output = Answer>>>),
     /// The secret that [`Handler::look_up`] was asked for. `None` means that the user name is
     /// unknown. As an answer to any other question, it closes the connection.
     Secret(Option<Secret>),
-    /// Close the connection after this last reply, or without a reply. This simulates a failing
-    /// server.
+    /// Close the connection after this last reply, or without a reply, to simulate a failing server.
     HangUp(Option<Reply>),
     /// Reset the connection (RST) without a reply.
     Reset,
@@ -46,13 +45,13 @@ pub enum Answer {
 pub enum ReadLimit {
     /// Read as much as the buffer has room for.
     All,
-    /// Read at most this many bytes. The number must be at least one.
+    /// Read at most this number of bytes, which must be at least one.
     AtMost(usize),
-    /// Read nothing before this time. Meanwhile the buffers of the connection fill up, until the
-    /// client cannot send any more.
+    /// Read nothing before this time, so that the buffers of the connection fill up until the client cannot send any
+    /// more.
     NotBefore(Duration),
-    /// Read nothing more. The answer must be [`Answer::HangUp`] or [`Answer::Reset`], and it does
-    /// not answer a command. Any other answer counts as [`Answer::HangUp`] without a reply.
+    /// Read nothing more, and end the session with this answer, which answers no command. It must be [`Answer::HangUp`]
+    /// or [`Answer::Reset`]. Any other answer counts as [`Answer::HangUp`] without a reply.
     Close(Answer),
 }
 
@@ -105,7 +104,7 @@ pub enum CloseReason {
     ShuttingDown,
 }
 
-/// Result of an AUTH exchange.
+/// Result of an AUTH exchange, which a handler may count or log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginOutcome {
     /// The client has proved its identity.
@@ -114,16 +113,15 @@ pub enum LoginOutcome {
     Failed,
 }
 
-/// Decisions about one session. `now` is [`crate::clock::now`] at the read that brought the
-/// command.
+/// Decisions about one session. The argument `now` is [`crate::clock::now`] at the read that brought the command.
 pub trait Handler: 'static {
-    /// Decides about a new connection. The answer is the greeting.
+    /// Decides about a new connection, to which the answer is the greeting.
     fn connect(&mut self, now: Duration) -> Answer {
         let _ = now;
         Answer::Yes
     }
 
-    /// Decides about EHLO, HELO or LHLO. `name` is the client's name for itself.
+    /// Decides about EHLO, HELO or LHLO, in which the client calls itself `name`.
     fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
         let _ = (hello, name);
         Answer::Yes
@@ -147,7 +145,7 @@ pub trait Handler: 'static {
         self.recipient(&recipient.path)
     }
 
-    /// Decides about DATA, or about the first BDAT.
+    /// Decides about DATA, or about the first BDAT, with which the content of the message begins.
     fn data(&mut self) -> Answer {
         Answer::Yes
     }
@@ -180,8 +178,8 @@ pub trait Handler: 'static {
         let _ = header;
     }
 
-    /// Reports that the connection did not begin with a PROXY header, although it should have. The
-    /// session is over.
+    /// Reports that the connection did not begin with a PROXY header, although it should have, so that the session is
+    /// over.
     fn proxy_header_missing(&mut self, error: &io::Error) {
         let _ = error;
     }
@@ -192,12 +190,12 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Reports that the TLS handshake is complete.
+    /// Reports that the TLS handshake is complete, with the parameters that it agreed on.
     fn tls_established(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
 
-    /// Reports that the TLS handshake failed. The session is over.
+    /// Reports that the TLS handshake failed, which ends the session.
     fn tls_failed(&mut self, error: &io::Error) {
         let _ = error;
     }
@@ -238,20 +236,20 @@ pub trait Handler: 'static {
         let _ = outcome;
     }
 
-    /// Decides about XCLIENT, if the server offers it. XCLIENT names the real client, and may say
-    /// that the client has logged in. The default refuses with 550.
+    /// Decides about XCLIENT, if the server offers it. XCLIENT names the real client, and may say that the client has
+    /// logged in. By default, XCLIENT is refused with 550.
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
         let _ = xclient;
         Answer::Reply(ReplyReason::XclientNotPermitted.reply().clone())
     }
 
-    /// Decides about VRFY. `who` is the argument of VRFY.
+    /// Decides about VRFY, whose argument is `who`.
     fn verify(&mut self, who: &[u8]) -> Answer {
         let _ = who;
         Answer::Yes
     }
 
-    /// Decides about RSET. If it is accepted, [`Handler::reset`] follows.
+    /// Decides about RSET, which is followed by [`Handler::reset`] if it is accepted.
     fn rset(&mut self) -> Answer {
         Answer::Yes
     }
@@ -261,13 +259,13 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Decides about QUIT. If it is accepted, the session ends.
+    /// Decides about QUIT, which ends the session if it is accepted.
     fn quit(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// Returns how much the session may read next. It is called before each read. A server whose
-    /// disk or next hop is slow can slow its clients down here.
+    /// Returns how much the session may read next. The session asks before each read, so a server whose disk or next
+    /// hop is slow can slow its clients down here.
     fn read_limit(&mut self) -> ReadLimit {
         ReadLimit::All
     }
@@ -285,7 +283,7 @@ pub trait Handler: 'static {
         let _ = reason;
     }
 
-    /// Reports that the session is over, and why. This is the last call for a session.
+    /// Reports that the session is over, and why, in the last call for the session.
     fn disconnect(&mut self, reason: CloseReason) {
         let _ = reason;
     }
@@ -309,11 +307,11 @@ pub trait Service: 'static {
     fn accept_failed(&self, error: &io::Error) {
         let _ = error;
     }
-    /// Does periodic work. It is called about every 250 ms, and once more when the worker ends.
+    /// Does periodic work, about every 250 ms, and once more when the worker ends.
     fn tick(&self, now: Duration) {
         let _ = now;
     }
-    /// Does the worker's final work after its last session. The worker's tasks still run meanwhile.
+    /// Does the worker's final work after its last session, while the worker's tasks still run.
     fn drain(&self) -> impl Future<Output = ()> {
         std::future::ready(())
     }

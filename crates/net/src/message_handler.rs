@@ -1,5 +1,5 @@
-//! Handlers of whole messages. An embedding program receives a message with its envelope when the
-//! message is complete.
+//! Handlers of whole messages, with which an embedding program receives a message and its envelope when the message is
+//! complete.
 //!
 //! ```text
 //! MAIL ──▶ sender     RCPT ──▶ recipients     DATA, BDAT ──▶ content     end ──▶ handle_message
@@ -33,14 +33,13 @@ const MIN_GROWTH: usize = 4096;
 pub struct ReceivedMessage {
     /// Address of the client that sent the message.
     pub client: SocketAddr,
-    /// Name that the client gave in EHLO, HELO or LHLO.
+    /// Name that the client gave in EHLO, HELO or LHLO, which may be false.
     pub hello: String,
     /// Name of the user, if [`MessageHandler::handle_login`] accepted a login.
     pub user: Option<String>,
     /// Parameters of TLS, if the connection uses TLS.
     pub handshake: Option<Handshake>,
-    /// Address of the sender. It is empty for a notification, which must never cause another
-    /// notification.
+    /// Address of the sender, which is empty for a notification. A notification must never cause another notification.
     pub sender: String,
     /// Addresses of the accepted recipients, in the order of the RCPT commands.
     pub recipients: Vec<String>,
@@ -51,8 +50,8 @@ pub struct ReceivedMessage {
     pub content: Vec<u8>,
 }
 
-/// Decisions about whole messages. Every closure `FnMut(ReceivedMessage) -> Answer` implements this
-/// trait.
+/// Decisions of an embedding program about whole messages. Every closure `FnMut(ReceivedMessage) -> Answer` implements
+/// this trait.
 ///
 /// ```
 /// use mailrun_net::{Answer, ReceivedMessage, Server};
@@ -80,8 +79,8 @@ pub trait MessageHandler: 'static {
         Answer::Yes
     }
 
-    /// Decides whether the client's name and password belong together, if AUTH is
-    /// [offered](crate::Server::auth). The default refuses everybody.
+    /// Decides whether the client's name and password belong together, if AUTH is [offered](crate::Server::auth).
+    /// Refuses everybody by default.
     fn handle_login(&mut self, name: &str, password: &[u8]) -> Answer {
         let _ = (name, password);
         Answer::Reply(ReplyReason::NotAuthenticated.reply().clone())
@@ -94,7 +93,7 @@ impl<F: FnMut(ReceivedMessage) -> Answer + 'static> MessageHandler for F {
     }
 }
 
-/// Service for a [`MessageHandler`]. Each session gets a clone of the handler.
+/// Service for a [`MessageHandler`], of which each session gets a clone.
 #[derive(Clone, Debug)]
 pub struct MessageService<H> {
     handler: H,
@@ -102,7 +101,7 @@ pub struct MessageService<H> {
 }
 
 impl<H: MessageHandler + Clone> MessageService<H> {
-    /// Creates the service. All messages that are being received share the budget.
+    /// Creates a service in which all messages that are being received share the budget.
     pub fn new(handler: H, budget: BufferBudget) -> Self {
         Self { handler, budget }
     }
@@ -131,7 +130,7 @@ impl Default for BufferBudget {
 }
 
 impl BufferBudget {
-    /// Creates a budget of this many bytes. Clones of a budget share its bytes.
+    /// Creates a budget of this number of bytes, which all clones of the budget share.
     pub fn new(limit: usize) -> Self {
         Self { used: Arc::default(), limit }
     }
@@ -171,8 +170,8 @@ impl ContentBuffer {
         Self { content: Vec::new(), budget, taken: 0, is_short: false }
     }
 
-    /// Appends a block. If the budget has no memory for it, drops the content, and the message gets
-    /// 452 at its end.
+    /// Appends a block to the content. If the budget has no memory for it, drops the content, and the message gets 452
+    /// at its end.
     fn append(&mut self, block: &[u8]) {
         if self.is_short {
             return;
@@ -191,8 +190,8 @@ impl ContentBuffer {
         self.content.extend_from_slice(block);
     }
 
-    /// Removes the content. Its share of the budget is kept until the next
-    /// [`ContentBuffer::clear`], because the handler still holds the content.
+    /// Removes and returns the content. Its share of the budget is kept until the next [`ContentBuffer::clear`],
+    /// because the handler still holds the content.
     fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.content)
     }
@@ -214,11 +213,10 @@ impl Drop for ContentBuffer {
 #[derive(Debug)]
 pub struct BufferingHandler<H> {
     handler: H,
-    /// The client, and the envelope so far. The content is in `buffer`.
+    /// The client, and the envelope so far, without the content, which is in `buffer`.
     message: ReceivedMessage,
     buffer: ContentBuffer,
-    /// Recipient that was accepted by an answer that took time. The next command adds it to
-    /// `message`.
+    /// Recipient that was accepted by an answer that took time, until the next command adds it to `message`.
     late_recipient: Rc<RefCell<Option<String>>>,
     /// User name of a login whose result is not known yet.
     candidate: Option<String>,

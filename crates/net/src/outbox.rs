@@ -1,9 +1,9 @@
-//! Output of a turn. It consists of bytes and at most one long message body, which is not copied.
+//! Output of a turn, which consists of bytes and at most one long message body that is not copied.
 use crate::stream::Stream;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Bytes that wait to be sent to a peer.
+/// Bytes that wait to be sent to a peer, in the order in which they were appended.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
@@ -30,13 +30,12 @@ impl Outbox {
         &mut self.bytes
     }
 
-    /// Appends a long body without copying it. An outbox holds one such body, so a second one is
-    /// copied.
+    /// Appends a long body without copying it. A second long body is copied, because an outbox holds only one of them.
     pub fn append_shared(&mut self, body: &Arc<[u8]>) {
         self.append_beginning(body, body.len());
     }
 
-    /// Appends the first `length` bytes of a body. Panics if the body is shorter.
+    /// Appends the first `length` bytes of a body, and panics if the body is shorter.
     pub fn append_beginning(&mut self, body: &Arc<[u8]>, length: usize) {
         if self.body.is_none() && length <= body.len() {
             self.body = Some(SharedBody { at: self.bytes.len(), shared: Arc::clone(body), length });
@@ -45,7 +44,7 @@ impl Outbox {
         }
     }
 
-    /// Removes the last `count` bytes. They must all be in the piece that was appended last.
+    /// Removes the last `count` bytes, which must all be in the piece that was appended last.
     pub fn drop_last(&mut self, count: usize) {
         match &mut self.body {
             Some(body) if body.at == self.bytes.len() => body.length -= count.min(body.length),
@@ -91,8 +90,8 @@ impl Outbox {
         self.written = 0;
     }
 
-    /// Writes as much as the connection accepts. Returns true when everything is written, and
-    /// empties the outbox then.
+    /// Writes as much as the connection accepts. Returns true after everything was written, and then the outbox is
+    /// empty.
     ///
     /// # Errors
     /// Returns the errors of `writev`, except `WouldBlock`, for which this returns `false`.

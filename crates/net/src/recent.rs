@@ -19,13 +19,12 @@ pub struct RecentMap<K, V> {
 }
 
 impl<K: Hash + Eq, V> RecentMap<K, V> {
-    /// Creates an empty map with this capacity, which is at least two. It allocates no memory
-    /// before it is used.
+    /// Creates an empty map with this capacity, which is at least two, without allocating memory before it is used.
     pub fn new(capacity: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), generation: (capacity / 2).max(1) }
     }
 
-    /// Returns the value of a key. The key counts as used.
+    /// Returns the value of a key, which then counts as used.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         if !self.young.contains_key(key) {
             let (key, value) = self.old.remove_entry(key)?;
@@ -34,8 +33,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.get_mut(key)
     }
 
-    /// Returns the value of a key. Creates it with `make` if the key is unknown. The key counts as
-    /// used.
+    /// Returns the value of a key, which then counts as used. Creates the value with `make` if the key is unknown.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         if !self.young.contains_key(&key) {
             let value = self.old.remove(&key).unwrap_or_else(make);
@@ -60,7 +58,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
-    /// Returns the number of keys that the map holds.
+    /// Returns the number of keys that the map holds, which is at most its capacity.
     pub fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
@@ -78,8 +76,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
     }
 }
 
-/// Number of shards. It exceeds the usual number of workers, so two workers rarely wait for the
-/// same lock.
+/// Number of shards, which exceeds the usual number of workers, so that two workers rarely wait for the same lock.
 const SHARDS: usize = 64;
 
 /// Tables that divide keys among themselves by hash, each with its own lock. The hash has a random
@@ -101,8 +98,7 @@ impl<T> Shards<T> {
     /// Locks and returns the table that is responsible for the key.
     pub fn lock(&self, key: &impl Hash) -> MutexGuard<'_, T> {
         let number = self.hasher.hash_one(key) as usize % self.shards.len();
-        // The values are only counters. If a thread has panicked, one of them may be off by one at
-        // worst.
+        // The values are only counters, of which at worst one is off by one after a thread has panicked.
         lock(&self.shards[number])
     }
 

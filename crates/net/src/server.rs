@@ -1,4 +1,4 @@
-//! The embeddable server. Its workers accept and serve connections.
+//! The embeddable server, whose workers accept and serve connections.
 use crate::client_limits::{ClientLimits, Clients};
 use crate::dialogue_log::DialogueLog;
 use crate::handler::{CloseReason, Peer, Service};
@@ -28,12 +28,12 @@ use tokio::sync::watch;
 
 /// Interval between calls of [`Service::tick`].
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
-/// Time that sessions have to send QUIT after the stop was requested.
+/// Time that sessions have to send QUIT after the stop was requested. Sessions that are still open then get 421.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval at which the server checks whether all sessions have ended.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after a failed accept. Without it, a worker that has no more file descriptors would try
-/// again in a busy loop.
+/// Pause after a failed accept, without which a worker that has no more file descriptors would try again in a busy
+/// loop.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Function with which the embedding program changes what the server offers.
@@ -88,7 +88,7 @@ impl Server<(), ()> {
 }
 
 impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
-    /// Creates a server. Each worker calls `make` once for its service.
+    /// Creates a server, for which each worker calls `make` once to get its service.
     pub fn new(make: M) -> Self {
         Self {
             make,
@@ -113,7 +113,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets the limits that apply to each session.
+    /// Sets the limits that apply to each session, such as the maximum size of a message.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -128,16 +128,15 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets the maximum number of sessions at a time, over all workers. Further clients get 421.
-    /// The last quarter is reserved for clients that are [exempt](Service::is_exempt).
+    /// Sets the maximum number of sessions at a time, over all workers, beyond which clients get 421. The last quarter
+    /// is reserved for clients that are [exempt](Service::is_exempt).
     #[must_use]
     pub fn sessions(mut self, sessions: usize) -> Self {
         self.sessions = sessions;
         self
     }
 
-    /// Sets the limits for each client address. Clients that are [exempt](Service::is_exempt) have
-    /// no limits.
+    /// Sets the limits for each client address, from which only [exempt](Service::is_exempt) clients are free.
     #[must_use]
     pub fn client_limits(self, limits: ClientLimits) -> Self {
         self.clients(Arc::new(Clients::new(limits)))
@@ -151,8 +150,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets when sessions begin TLS. The default is never. With [`ServerSecurity::Offered`], the
-    /// reply to EHLO lists STARTTLS.
+    /// Sets when sessions begin TLS, which they never do by default. With [`ServerSecurity::Offered`], the reply to
+    /// EHLO lists STARTTLS.
     #[must_use]
     pub fn security(mut self, security: ServerSecurity) -> Self {
         self.security = security;
@@ -183,7 +182,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Shows the dialogues of sessions in this log. By default, they are not shown.
+    /// Sets the log that shows the dialogues of the server's sessions, or `None` for no log, which is the default.
     #[must_use]
     pub fn dialogue(mut self, log: Option<Arc<DialogueLog>>) -> Self {
         self.dialogue = log;
@@ -289,8 +288,8 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
     }
 }
 
-/// Thread of a worker. The outer result tells whether the event loop failed, and the inner result
-/// whether listening failed.
+/// Thread of a worker. Its outer result tells whether the event loop failed, and its inner result whether listening
+/// failed.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
 /// Owner of the listening socket, who removes the socket's path.
@@ -300,7 +299,7 @@ enum SocketOwner {
     Other,
 }
 
-/// A running server. It stops when this value is dropped.
+/// A running server, which stops when this value is dropped.
 #[derive(Debug)]
 pub struct RunningServer {
     endpoint: Endpoint,
@@ -322,8 +321,8 @@ impl RunningServer {
         self.endpoint.address()
     }
 
-    /// Stops the server. It no longer accepts connections, gives sessions a moment to end by
-    /// themselves, ends the other sessions with 421, and waits for the workers.
+    /// Stops the server, which then no longer accepts connections, gives sessions a moment to end by themselves, ends
+    /// the other sessions with 421, and waits for the workers.
     pub fn stop(self) {
         self.stop.send_replace(true);
         self.wait();
@@ -332,8 +331,7 @@ impl RunningServer {
     /// Waits until the workers end by themselves, which they do only after a failure.
     pub fn wait(mut self) {
         for worker in std::mem::take(&mut self.workers) {
-            // A worker that panicked has already reported this on standard error. Continue with the
-            // other workers.
+            // A worker that panicked has already reported this on standard error, so continue with the other workers.
             let _ = worker.join();
         }
     }
@@ -358,8 +356,8 @@ struct SessionSlots {
 }
 
 impl SessionSlots {
-    /// Takes a place for a session. Returns false if there is none. Clients that have limits cannot
-    /// use the last quarter of the places.
+    /// Takes a place for a session, or returns false if there is none. Clients that have limits cannot use the last
+    /// quarter of the places.
     fn try_acquire(&self, client: ClientClass) -> bool {
         let limit = match client {
             ClientClass::Exempt => self.limit,
@@ -449,7 +447,7 @@ async fn accept<S: Service>(
         let client = classify(&**service, address.ip());
         let (client, admission) = match place.proxied {
             Proxied::No => (client, admit(&place.clients, client, address.ip())),
-            // This address is the proxy's. The client is counted when the header has named it.
+            // This address is the proxy's, so the client is counted only when the header has named it.
             Proxied::Yes => (ClientClass::Exempt, Ok(None)),
         };
         let refusal = match &admission {

@@ -43,15 +43,14 @@ pub(crate) struct ServerSession<H: Handler> {
     handler: H,
     worker_buffers: WorkerBuffers,
     timer: Timer,
-    /// Set if a positive answer to the open question ends the transaction. This applies to RSET and
-    /// EHLO.
+    /// Set if a positive answer to the open question ends the transaction, which applies to RSET and EHLO.
     resets: bool,
     /// Input that was read while an answer was still pending.
     backlog: Vec<u8>,
     /// Output that the socket has not accepted yet.
     unsent: Vec<u8>,
     close_reason: Option<CloseReason>,
-    /// Counts the client's connection and commands. `None` if the client has no limits.
+    /// Counts the client's connection and commands, or is `None` if the client has no limits.
     admission: Option<Admission>,
     /// Set if the connection must be closed without waiting for the client, because the handler
     /// asked for that or the client has sent nothing.
@@ -106,7 +105,7 @@ impl<H: Handler> ServerSession<H> {
         self
     }
 
-    /// Runs the session to its end. Calls `admit` if a proxy's header names the client.
+    /// Runs the session to its end, and calls `admit` if a proxy's header names the client.
     pub(crate) async fn run(mut self, proxied: Proxied, admit: impl FnOnce(IpAddr) -> ClientAdmission) {
         let outcome = match proxied {
             Proxied::No => self.serve().await,
@@ -316,7 +315,7 @@ impl<H: Handler> ServerSession<H> {
         })
     }
 
-    /// Returns how many bytes the handler accepts next. `None` means that it accepts nothing more.
+    /// Returns how many bytes the handler accepts next, or `None` if it accepts nothing more.
     fn poll_read_limit(&mut self, out: &mut Vec<u8>) -> Poll<Option<usize>> {
         loop {
             match self.handler.read_limit() {
@@ -366,7 +365,7 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    /// Passes an answer to the session. Returns the future if the answer takes time.
+    /// Passes an answer to the session, or returns the future if the answer takes time.
     fn apply_answer(&mut self, answer: Answer, now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
         match answer {
             Answer::Yes => {
@@ -397,8 +396,8 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Ends the session as the handler asked. Does not wait for the client to close, because the
-    /// handler simulates a failing server.
+    /// Ends the session as the handler asked, without waiting for the client to close, because the handler simulates a
+    /// failing server.
     fn end(&mut self, answer: Answer, out: &mut Vec<u8>) {
         self.is_aborted = true;
         let final_reply = match answer {
@@ -412,7 +411,7 @@ impl<H: Handler> ServerSession<H> {
         self.server.hang_up(final_reply.as_ref(), out);
     }
 
-    /// Continues after an answer that took time, with the commands that were read before it.
+    /// Continues after an answer that took time, with the commands that were read before the answer.
     fn resume(&mut self, answer: Answer, buffers: &mut IoBuffers) -> Option<PendingAnswer> {
         let now = clock::now();
         let out = buffers.outbox.bytes();
@@ -423,7 +422,7 @@ impl<H: Handler> ServerSession<H> {
         self.process_input(&backlog, now, out)
     }
 
-    /// Writes as much as the socket accepts, and keeps the rest. `out` is empty afterwards.
+    /// Writes as much as the socket accepts, and keeps the rest, so that `out` is empty afterwards.
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.server(out);
@@ -444,8 +443,7 @@ impl<H: Handler> ServerSession<H> {
         Ok(())
     }
 
-    /// Writes the rest of the output. A client that does not read its replies times out like a
-    /// silent client.
+    /// Writes the rest of the output, and treats a client that does not read its replies like a silent client.
     fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         while self.has_unsent() {
             if self.stream.poll_writable().is_pending() {
@@ -488,12 +486,12 @@ fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
     }
 }
 
-/// Counts an event against a limit. Returns the reply if the client has exceeded the limit.
+/// Counts an event against a limit, and returns the reply if the client has exceeded the limit.
 fn exceeded(admission: Option<&Admission>, limit: ClientLimit, now: Duration) -> Option<&'static Reply> {
     admission?.take(limit, now).err().map(ClientLimit::reply)
 }
 
-/// Calls the handler's method for an event. If the event asks nothing, the answer is not used.
+/// Calls the handler's method for an event. The answer is not used if the event asks nothing.
 fn call_handler<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
     match event {
         Event::Hello(kind, name) => handler.hello(kind, name),

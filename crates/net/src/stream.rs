@@ -1,5 +1,4 @@
-//! A connection with or without TLS. Both have the same interface, so that a session need not
-//! distinguish them.
+//! A connection with or without TLS. Both kinds have the same interface, so that a session need not distinguish them.
 use crate::proxy_header::take_header;
 use crate::tls::{Handshake, TlsLayer, with_handshake_fault, with_scratch};
 use crate::tls_setup::{ClientTls, ServerTls};
@@ -15,12 +14,11 @@ use std::num::NonZeroUsize;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A connection, plain or under TLS. Only the task that made it may use it, because its events poll
-/// only this task.
+/// A connection, plain or under TLS. Only the task that made it may use it, because its events poll only this task.
 pub struct Stream {
     socket: Socket,
     tls: Option<Box<TlsLayer>>,
-    /// Maximum number of bytes that one write of a long message sends. `None` means no limit.
+    /// Maximum number of bytes that one write of a long message sends, or `None` for no limit.
     write_limit: Option<NonZeroUsize>,
 }
 
@@ -59,8 +57,8 @@ impl Stream {
         Box::pin(self.tls.insert(tls).complete_handshake(&self.socket)).await
     }
 
-    /// Reads the available bytes. Returns 0 at the end of the connection. If there are no bytes,
-    /// the task is polled again when some arrive.
+    /// Reads the available bytes, or returns 0 at the end of the connection. If there are no bytes, the task is polled
+    /// again when some arrive.
     ///
     /// # Errors
     /// Returns the errors of `recv` and of TLS.
@@ -71,8 +69,7 @@ impl Stream {
         }
     }
 
-    /// Reads even if no event has reported input. This finds replies that arrived just before a
-    /// session fails.
+    /// Reads even if no event has reported input, to find replies that arrived just before a session fails.
     pub(crate) fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.tls.is_none() {
             return self.socket.try_read(room);
@@ -148,8 +145,8 @@ impl Stream {
         self.write_limit = limit;
     }
 
-    /// Sends waiting output. Returns true when all of it has been handed to the kernel, and false if
-    /// the socket accepts no more now.
+    /// Sends output that waits. Returns true when all of it has been handed to the kernel, and false if the socket
+    /// accepts no more now.
     ///
     /// # Errors
     /// Fails if the connection is broken, with the error of `send`.
@@ -231,7 +228,7 @@ impl Stream {
             && matches!(sockopt::socket_error(&self.socket), Ok(Err(Errno::CONNRESET | Errno::PIPE)))
     }
 
-    /// Returns true if the connection uses TLS.
+    /// Returns true if TLS has begun on the connection.
     pub fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }

@@ -19,13 +19,13 @@ use std::time::Duration;
 /// Number of bytes of plaintext that are encrypted at a time, and then sent by one system call.
 const CHUNK_BYTES: usize = 64 * 1024;
 const RECORD_BYTES: usize = 16 * 1024;
-/// Maximum capacity in bytes that an emptied buffer keeps.
+/// Maximum capacity in bytes that an emptied buffer keeps, so that an idle session holds little memory.
 const MAX_KEPT_BYTES: usize = 1024;
 
 /// Parameters that a TLS handshake agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
-    /// Time that the TLS handshake took.
+    /// Time from the beginning of the TLS handshake until it was complete on this side.
     pub took: Duration,
     /// Version of TLS that both sides agreed on, such as `TLSv1.3`.
     pub version: String,
@@ -47,8 +47,8 @@ pub(crate) struct TlsLayer {
 
 #[derive(Default)]
 struct TlsBuffers {
-    /// Beginning of an incomplete record. Right after the handshake, it may also hold bytes that
-    /// followed the handshake.
+    /// Beginning of an incomplete record. Right after the handshake, it may also hold bytes that followed the
+    /// handshake.
     incoming: Vec<u8>,
     /// Set if `incoming` has not changed since the handshake, so it may contain whole records.
     is_fresh: bool,
@@ -95,7 +95,7 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 enum TlsStep {
     /// Another step may be possible without more input.
     Again,
-    /// The next step needs more input.
+    /// The next step needs more input from the peer.
     NeedsInput,
 }
 
@@ -206,8 +206,8 @@ impl TlsLayer {
         }
     }
 
-    /// Reads and decrypts available bytes. Returns 0 at the end of the connection. `scratch` is
-    /// space for the records.
+    /// Reads and decrypts available bytes, with `scratch` as space for the records. Returns 0 at the end of the
+    /// connection.
     pub(crate) fn poll_read(
         &mut self,
         socket: &Socket,
@@ -252,8 +252,8 @@ impl TlsLayer {
         Ok(filled)
     }
 
-    /// Encrypts and sends as much as the socket accepts. Encrypted bytes count as written.
-    /// [`TlsLayer::flush`] returns true when they have been sent.
+    /// Encrypts and sends as much as the socket accepts. Encrypted bytes count as written, but only [`TlsLayer::flush`]
+    /// tells whether they have been sent.
     pub(crate) fn try_write(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
         if !self.flush(socket)? {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -264,8 +264,8 @@ impl TlsLayer {
         Ok(chunk.len())
     }
 
-    /// Does one step of writing. Output of the state machine itself goes first. The step gets the
-    /// unread input, because the state machine may have begun to process it.
+    /// Does one step of writing, in which output of the state machine itself goes first. The step gets the unread
+    /// input, because the state machine may have begun to process it.
     fn encrypt(&mut self, chunk: &[u8]) -> io::Result<TlsStep> {
         if self.buffers.has_failed {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -285,7 +285,7 @@ impl TlsLayer {
         self.buffers.outgoing.is_empty()
     }
 
-    /// Sends the encrypted bytes. Returns true when all have been sent.
+    /// Sends the encrypted bytes, and returns true when all of them have been sent.
     pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
         self.buffers.outgoing.send(socket)
     }
@@ -410,8 +410,7 @@ impl OutgoingRecords {
         self.filled == 0
     }
 
-    /// Appends the output of `write`. If the space is too small, `write` returns the size that it
-    /// needs.
+    /// Appends the output of `write`, which must return the size that it needs if the space is too small.
     fn append(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
         if self.is_empty() {
             self.memory = SPARE.try_with(Cell::take).unwrap_or_default();
@@ -430,7 +429,7 @@ impl OutgoingRecords {
         }
     }
 
-    /// Sends the records to the socket. Returns true when all have been sent.
+    /// Sends the records to the socket, and returns true when all of them have been sent.
     fn send(&mut self, socket: &Socket) -> io::Result<bool> {
         while self.sent < self.filled {
             match socket.try_write(&self.memory[self.sent..self.filled]) {
@@ -467,8 +466,8 @@ fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
     count
 }
 
-/// Wraps an error of TLS itself. The kind is always [`io::ErrorKind::InvalidData`], so that callers
-/// can distinguish it from a broken connection.
+/// Wraps an error of TLS itself in the kind [`io::ErrorKind::InvalidData`], so that callers can distinguish it from a
+/// broken connection.
 fn tls_error(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsError(error))
 }

@@ -16,14 +16,13 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// File with the private key of the certificate.
     pub key: PathBuf,
-    /// File with the authorities that sign client certificates. Without it, clients need no
-    /// certificate.
+    /// File with the authorities that sign client certificates, or `None` if clients need no certificate.
     pub client_roots: Option<PathBuf>,
     /// Tells whether clients may resume earlier sessions.
     pub resumption: SessionResumption,
 }
 
-/// Error for files that cannot be used.
+/// Error for files from which no TLS settings can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsFilesError {
     /// The file cannot be read from the disk.
@@ -31,7 +30,7 @@ pub enum TlsFilesError {
     Unreadable {
         /// Path of the file that cannot be read.
         path: PathBuf,
-        /// Error that the file system reported.
+        /// Error that the file system reported, for example that permission is denied.
         why: io::Error,
     },
     /// The file can be read, but does not contain a usable certificate or key.
@@ -39,15 +38,15 @@ pub enum TlsFilesError {
     Invalid {
         /// Path of the file whose content is wrong.
         path: PathBuf,
-        /// Says what is wrong with the content.
+        /// Says what is wrong with the content, for example that there is no key.
         why: TlsSetupError,
     },
     /// The certificate and the key cannot be used together.
     #[error("{} and {} cannot be used: {why}", certificate.display(), key.display())]
     Unusable {
-        /// File with the certificate chain.
+        /// File with the certificate chain that does not go with the key.
         certificate: PathBuf,
-        /// File with the private key.
+        /// File with the private key that does not go with the certificate.
         key: PathBuf,
         /// Says why the certificate and the key cannot be used together.
         why: TlsSetupError,
@@ -125,12 +124,12 @@ pub fn check_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Identity and times of a file. They reveal a change without reading the file.
+/// Identity and times of a file, which reveal a change without reading the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStamp(Option<[i128; 5]>);
 
 impl FileStamp {
-    /// Returns the current stamp of a file. Symbolic links are followed.
+    /// Returns the current stamp of a file, or of its target if it is a symbolic link.
     pub fn of(path: &Path) -> Self {
         let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         Self(std::fs::metadata(path).ok().map(|data| {

@@ -22,19 +22,19 @@ const MAX_TICKETS: usize = 1024;
 /// Reason why input cannot be used for TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsSetupError {
-    /// The PEM text contains no certificate.
+    /// The PEM text contains no certificate, for example because it holds only a key.
     #[error("no certificate in PEM form")]
     NoCertificate,
     /// The PEM text is damaged, so that a certificate in it cannot be read.
     #[error("a certificate in PEM form cannot be read: {0}")]
     BadPem(String),
-    /// The PEM text contains no private key.
+    /// The PEM text contains no private key, for example because it holds only certificates.
     #[error("no private key in PEM form")]
     NoKey,
     /// The server's name is neither a host name nor an IP address.
     #[error("{0} is not a valid server name")]
     BadName(String),
-    /// The system has no certificates to trust.
+    /// The system has no certificates to trust, so no server could be verified.
     #[error("this system has no trusted certificates")]
     NoSystemRoots,
     /// rustls refuses the certificates or the key.
@@ -51,17 +51,17 @@ pub enum TlsSetupError {
 /// Tells whether earlier TLS sessions may be resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionResumption {
-    /// A handshake may resume an earlier session.
+    /// A handshake may resume an earlier session, which costs both sides less.
     #[default]
     On,
-    /// Every handshake is a full handshake.
+    /// Every handshake is a full handshake, even if the client was here before.
     Off,
 }
 
 /// Versions of TLS that a client offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsVersions {
-    /// The client offers TLS 1.3 and TLS 1.2.
+    /// The client offers TLS 1.3 and TLS 1.2, between which the server chooses.
     #[default]
     All,
     /// The client offers only TLS 1.2.
@@ -127,8 +127,7 @@ impl Certificate {
     }
 }
 
-/// A server's TLS settings. All clones share them, so [renewing](ServerTls::renew) one clone renews
-/// all.
+/// A server's TLS settings, which all clones share, so that [renewing](ServerTls::renew) one clone renews all.
 #[derive(Clone, Debug)]
 pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
 
@@ -168,7 +167,7 @@ impl ServerTls {
         Ok(Self(Arc::new(RwLock::new(Arc::new(config)))))
     }
 
-    /// Uses the settings of `other` for new sessions. Existing sessions keep their settings.
+    /// Uses the settings of `other` for new sessions, while existing sessions keep their settings.
     pub fn renew(&self, other: &Self) {
         let config = other.config();
         *unpoisoned(self.0.write()) = config;
@@ -199,7 +198,7 @@ pub enum Trust {
     System,
     /// The certificates in this PEM text, which may be authorities or certificates of servers.
     Roots(Vec<u8>),
-    /// Any certificate, for any name. Only the signatures of the handshake are verified.
+    /// Any certificate, for any name, although the signatures of the handshake are still verified.
     Anybody,
 }
 
@@ -298,7 +297,7 @@ fn verifier_of(trust: &Trust) -> Result<Arc<dyn ServerCertVerifier>, TlsSetupErr
     })
 }
 
-/// Sessions that a client can resume. A client connects to only one server.
+/// Sessions that a client can resume, all with the only server to which it connects.
 #[derive(Default)]
 struct SessionStore(Mutex<StoredSessions>);
 
@@ -347,8 +346,8 @@ impl ClientSessionStore for SessionStore {
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
         let tickets = &mut self.lock().tickets;
-        // A full store needs no new tickets: the server issued all of its tickets during this run,
-        // and decides itself how long they are valid.
+        // If the store is full, drop the new ticket. The stored tickets are no worse, because the server issued all of
+        // them during this run and decides itself how long they are valid.
         if tickets.len() < MAX_TICKETS {
             tickets.push(ticket);
         }

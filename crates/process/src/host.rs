@@ -84,7 +84,7 @@ fn unescaped(field: &str) -> String {
     codes.into_iter().fold(field.to_owned(), |text, (code, letter)| text.replace(code, letter))
 }
 
-/// Returns the sysfs directory of a disk. For a partition, returns the directory of its disk.
+/// Returns the sysfs directory of a disk or, for a partition, of the disk that contains it.
 fn sysfs_disk(device: &Path) -> Option<PathBuf> {
     let block = Path::new("/sys/class/block").join(device.file_name()?).canonicalize().ok()?;
     if block.join("partition").exists() { block.parent().map(Path::to_owned) } else { Some(block) }

@@ -30,7 +30,7 @@ pub enum KeepAwakeMode {
     Off,
 }
 
-/// Keeps the processors awake. They may sleep again when this value is dropped.
+/// Keeps the processors awake until this value is dropped.
 #[must_use]
 #[derive(Debug)]
 pub struct AwakeProcessors {

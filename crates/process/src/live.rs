@@ -12,7 +12,7 @@
 use mailrun_measurement::Latencies;
 use serde::{Deserialize, Serialize};
 
-/// Form of a process's progress reports.
+/// Form in which a process reports its progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LiveMode {
     /// The dashboard if a person sits at a terminal that is large enough, otherwise the line.
@@ -26,7 +26,7 @@ pub enum LiveMode {
     Line,
     /// JSON lines on standard output, for the bench.
     Json,
-    /// No reports.
+    /// The process reports no progress.
     Off,
 }
 
@@ -92,7 +92,7 @@ pub struct LiveProgress {
     pub closed: u64,
     /// Bytes of the messages that `accepted` or, for a sink, `delivered` counts.
     pub bytes: u64,
-    /// Refusals, broken connections and time-outs.
+    /// Number of refusals, broken connections and time-outs.
     pub errors: u64,
     /// Number of sessions that the source may have open at a time.
     pub sessions: u64,

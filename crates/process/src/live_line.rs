@@ -172,6 +172,7 @@ impl LiveLine {
             let columns = text.chars().count();
             let bar = self.share.filter(|_| min_part <= LinePart::Bar);
             let room = width.saturating_sub(columns + 1);
+            // If there is no room for a bar of useful length, leave out another part instead of drawing a short bar.
             match bar {
                 Some(share) if room >= MIN_BAR_COLUMNS => {
                     return format!("{} {text}", draw_bar(share, room.min(MAX_BAR_COLUMNS), letters));
@@ -279,9 +280,9 @@ impl RateWindow {
 /// Output of progress if standard error is not a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonTerminalOutput {
-    /// A line every five seconds.
+    /// A new line is written every five seconds.
     Lines,
-    /// Nothing, because a server may run for weeks.
+    /// Nothing is written, because a server may run for weeks.
     Nothing,
 }
 

@@ -214,6 +214,7 @@ impl LogBuffer {
             state.is_status_new = false;
             state.is_writing = true;
             let dropped_count = std::mem::take(&mut state.unreported);
+            // Write without the lock, so that other threads can add lines in the meantime.
             drop(state);
             self.emptied.notify_all();
             if dropped_count > 0 {
@@ -235,7 +236,7 @@ impl LogBuffer {
         }
     }
 
-    /// Writes all bytes. Lines that cannot be written are counted as dropped.
+    /// Writes all bytes, and counts lines that cannot be written as dropped.
     fn write(&self, mut bytes: &[u8], out: &mut impl Write) {
         while !bytes.is_empty() {
             match out.write(bytes) {

@@ -52,7 +52,7 @@ pub fn check(path: &Path) -> Result<()> {
     try_check(path).map_err(|error| cannot_write(path, &error))
 }
 
-/// Writes an output as a whole.
+/// Writes an output as a whole. An older file stays in place until the new one is complete.
 ///
 /// # Errors
 /// Returns an error that names the path.

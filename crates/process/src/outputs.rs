@@ -65,7 +65,7 @@ impl Outputs {
 /// Result of a source's or sink's run, whether or not its files could be written.
 #[derive(Debug)]
 pub struct FinishedRun {
-    /// The record of the run. It is complete even if it could not be written.
+    /// The record of the run, which is complete even if it could not be written.
     pub record: Record,
     /// The first error of writing a file, which does not end the run.
     pub write_error: Option<anyhow::Error>,
@@ -141,7 +141,8 @@ impl IntervalRecorder {
         }
     }
 
-    /// Writes the rest of the interval log. Returns the first error if the log is incomplete.
+    /// Writes the last interval, which may be short, and closes the interval log. Returns the first error if the log is
+    /// incomplete.
     pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
         self.write_interval(now);
         if let Some(log) = self.log.take() {
@@ -169,8 +170,7 @@ impl IntervalRecorder {
     }
 }
 
-/// Returns the command line for display. Invalid bytes of words that are not UTF-8 are replaced by
-/// U+FFFD.
+/// Returns the command line for display, with U+FFFD in place of bytes that are not valid UTF-8.
 pub fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
@@ -278,7 +278,7 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Creates a random run ID. It has 128 bits, so that no two runs have the same.
+/// Creates a random run ID of 128 bits, so that no two runs have the same.
 pub fn new_run_id() -> Result<RunId> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;

@@ -49,7 +49,7 @@ impl PartyOptions {
         }
     }
 
-    /// Sets a flag if `is_set` is true. Otherwise leaves the options unchanged.
+    /// Sets a flag if `is_set` is true, and otherwise leaves the options unchanged.
     pub fn flag(mut self, name: &str, is_set: bool) -> Self {
         if is_set {
             self.options.insert(name.to_owned(), Vec::new());

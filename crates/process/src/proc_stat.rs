@@ -5,7 +5,7 @@ use std::fs;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStat {
     pub pid: u32,
-    /// `Z` or `X` if the process has ended.
+    /// State of the process. `Z` or `X` means that it has ended.
     pub state: char,
     pub parent: u32,
     /// ID of the process group. It is the PID of the process that leads the group. The ID of the

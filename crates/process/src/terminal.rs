@@ -44,8 +44,8 @@ impl CharacterSet {
         if names_utf8 && !is_dumb { Self::Utf8 } else { Self::Ascii }
     }
 
-    /// Converts `text` to these characters. For ASCII, each other character is replaced by a single
-    /// one, so that columns stay aligned.
+    /// Replaces the characters of `text` that cannot be displayed. Each of them becomes a single ASCII character, so
+    /// that columns stay aligned.
     pub fn encode(self, text: &str) -> String {
         match self {
             Self::Utf8 => text.to_owned(),
@@ -81,7 +81,7 @@ fn ascii(letter: char) -> char {
     }
 }
 
-/// Use of colours.
+/// When an output has colours (`--color`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb

@@ -1,6 +1,6 @@
 //! The option for the start of TLS, which sources and sinks share.
 
-/// The start of TLS.
+/// The point of a session at which TLS begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TlsMode {
     /// No TLS

@@ -305,7 +305,7 @@ impl<'a> Section<'a> {
         values.into_iter().collect()
     }
 
-    /// Takes `true` or `false`. Any other value, such as `"true"` in quotes, is an error.
+    /// Takes `true` or `false`, and reports any other value as an error, such as `"true"` in quotes.
     pub fn flag(&mut self, key: &'static str) -> Option<bool> {
         let value = self.take(key)?;
         let span = value.span();
@@ -316,7 +316,7 @@ impl<'a> Section<'a> {
         Some(flag)
     }
 
-    /// Takes the table `[key]`. If the value is not a table, adds an error and returns `None`.
+    /// Takes the table `[key]`, or adds an error and returns `None` if the value is not a table.
     pub fn table(&mut self, key: &'static str) -> Option<Section<'a>> {
         let value = self.take(key)?;
         let span = value.span();
@@ -329,7 +329,7 @@ impl<'a> Section<'a> {
         Some(Self::new(path, place, span, table, self.errors))
     }
 
-    /// Takes all tables `[[key]]`. Adds an error for each item that is not a table.
+    /// Takes all tables `[[key]]`, and adds an error for each item that is not a table.
     pub fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let span = value.span();
@@ -367,6 +367,7 @@ impl<'a> Section<'a> {
         let check_one = |value: Spanned<DeValue<'a>>| {
             let span = value.span();
             let mut document = value;
+            // Nest the value in the tables of its path, so that serde finds the value where a whole file has it.
             for name in std::iter::once(&key).chain(self.path.iter().rev()) {
                 let table = DeTable::from_iter([(Spanned::new(span.clone(), Cow::Borrowed(*name)), document)]);
                 document = Spanned::new(span.clone(), DeValue::Table(table));
@@ -381,6 +382,8 @@ impl<'a> Section<'a> {
                 check_one(Spanned::new(item.span(), DeValue::Array(std::iter::once(item.clone()).collect())));
             }
         }
+        // Check the list as a whole only if its items are sound, because their errors would otherwise be reported
+        // twice.
         if self.errors.count() == errors_before {
             check_one(value);
         }

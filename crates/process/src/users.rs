@@ -55,8 +55,8 @@ impl UserTable {
         }
     }
 
-    /// Returns a user's secret. An unknown name gets a made-up one, so that the answer does not
-    /// reveal that the user is unknown.
+    /// Returns a user's secret, or a made-up one for an unknown name, so that the answer does not reveal that the user
+    /// is unknown.
     fn secret_of(&self, name: &str) -> Secret {
         let made_up = Secret::Password(self.made_up.password(name));
         self.secrets.get(name).cloned().unwrap_or(made_up)

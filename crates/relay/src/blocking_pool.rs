@@ -9,13 +9,13 @@ use tokio::sync::oneshot;
 
 type BlockingTask = Box<dyn FnOnce() + Send>;
 
-/// Handle of a pool of threads. Clones refer to the same threads.
+/// Handle of a pool of threads. All clones of a handle share the pool's threads.
 #[derive(Clone, Debug)]
 pub(super) struct BlockingPool(Sender<BlockingTask>);
 
 impl BlockingPool {
-    /// Starts the threads. They end when the last clone of the handle is dropped. Each kind of work
-    /// has its own pool, so that one kind never waits for another.
+    /// Starts the pool's threads, which end when the last clone of the handle is dropped. Each kind
+    /// of work has its own pool, so that one kind never waits for another.
     pub(super) fn start(name: &str, threads: usize) -> io::Result<Self> {
         let (give, take) = channel();
         let take = Arc::new(Mutex::new(take));

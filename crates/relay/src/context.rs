@@ -45,7 +45,7 @@ pub(super) struct RelayContext {
     pub(super) unreachable: UnreachableDestinations,
     pub(super) delivery_log_writer: DeliveryLogWriter,
     pub(super) log: LogWriter,
-    /// Set when all listeners accept mail.
+    /// Set when all listeners accept mail. Until then, `/ready` answers 503.
     is_listening: AtomicBool,
     pub(super) seed: u64,
 }
@@ -122,7 +122,7 @@ impl RelayContext {
         lock(&self.backlog).is_none()
     }
 
-    /// Replaces the configuration. Each worker takes the new configuration at its next tick.
+    /// Puts a new configuration in force. Each worker takes it at its next tick.
     pub(super) fn reload(&self, config: Config) {
         read_trusted(&config, &self.ca_files);
         *lock(&self.config) = Arc::new(config);

@@ -24,8 +24,8 @@ use tracing::level_filters::LevelFilter;
 
 const BATCH_ENTRIES: usize = 1024;
 const MAX_PENDING_BATCHES: usize = 16;
-/// Maximum time that an entry stays in a batch that is not full. An idle worker checks the time at
-/// its next tick.
+/// Maximum time that an entry stays in a batch that is not full. An idle worker may exceed it,
+/// because it checks the time only at its next tick.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// The thread passes lines to the log in pieces of about this many bytes. A single attempt with
 /// many recipients may exceed the limit.
@@ -112,7 +112,7 @@ impl DeliveryLog {
     }
 }
 
-/// Handle of the writing thread. Clones refer to the same thread.
+/// Handle of the thread that writes the log. All clones of a handle share the thread.
 #[derive(Clone)]
 pub(super) struct DeliveryLogWriter {
     sender: SyncSender<LogWriterCommand>,
@@ -196,6 +196,7 @@ impl LoggedDelivery {
     fn write(&self, text: &mut String) {
         for (position, number) in self.recipients.iter().enumerate() {
             let (status, refusal) = self.status(position);
+            // Cut to microseconds, like the times of the other log lines.
             let timestamp = i128::try_from(self.ended.as_micros()).unwrap_or(0) * 1_000;
             let timestamp = Timestamp::from_nanosecond(timestamp).unwrap_or(Timestamp::UNIX_EPOCH);
             let recipient = self.envelope.recipients.get(usize::from(number));

@@ -25,7 +25,8 @@ const MIN_CONNECTIONS: u64 = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DescriptorNeed {
     segments: u64,
-    /// Number of reserved descriptors, including those for the segments of the spool.
+    /// Number of descriptors that sessions and connections cannot use, including one for each
+    /// segment of the spool.
     reserved: u64,
     listeners: u64,
     sessions: u64,

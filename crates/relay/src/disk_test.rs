@@ -39,7 +39,7 @@ pub struct DiskTestOptions {
 /// Result of a disk test. The keys of its JSON are the names of these fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiskTestResult {
-    /// Name of the JSON format: `mailrun-disk/1`.
+    /// Name of the JSON format, which is `mailrun-disk/1`.
     pub format: &'static str,
     pub directory: String,
     pub disk: Option<HostDisk>,
@@ -117,7 +117,7 @@ pub fn measure(options: &DiskTestOptions) -> Result<DiskTestResult> {
     Ok(result(options, segment_bytes, rows, interrupt.requested() != StopRequest::Nothing))
 }
 
-/// Returns the pairs of message size and group size in the order of the test.
+/// Returns the combinations of message size and group size, in the order of the test.
 fn cells(message_bytes: u64) -> Vec<(u64, u32)> {
     let mut sizes = SIZES.to_vec();
     sizes.push(message_bytes);
@@ -248,7 +248,7 @@ fn warnings(file_system: &str, durable: bool, rows: &[DiskTestRow]) -> Vec<Strin
     problems
 }
 
-/// Explains why a directory cannot be tested and what the user can do.
+/// Explains why a directory cannot be tested, and what the user can do about it.
 fn refusal(directory: &Path, error: &io::Error) -> anyhow::Error {
     let place = directory.display();
     match error.kind() {

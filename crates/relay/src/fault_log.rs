@@ -42,14 +42,14 @@ pub(crate) struct FaultLog([Mutex<FaultCount>; CommonFault::ALL.len()]);
 
 #[derive(Debug, Default)]
 struct FaultCount {
-    /// Time of the last log line. `None` if there was no fault for a minute, so that the next fault
-    /// is logged at once.
+    /// Time at which the last line about this kind of fault was logged. `None` if there was no
+    /// fault for a minute, so that the next fault is logged at once.
     logged: Option<Duration>,
     others: u64,
 }
 
 impl FaultLog {
-    /// Counts a fault. Returns true if the caller must log it.
+    /// Counts a fault, and returns true if the caller must log it.
     pub(crate) fn is_first(&self, fault: CommonFault, now: Duration) -> bool {
         let mut count = lock(&self.0[fault as usize]);
         let is_first = count.logged.is_none();
@@ -91,7 +91,7 @@ impl Default for UnreachableDestinations {
 }
 
 impl UnreachableDestinations {
-    /// Counts a failed attempt. Returns true if the destination was reachable before.
+    /// Counts a failed attempt to connect. Returns true if the destination was reachable before.
     pub(crate) fn add(&self, destination: &Arc<str>) -> bool {
         let mut all = lock(&self.attempts);
         self.is_any.store(true, Ordering::Relaxed);

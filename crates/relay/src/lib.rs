@@ -117,7 +117,7 @@ pub struct RelayOutcome {
 }
 
 impl RelayOutcome {
-    /// Returns the counters. Each row has a name, a description and a value.
+    /// Returns a row with the name, the description and the value of each counter.
     pub fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
         let usage = self.context.spool.stats();
         let mut rows: Vec<_> = self.context.counters.rows().into();

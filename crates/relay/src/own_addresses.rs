@@ -48,13 +48,15 @@ impl OwnAddresses {
 
 fn is_same_host(listener: SocketAddr, to: SocketAddr) -> bool {
     let to = match to.ip().to_canonical() {
-        // A connection to 0.0.0.0 or :: reaches this host.
+        // A connection to 0.0.0.0 or :: reaches this host, so treat it like a connection to the
+        // loopback address.
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
     match listener.ip().to_canonical() {
-        // A socket bound to `::` also accepts IPv4 connections.
+        // A socket that is bound to `::` accepts IPv4 connections as well, so any address of this
+        // host reaches it.
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => is_of_this_host(to),
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => to.is_ipv4() && is_of_this_host(to),
         ip => ip == to,

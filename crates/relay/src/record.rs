@@ -25,7 +25,8 @@ pub(super) struct RunRecorder {
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
     series: Series,
-    /// Numbers of accepted messages, delivered recipients and errors at the last tick.
+    /// Numbers of accepted messages, delivered recipients and errors, in this order, at the last
+    /// tick.
     counted: [u64; 3],
     last_tick: Duration,
     /// Number of messages in the spool at the end of each second.
@@ -35,7 +36,8 @@ pub(super) struct RunRecorder {
     next_tick: Duration,
 }
 
-/// Period in which a counter grew, as precise as the samples.
+/// Time from the first to the last growth of a counter. Both times are those of samples, so they
+/// are late by up to one sampling interval.
 #[derive(Default)]
 struct ActivePeriod {
     value: u64,
@@ -71,7 +73,7 @@ impl RunRecorder {
         }
     }
 
-    /// Samples the counters. Returns the progress if a progress report is due.
+    /// Takes a sample of the counters. Returns the progress if a progress report is due.
     pub(super) fn sample(&mut self, context: &RelayContext) -> Option<LiveProgress> {
         let now = clock::now();
         let counters = &context.counters;

@@ -17,7 +17,7 @@ const READABLE: u32 = 0o055;
 const STICKY: u32 = 0o1000;
 /// Magic numbers of proc and sysfs (statfs(2)), in which nobody can create a directory.
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
-/// Name of a file that every spool contains.
+/// Name of the lock file, which every spool contains.
 const LOCK_FILE: &str = "lock";
 
 /// Checks the owner and the permissions of the directory. If other users can read it and it is a
@@ -25,7 +25,8 @@ const LOCK_FILE: &str = "lock";
 /// only returns a warning.
 ///
 /// # Errors
-/// Explains why the directory cannot be used as a spool, and what the operator can do.
+/// Fails if the directory cannot be used as a spool. The text says why, and what the operator can
+/// do.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     // Remove a trailing slash from the path, because a symbolic link before a slash would be followed.
     let directory: PathBuf = directory.components().collect();
@@ -55,7 +56,7 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
 /// exists and belongs to this user, or it can be created.
 ///
 /// # Errors
-/// Explains why the path cannot have a spool.
+/// Fails if the path cannot have a spool. The text says why.
 pub fn can_create(directory: &Path) -> Result<(), String> {
     let directory: PathBuf = directory.components().collect();
     let path = directory.display();

@@ -125,8 +125,8 @@ impl RelayWorker {
         (Rc::new(worker), tasks)
     }
 
-    /// Asks for a task. If nobody receives tasks any more, the worker is ending, and the message
-    /// stays in the spool.
+    /// Asks for a delivery or a DSN. If nobody receives tasks any more, the worker is ending, and
+    /// the message stays in the spool.
     fn ask_for(&self, task: WorkerTask) {
         let _ = self.tasks.send(task);
     }
@@ -237,7 +237,8 @@ impl RelayWorker {
         if deadline.is_some_and(|deadline| deadline <= now) { DueWork::More } else { DueWork::Done }
     }
 
-    /// Forgets next hops without mail, so that their numbers can be reused.
+    /// Forgets next hops without mail, so that their numbers can be reused. Otherwise every domain
+    /// that was ever addressed would take memory.
     fn forget_destinations(&self) {
         let mut queue = self.queue.borrow_mut();
         let now = clock::now();
@@ -402,7 +403,8 @@ impl RelayWorker {
         self.config.borrow().hostname.as_str().into()
     }
 
-    /// Returns a different number each time, for use as a seed of random numbers.
+    /// Returns a different seed each time. For example, each connection gets its own, so that they
+    /// spread over equal servers.
     pub(crate) fn next_seed(&self) -> u64 {
         self.seed_counter.set(self.seed_counter.get() + 1);
         self.context.seed.wrapping_add(self.seed_counter.get())
@@ -425,7 +427,8 @@ impl RelayWorker {
     }
 }
 
-/// If this task is panicking, runs `work` in a separate task.
+/// If this task is panicking, runs `work` in a separate task. The panic may have come from the
+/// queue itself, so `work` must not call the queue during unwinding.
 pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayWorker>) + 'static) {
     if std::thread::panicking() {
         let worker = Rc::clone(worker);
@@ -435,7 +438,7 @@ pub(crate) fn after_panic(worker: &Rc<RelayWorker>, work: impl FnOnce(&Rc<RelayW
 
 pub(crate) enum NextMessage {
     Deliver(DeliveryGuard),
-    /// There is no message now. The connection is woken when there is one.
+    /// The queue has no message for this connection. The connection is woken when there is one.
     Wait,
     /// The connection must close, because another destination waits for a connection.
     Quit,

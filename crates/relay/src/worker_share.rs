@@ -19,7 +19,8 @@ impl Config {
         self.workers.unwrap_or_else(mailrun_net::worker::default_count).max(1)
     }
 
-    /// Returns the number of workers that share the limits. Each listener has its own workers.
+    /// Returns the number of workers that share the limits: the workers of all listeners, because
+    /// each listener has its own.
     fn worker_count(&self) -> u32 {
         let listeners = self.listeners().count().max(1);
         u32::try_from(self.workers_per_listener() * listeners).unwrap_or(u32::MAX)
@@ -50,7 +51,7 @@ pub(crate) struct DeliverySink {
 
 pub(crate) struct DeliveryResources {
     pub(crate) destinations: RefCell<Destinations>,
-    /// Buffers of outgoing connections. The server owns the buffers of incoming sessions.
+    /// Buffers that outgoing connections share. The server owns the buffers of incoming sessions.
     pub(crate) buffers: WorkerBuffers,
     pub(crate) resolver: Resolver,
     pub(crate) ca_files: Arc<CaFiles>,

@@ -52,7 +52,7 @@ pub struct CapacityRun {
     pub command: Vec<String>,
     /// Facts about the server, the load and the host. Each has a name and a value.
     pub facts: Vec<(&'static str, String)>,
-    /// The goals. They have the same order as the goals in `result`.
+    /// The goals, in the same order as the goals in `result`.
     pub goals: Vec<LossGoal>,
     pub min_rate_per_s: f64,
     /// The demand for which capacity is planned. The `capacity_per_s` in it is ignored, because the capacity comes from
@@ -93,7 +93,7 @@ impl CapacityRun {
         Some(PlanningInputs { capacity_per_s, ..planning }.plan().map_err(|error| error.to_string()))
     }
 
-    /// Returns the plan as a line of text. Returns `None` if the user asked for no plan or if no capacity was found.
+    /// Returns the plan as a line of text, or `None` if the user asked for no plan or if no capacity was found.
     pub(crate) fn plan_line(&self) -> Option<String> {
         let planning = self.planning;
         let plan = match self.plan()? {
@@ -215,7 +215,7 @@ impl CapacityRun {
     }
 
     /// Returns true if the trials at 80 % and 100 % of the capacity were good, and false as soon as one of them was
-    /// not. A void trial is not good. Returns `None` as long as the other trial is missing.
+    /// not, which includes void trials. Returns `None` as long as the other trial is missing.
     fn is_confirmed(&self) -> Option<bool> {
         let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1);
         let has_held = counting.clone().all(|load| self.is_good(&load.trial) == Some(true));
@@ -378,7 +378,8 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
     }
 }
 
-/// Returns the word for the outcome of a search. A passed search is called `CAPACITY`, because it only found a number.
+/// Returns the word for the outcome of a search, which is `CAPACITY` for a pass, because such a search only found a
+/// number.
 pub(crate) fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Pass => "CAPACITY",

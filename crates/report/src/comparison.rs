@@ -24,8 +24,8 @@ pub enum MetricVerdict {
 }
 
 impl MetricVerdict {
-    /// Returns the verdict as a word. `too_few` is the word for too few runs or rounds, because the caller knows which
-    /// of them are lacking.
+    /// Returns the verdict as a word. `too_few` is the word for too few runs or rounds, because only the caller knows
+    /// whether runs or rounds are lacking.
     pub fn word(self, too_few: &'static str) -> &'static str {
         match self {
             Self::Better => "better",
@@ -54,11 +54,11 @@ pub struct ComparisonPage {
     pub is_paired: bool,
     /// Relative difference up to which two figures count as the same. For example, 0.02 means 2 %.
     pub margin: f64,
-    /// The compared sides. The first side is the reference for all others.
+    /// The compared sides, of which the first is the reference for all others.
     pub sides: Vec<ComparedSide>,
     /// Figures of every side except the first, which is the reference.
     pub figures: Vec<ComparedFigure>,
-    /// Runs that could not be read or compared, and the reason. Each of them has one line.
+    /// One line for each run that could not be read or compared, with the reason.
     pub refused: Vec<String>,
     /// Remarks that the reader must know, for example that some runs do not count.
     pub remarks: Vec<String>,

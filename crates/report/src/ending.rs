@@ -26,7 +26,8 @@ pub(crate) fn notes(record: &Record) -> Vec<String> {
     advice.into_iter().chain(headline::reasons(record).cloned()).collect()
 }
 
-/// Returns the notes that ask the reader to do something. The note that no server was measured does not.
+/// Returns the notes that ask the reader to do something. The note that no server was measured is left out, because it
+/// requires no action.
 pub(super) fn notes_to_act_on(record: &Record) -> Vec<String> {
     notes(record).into_iter().filter(|text| text != mailrun_measurement::judge::NO_SERVER).collect()
 }

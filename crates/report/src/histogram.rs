@@ -14,7 +14,7 @@ const FIRST_DECADE_NS: u64 = 100;
 /// Number of decades on the scale. From 100 ns, eleven decades reach beyond an hour.
 const DECADES: u32 = 11;
 
-/// A bin of the histogram. It counts the messages whose latency is between the end of the previous bin and `end_ns`.
+/// A bin of the histogram, which counts messages with a latency between the end of the previous bin and `end_ns`.
 struct Bin {
     end_ns: u64,
     messages: u64,

@@ -1,4 +1,4 @@
-//! What each process of a run cost: CPU time and memory.
+//! Reports what each process of a run cost: CPU time and memory.
 use super::figures::Section;
 use mailrun_measurement::record::{Party, Record, Role};
 use mailrun_measurement::stage::Stage;

@@ -326,7 +326,7 @@ fn thresholds(record: &Record, width: usize) -> Vec<String> {
 
 /// Lines that a report shows or leaves out together.
 pub struct ReportPart<Rank> {
-    /// Priority of this part. Parts with the lowest priority are left out first.
+    /// Priority of this part, by which the least important parts are left out first.
     pub priority: Rank,
     /// Set if the part is preceded by an empty line. The empty line is left out if the room is scarce.
     pub has_gap: bool,

@@ -69,7 +69,7 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
     Section::figures("Latency", note, table)
 }
 
-/// Returns the figures of each stage of the load. Its messages that failed or are missing are counted, too.
+/// Returns the figures of each stage of the load, with the numbers of its messages that failed or are missing.
 pub(crate) fn of_load(record: &Record) -> Option<Section> {
     let mut table = timed(&[
         ("stage of the load", Align::Left),
@@ -124,7 +124,7 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     Section::figures("Phases", note, table)
 }
 
-/// Returns an empty table of times. However narrow the terminal is, the median and the 99th percentile remain.
+/// Returns an empty table of times, in which the median and the 99th percentile remain on the narrowest terminal.
 pub(super) fn timed(names: &[(&'static str, Align)]) -> Table {
     let times = ["min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(right);
     Table::new([names, &times].concat()).leave_out(&OPTIONAL_TIMES)

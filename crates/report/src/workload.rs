@@ -5,7 +5,7 @@ use mailrun_measurement::record::{Arrival, OfferedStage, Pipelining, Record, Rol
 use mailrun_text::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use mailrun_text::table::plain;
 
-/// Default addresses of the envelope. A report leaves them out, because they tell the reader nothing.
+/// Default addresses of the envelope, which a report leaves out because they tell the reader nothing.
 const DEFAULT_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
 const MAX_LISTED_STAGES: usize = 8;
 

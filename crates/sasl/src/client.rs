@@ -13,7 +13,7 @@ pub enum ExchangeError {
     /// The server sent a challenge that does not belong to this mechanism.
     #[error("the server's challenge does not belong to this mechanism")]
     Challenge,
-    /// The server did not prove that it knows the secret.
+    /// The server did not prove that it knows the secret, so it may be an impostor.
     #[error("the server does not know the secret")]
     ServerUnverified,
 }
@@ -27,11 +27,11 @@ enum State {
     /// LOGIN: the server asks for the name, and then for the password.
     Name,
     Password,
-    /// CRAM-MD5: the server sends the only challenge.
+    /// CRAM-MD5: the server must send its challenge, the only one of this exchange.
     Challenge,
     ServerFirst(scram::ClientFirst),
     ServerFinal(scram::ClientFinal),
-    /// Only the server's final reply is missing.
+    /// The client has sent everything, and only the server's final reply is missing.
     Verdict,
     /// XOAUTH2: the server sends its final reply, or a challenge with the reason for a refusal,
     /// which needs an empty response.
@@ -55,7 +55,7 @@ impl fmt::Debug for ClientExchange {
 }
 
 impl ClientExchange {
-    /// Creates an exchange with this mechanism. SCRAM-SHA-256 needs a nonce.
+    /// Creates an exchange with this mechanism, for which SCRAM-SHA-256 needs a nonce.
     ///
     /// # Errors
     /// Returns [`ExchangeError::Credentials`] if the mechanism cannot carry the credentials.
@@ -79,7 +79,7 @@ impl ClientExchange {
         }
     }
 
-    /// Records that the first message was sent with AUTH.
+    /// Records that the first message was sent with AUTH, so the server will not ask for it.
     #[must_use]
     pub fn initial_sent(self) -> Self {
         match self.state {
@@ -94,7 +94,7 @@ impl ClientExchange {
         }
     }
 
-    /// Answers a challenge. Returns the response, and the exchange in its next state.
+    /// Answers a challenge, and returns the response with the exchange in its next state.
     ///
     /// # Errors
     /// Returns an [`ExchangeError`] if there is no valid response. The caller must then cancel the
@@ -160,7 +160,8 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
     }
 }
 
-/// Returns the state after the first message.
+/// Returns the state after the first message of a mechanism in which the client speaks first. SCRAM and XOAUTH2 may
+/// need another message.
 fn after_first(mechanism: Mechanism, scram: Option<scram::ClientFirst>) -> State {
     match scram {
         Some(scram) => State::ServerFirst(scram),

@@ -25,8 +25,7 @@ pub(crate) fn digest(secret: &str, challenge: &[u8]) -> String {
     })
 }
 
-/// Splits a response into name and digest. The name may contain spaces, so the last space separates
-/// the two.
+/// Splits a response into name and digest at the last space, because the name may contain spaces.
 pub(crate) fn parse(response: &[u8]) -> Option<(&str, &[u8])> {
     let text = std::str::from_utf8(response).ok()?;
     let (name, digest) = text.rsplit_once(' ')?;

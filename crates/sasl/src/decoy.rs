@@ -18,8 +18,8 @@ impl std::fmt::Debug for DecoySecrets {
 }
 
 impl DecoySecrets {
-    /// Creates the generator. The key must be secret, and must not change as long as the salts of
-    /// real users are in use.
+    /// Creates a generator of secrets. The key must be secret, and must not change as long as the salts of real users
+    /// are in use.
     pub fn new(key: Nonce) -> Self {
         Self { key }
     }
@@ -30,12 +30,12 @@ impl DecoySecrets {
         std::array::from_fn(|at| mac[at])
     }
 
-    /// Returns an invented password for this name. Nobody can compute it without the key.
+    /// Returns an invented password for this name, which nobody can compute without the key.
     pub fn password(&self, name: &str) -> String {
         encode(&self.mac("password", name)[..18])
     }
 
-    /// Returns the keys of the user's invented password. They take as long to derive as real ones.
+    /// Returns the keys of the user's invented password, which take as long to derive as real ones.
     pub fn keys(&self, name: &str) -> Keys {
         let keys = Keys::derive(&self.password(name), &self.salt(name), MIN_ITERATIONS);
         keys.expect("base64 may be a password, and there are enough iterations")

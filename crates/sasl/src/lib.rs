@@ -34,7 +34,7 @@ use std::str::FromStr;
 pub use decoy::DecoySecrets;
 pub use secret::Secret;
 
-/// Size of a nonce in bytes. Its base64 form has 24 characters.
+/// Size of a nonce in bytes, so that its base64 form has 24 characters.
 pub const NONCE_BYTES: usize = 18;
 
 /// Random bytes that must never be used twice.
@@ -49,13 +49,13 @@ pub enum Mechanism {
     /// Challenge and response in which both sides prove that they know the password (RFC 5802, RFC
     /// 7677).
     ScramSha256,
-    /// Digest of the password and a challenge (RFC 2195).
+    /// Digest of a challenge, made with the password (RFC 2195).
     CramMd5,
     /// OAuth 2.0 bearer token, as Google and Microsoft use it.
     Xoauth2,
     /// Name and password in a single message (RFC 4616).
     Plain,
-    /// Name and password in separate messages. There is no RFC.
+    /// Name and password in separate messages, for which there is no RFC.
     Login,
 }
 
@@ -63,7 +63,7 @@ impl Mechanism {
     /// All mechanisms, from the strongest to the weakest.
     pub const ALL: [Self; 5] = [Self::ScramSha256, Self::CramMd5, Self::Xoauth2, Self::Plain, Self::Login];
 
-    /// Returns the registered name, in capitals.
+    /// Returns the registered name in capitals, for example `SCRAM-SHA-256`.
     pub fn name(self) -> &'static str {
         match self {
             Self::ScramSha256 => "SCRAM-SHA-256",
@@ -76,7 +76,7 @@ impl Mechanism {
 
     const NAMES: &str = "plain, login, cram-md5, scram-sha-256, xoauth2";
 
-    /// Parses the name of a mechanism. Letter case does not matter.
+    /// Parses the name of a mechanism, in which letter case does not matter.
     pub fn parse(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|mechanism| name.eq_ignore_ascii_case(mechanism.name().as_bytes()))
     }
@@ -100,7 +100,7 @@ impl FromStr for Mechanism {
 #[error("{0:?} is not one of {names}", names = Mechanism::NAMES)]
 pub struct UnknownMechanism(String);
 
-/// Set of AUTH mechanisms.
+/// Set of AUTH mechanisms, for example the mechanisms that a server offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mechanisms(u8);
 
@@ -135,7 +135,7 @@ impl Mechanisms {
         self.0 & (1 << mechanism as u8) != 0
     }
 
-    /// Returns true if the set is empty.
+    /// Returns true if the set contains no mechanism, so that AUTH is impossible.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -162,11 +162,11 @@ impl Mechanisms {
 /// Name and secret that a client logs in with.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Name of the user that logs in.
+    /// Name of the user that logs in, as the server knows it.
     pub name: String,
-    /// Password of the user. XOAUTH2 uses a token instead.
+    /// Password of the user, or a token for XOAUTH2.
     pub secret: String,
-    /// Mechanisms that the client may use. It uses the strongest one that the server offers.
+    /// Mechanisms that the client may use, of which it uses the strongest that the server offers.
     pub mechanisms: Mechanisms,
 }
 
@@ -190,8 +190,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Compares two secrets. The time that this takes does not reveal the position of the first
-/// difference.
+/// Compares two secrets in a time that does not reveal the position of the first difference.
 pub fn same(one: &[u8], other: &[u8]) -> bool {
     subtle::ConstantTimeEq::ct_eq(one, other).into()
 }

@@ -5,9 +5,9 @@
 pub struct PlainMessage<'a> {
     /// The user to act as, or empty for the user that logs in.
     pub acts_as: &'a [u8],
-    /// The user that logs in.
+    /// The user whose password follows, and who logs in.
     pub name: &'a [u8],
-    /// The user's password.
+    /// The user's password in the clear.
     pub password: &'a [u8],
 }
 
@@ -19,7 +19,7 @@ pub fn message(name: &str, password: &str) -> Option<Vec<u8>> {
 }
 
 impl<'a> PlainMessage<'a> {
-    /// Splits a client's message. Returns `None` if it doesn't have three parts.
+    /// Splits a client's message, or returns `None` if it does not have three parts.
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         let mut parts = message.split(|octet| *octet == 0);
         let (acts_as, name, password) = (parts.next()?, parts.next()?, parts.next()?);

@@ -17,7 +17,7 @@ type Sha256Output = [u8; 32];
 
 /// Minimum number of iterations (RFC 7677 §4). Fewer would make guessing cheap for an eavesdropper.
 pub const MIN_ITERATIONS: u32 = 4096;
-/// Maximum number of iterations. Without it, a server could keep a client computing forever.
+/// Maximum number of iterations, without which a server could keep a client computing forever.
 pub const MAX_ITERATIONS: u32 = 600_000;
 
 /// Hash function of SCRAM-SHA-256, the only SCRAM mechanism for which this crate has a server's
@@ -27,9 +27,10 @@ const SERVER_HASH: ScramHash = ScramHash::Sha256;
 /// Keys that a server stores instead of a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
-    /// Salt that the password was hashed with.
+    /// Salt that was hashed together with the password.
     pub salt: Vec<u8>,
-    /// Number of times that the password was hashed.
+    /// Number of times that the password was hashed. A client of this crate accepts only numbers from
+    /// [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
     pub iterations: u32,
     /// StoredKey of RFC 5802 §3, which checks the client's proof.
     pub stored: Sha256Output,
@@ -45,8 +46,8 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Derives the keys of a password. Returns `None` if the password contains forbidden
-    /// characters, the salt is empty, or the number of iterations is out of range.
+    /// Derives the keys of a password, or returns `None` if the password contains forbidden characters, the salt is
+    /// empty, or the number of iterations is out of range.
     pub fn derive(password: &str, salt: &[u8], iterations: u32) -> Option<Self> {
         let salted = SERVER_HASH.salted(password, salt, iterations)?;
         let stored = SERVER_HASH.digest(&SERVER_HASH.mac(&salted, b"Client Key")).try_into().ok()?;
@@ -54,7 +55,7 @@ impl Keys {
         Some(Self { salt: salt.to_vec(), iterations, stored, server })
     }
 
-    /// Returns true if these are the keys of this password.
+    /// Returns true if these are the keys of this password. This takes long, because it derives the keys again.
     pub fn belong_to(&self, password: &str) -> bool {
         let keys = Self::derive(password, &self.salt, self.iterations);
         keys.is_some_and(|keys| same(&keys.stored, &self.stored))
@@ -64,16 +65,16 @@ impl Keys {
 /// Hash function of a SCRAM mechanism, which also gives the mechanism its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScramHash {
-    /// SCRAM-SHA-1 (RFC 5802).
+    /// SHA-1, the hash function of SCRAM-SHA-1 (RFC 5802).
     Sha1,
-    /// SCRAM-SHA-256 (RFC 7677).
+    /// SHA-256, the hash function of SCRAM-SHA-256 (RFC 7677).
     Sha256,
-    /// SCRAM-SHA-512, which works like SCRAM-SHA-256 with another hash function.
+    /// SHA-512, the hash function of SCRAM-SHA-512, which works like SCRAM-SHA-256 otherwise.
     Sha512,
 }
 
 impl ScramHash {
-    /// Returns the name of the SASL mechanism.
+    /// Returns the name of the SASL mechanism, for example `SCRAM-SHA-256`.
     pub fn mechanism(self) -> &'static str {
         match self {
             Self::Sha1 => "SCRAM-SHA-1",
@@ -98,8 +99,8 @@ impl ScramHash {
         }
     }
 
-    /// Computes SaltedPassword (RFC 5802 §3). Returns `None` if the password contains forbidden
-    /// characters, the salt is empty, or the number of iterations is out of range.
+    /// Computes SaltedPassword (RFC 5802 §3), or returns `None` if the password contains forbidden characters, the salt
+    /// is empty, or the number of iterations is out of range.
     fn salted(self, password: &str, salt: &[u8], iterations: u32) -> Option<Vec<u8>> {
         if salt.is_empty() || !(MIN_ITERATIONS..=MAX_ITERATIONS).contains(&iterations) {
             return None;
@@ -164,21 +165,21 @@ pub struct ClientFirst {
     nonce_bytes: usize,
 }
 
-/// State of the client after its proof (client-final). It can check the server's proof.
+/// State of the client after its proof (client-final), which can check the server's proof.
 #[derive(Clone, Debug)]
 pub struct ClientFinal {
     signature: Vec<u8>,
 }
 
 impl ClientFirst {
-    /// Creates the client's first message. Returns `None` if the name or the nonce is empty or
-    /// contains forbidden characters.
+    /// Creates the client's first message, or returns `None` if the name or the nonce is empty or contains forbidden
+    /// characters.
     pub fn new(hash: ScramHash, name: &str, nonce: &str) -> Option<Self> {
         let name = prepared(name).filter(|name| !name.is_empty() && is_nonce(nonce))?;
         Some(Self { hash, bare: format!("n={},r={nonce}", escaped(&name)), nonce_bytes: nonce.len() })
     }
 
-    /// Returns client-first. It requests neither channel binding nor another identity.
+    /// Returns client-first, which requests neither channel binding nor another identity.
     pub fn message(&self) -> String {
         format!("n,,{}", self.bare)
     }
@@ -243,8 +244,8 @@ pub(crate) struct ServerChallenge {
 }
 
 impl ClientFirstMessage {
-    /// Parses client-first. Returns `None` if it is invalid, or if it requests channel binding or
-    /// another identity, which the server does not offer.
+    /// Parses client-first, or returns `None` if it is invalid or requests channel binding or another identity, which
+    /// the server does not offer.
     pub(crate) fn parse(client_first: &[u8], server_nonce: &str) -> Option<Self> {
         let text = std::str::from_utf8(client_first).ok()?;
         let (binding, rest) = text.split_once(',').filter(|(binding, _)| matches!(*binding, "n" | "y"))?;
@@ -269,7 +270,7 @@ impl ClientFirstMessage {
 }
 
 impl ServerChallenge {
-    /// Checks client-final. If the proof is right, the result holds server-final.
+    /// Checks the proof in client-final. If the proof is right, the result holds server-final.
     pub(crate) fn verify(&self, client_final: &[u8]) -> ProofResult {
         self.parse(client_final).map_or(ProofResult::Malformed, |(without_proof, proof)| {
             let all = format!("{},{},{without_proof}", self.client_first.bare, self.server_first);
@@ -297,8 +298,7 @@ impl ServerChallenge {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProofResult {
-    /// The proof is right. Holds the server-final message, with which the server proves its own
-    /// identity.
+    /// The proof is right, so the server answers with this server-final message, which proves its own identity.
     Right(String),
     Wrong,
     /// The message is not a valid client-final, so there is no proof to check.

@@ -6,7 +6,7 @@ use std::fmt;
 /// Secret of a user, against which a server checks the proof of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
-    /// The password itself.
+    /// The password itself, without which CRAM-MD5 cannot be checked.
     Password(String),
     /// Keys of SCRAM-SHA-256, which the server stores instead of the password.
     Keys(scram::Keys),

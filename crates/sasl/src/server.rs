@@ -12,25 +12,23 @@ use crate::scram::{self, ProofResult};
 use crate::{Mechanism, Nonce, Secret, cram_md5, encode, same};
 use std::fmt;
 
-/// Result of a step. It holds the only objects that the exchange can continue with, so steps cannot
-/// be skipped.
+/// Result of a step, with the only objects that the exchange can continue with, so that steps cannot be skipped.
 #[derive(Clone, Debug)]
 pub enum ExchangeStep {
-    /// The server must send this challenge. A response follows.
+    /// The server must send this challenge, and pass the client's response to [`AwaitedResponse::receive`].
     Challenge(Vec<u8>, AwaitedResponse),
-    /// The server must send this challenge. The client's proof follows, which is compared with the
-    /// secret that was looked up.
+    /// The server must send this challenge, and pass the client's proof to [`AwaitedProof::receive`], which checks the
+    /// proof with the secret that was looked up.
     ProofChallenge(Vec<u8>, AwaitedProof),
-    /// The application must decide whether the name and the secret belong together. This ends the
-    /// exchange.
+    /// The application must decide whether the name and the secret belong together, which ends the exchange.
     Check(ShownSecret),
-    /// The application must look up the secret of the user with this name.
+    /// The application must look up the secret of the user with this name, and pass it to [`SecretLookup::provide`].
     Lookup(SecretLookup),
-    /// The client has proved its identity.
+    /// The client has proved its identity, so the login succeeds.
     Accepted,
     /// The client's proof is wrong, so the login must be refused.
     Refused,
-    /// The client's response does not belong to this mechanism.
+    /// The client's response does not have the form that this mechanism demands, so the exchange has failed.
     Malformed,
 }
 
@@ -50,7 +48,7 @@ impl ServerExchange {
         Self { mechanism, nonce: encode(nonce), host: host.to_owned() }
     }
 
-    /// Begins the exchange. `initial` is the response that came with AUTH, if there was one.
+    /// Begins the exchange with the response that came with AUTH, if there was one.
     pub fn begin(self, initial: Option<&[u8]>) -> ExchangeStep {
         let first = match self.mechanism {
             Mechanism::Plain => AwaitedResponse(State::Plain),
@@ -69,8 +67,8 @@ impl ServerExchange {
     }
 }
 
-/// Begins CRAM-MD5. Here the server speaks first, so a response that came with AUTH is an error
-/// (RFC 4954 §4).
+/// Begins CRAM-MD5, in which the server speaks first. A response that came with AUTH is therefore an error (RFC 4954
+/// §4).
 fn begin_cram_md5(nonce: &str, host: &str, initial: Option<&[u8]>) -> ExchangeStep {
     if initial.is_some() {
         return ExchangeStep::Malformed;
@@ -92,15 +90,15 @@ enum State {
     LoginPassword {
         name: String,
     },
-    /// CRAM-MD5: the digest of this challenge.
+    /// CRAM-MD5: the client must send the digest of this challenge.
     Digest {
         challenge: String,
     },
-    /// SCRAM-SHA-256: the client's first message.
+    /// SCRAM-SHA-256: the client must send its first message, because AUTH came without it.
     ClientFirst {
         nonce: String,
     },
-    /// SCRAM-SHA-256: the empty response to the server's proof.
+    /// SCRAM-SHA-256: the client must acknowledge the server's proof with an empty response.
     Acknowledgement,
 }
 
@@ -123,7 +121,7 @@ impl AwaitedResponse {
     }
 }
 
-/// Reads a response of PLAIN. A client that asks to act as another user is refused as if the password were wrong.
+/// Reads the response of PLAIN, and refuses a client that asks to act as another user as if the password were wrong.
 fn plain(response: &[u8]) -> Option<ExchangeStep> {
     let PlainMessage { acts_as, name: own_name, password } = PlainMessage::parse(response)?;
     let name = named(own_name)?;
@@ -162,7 +160,7 @@ fn client_first(nonce: String, response: &[u8]) -> Option<ExchangeStep> {
     Some(ExchangeStep::Lookup(SecretLookup { name, proof: LookupProof::ScramSha256 { message, nonce } }))
 }
 
-/// Name and secret that the client has shown. The session does not know whether they are right.
+/// Name and secret that the client has shown. Only the application can decide whether they are right.
 #[derive(Clone)]
 pub struct ShownSecret {
     mechanism: Mechanism,
@@ -183,7 +181,7 @@ impl ShownSecret {
         self.mechanism
     }
 
-    /// Returns the user name that the client claims. It is not verified yet.
+    /// Returns the user name that the client claims, which is not verified yet.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -203,9 +201,9 @@ pub struct SecretLookup {
 
 #[derive(Clone)]
 enum LookupProof {
-    /// CRAM-MD5: the secret is checked against the client's digest of the challenge.
+    /// CRAM-MD5: the client has sent the digest of the challenge. The secret decides whether the digest is right.
     CramMd5 { challenge: String, digest: Vec<u8> },
-    /// SCRAM-SHA-256: the server's challenge is made of the secret and the nonce.
+    /// SCRAM-SHA-256: the server makes its challenge from the secret and the nonce.
     ScramSha256 { message: scram::ClientFirstMessage, nonce: String },
 }
 
@@ -224,7 +222,7 @@ impl SecretLookup {
         }
     }
 
-    /// Returns the user name that the client claims. It is not verified yet.
+    /// Returns the user name that the client claims, which is not verified yet.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -252,8 +250,8 @@ impl SecretLookup {
     }
 }
 
-/// Returns the SCRAM keys of a secret. A password is salted with the nonce. Because the derived
-/// keys are not stored, the salt needs no storage either.
+/// Returns the SCRAM keys of a secret. A password is salted with the nonce, because the derived keys, and therefore the
+/// salt, need not be stored.
 fn keys(secret: &Secret, nonce: &str) -> Option<scram::Keys> {
     match secret {
         Secret::Password(password) => scram::Keys::derive(password, nonce.as_bytes(), scram::MIN_ITERATIONS),
@@ -262,8 +260,7 @@ fn keys(secret: &Secret, nonce: &str) -> Option<scram::Keys> {
     }
 }
 
-/// An exchange that waits for the client's proof, after the user's secret was looked up. Only
-/// SCRAM-SHA-256 uses it.
+/// An exchange of SCRAM-SHA-256 that waits for the client's proof, after the user's secret was looked up.
 #[derive(Clone)]
 pub struct AwaitedProof {
     name: String,
@@ -283,7 +280,7 @@ impl AwaitedProof {
         Mechanism::ScramSha256
     }
 
-    /// Returns the user name that the client claims. It is not verified yet.
+    /// Returns the user name that the client claims, which is not verified yet.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -35,7 +35,7 @@ enum DistributionKind {
     LogNormal { median: f64, sigma: f64, most: u64 },
 }
 
-/// A range of numbers. Both ends are included.
+/// A range of numbers, including both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ValueRange {
     least: u64,
@@ -61,7 +61,7 @@ impl Distribution {
         }
     }
 
-    /// Parses a distribution. `read` parses a single number, for example with a unit.
+    /// Parses a distribution, in which `read` parses each single number, for example with a unit.
     ///
     /// # Errors
     /// Returns an error that names the mistake and shows the correct form.
@@ -131,8 +131,7 @@ impl Distribution {
         Varied { least: min as f64, mean, ..summary }
     }
 
-    /// Draws the number for a message. The same seed, purpose and message always give the same
-    /// number.
+    /// Draws the number for a message, which is always the same for the same seed, purpose and message.
     pub fn sample(&self, seed: u64, purpose: RandomStream, number: u64) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) if range.least == range.most => range.least,
@@ -268,8 +267,8 @@ fn parse_range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Resul
     if range.most == u64::MAX { Err(format!("the range {word:?} is too wide")) } else { Ok(range) }
 }
 
-/// Quantile function of the normal distribution, for shares greater than 0 and less than 1. Uses P.
-/// J. Acklam's rational approximations (2003), whose relative error is below 1.2e-9.
+/// Quantile function of the normal distribution, for shares greater than 0 and less than 1. The rational approximations
+/// by P. J. Acklam (2003) have a relative error below 1.2e-9.
 fn normal_quantile(share: f64) -> f64 {
     const CENTRE: [f64; 6] = [
         -3.969683028665376e1,
@@ -313,26 +312,26 @@ fn normal_quantile(share: f64) -> f64 {
     }
 }
 
-/// Purpose of a random choice. A choice is a function of the seed, its purpose and the number of
-/// the message, so the same seed gives the same mail, whichever session sends a message. Each
-/// purpose has its own random numbers: the size of message 7 tells nothing about its recipients.
+/// Purpose for which a random number is drawn. The number depends only on the seed, the purpose and the number of the
+/// message, so the same seed gives the same mail, whichever session sends a message. Each purpose has random numbers of
+/// its own. For example, the size of message 7 tells nothing about its recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RandomStream {
-    /// Choice of a message from a set, or of the message's length.
+    /// Chooses a message from a set, or the length of a generated message.
     Message = 1,
-    /// Number of recipients of the message.
+    /// Chooses how many recipients the message has.
     Recipients,
-    /// Number of messages on the connection that the message opens.
+    /// Chooses how many messages are sent over the connection that the message opens.
     Reuse,
-    /// Pause of the session after the message.
+    /// Chooses how long the session pauses after the message.
     Think,
-    /// Address of the sender.
+    /// Chooses the address of the sender.
     Sender,
-    /// Addresses of the recipients.
+    /// Chooses the addresses of the recipients.
     Recipient,
-    /// Text of a generated message.
+    /// Chooses the text of a generated message.
     Words,
-    /// Envelope ID, with which the server names the message in a notification (DSN, RFC 3461).
+    /// Chooses the envelope ID, with which the server names the message in a notification (DSN, RFC 3461).
     EnvelopeId,
 }
 

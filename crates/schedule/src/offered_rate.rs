@@ -1,5 +1,4 @@
-//! The offered rate over time. It is constant, or consists of consecutive stages with a rate or a
-//! ramp each.
+//! The offered rate over time, which is constant or consists of consecutive stages with a rate or a ramp each.
 //!
 //! ```text
 //! 10s:100/s          100 messages a second, for ten seconds
@@ -80,8 +79,8 @@ impl RateStage {
         time_s * (self.from_per_s + slope * time_s / 2.0)
     }
 
-    /// Returns the number of seconds after which `messages` messages of the stage are due. This is
-    /// the inverse of `due_within`.
+    /// Returns the number of seconds after which `messages` messages of the stage are due, as the inverse of
+    /// `due_within`.
     fn time_of(&self, messages: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         let speed = self.from_per_s + (self.from_per_s * self.from_per_s + 2.0 * slope * messages).max(0.0).sqrt();
@@ -91,8 +90,8 @@ impl RateStage {
     }
 }
 
-/// Checks a name. It cannot contain a colon, because a colon follows it in a threshold, and cannot
-/// be a number, because numbers name the stages without names.
+/// Checks the name of a stage, which cannot contain a colon, because a colon follows it in a threshold. It cannot be a
+/// number either, because numbers name the stages without names.
 fn checked_name(name: &str) -> Result<String, String> {
     let is_letter = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     let is_number = name.chars().all(|c| c.is_ascii_digit());
@@ -109,7 +108,7 @@ fn checked_name(name: &str) -> Result<String, String> {
 pub enum OfferedRate {
     /// The same rate until the run ends.
     Constant(f64),
-    /// Consecutive stages. The run ends with the last one.
+    /// Consecutive stages, of which the last one ends the run.
     Stages(Vec<RateStage>),
 }
 
@@ -152,7 +151,7 @@ impl OfferedRate {
         due
     }
 
-    /// Returns the total length of the stages. `None` for a constant rate, which has no end.
+    /// Returns the total length of the stages, or `None` for a constant rate, which has no end.
     pub fn length(&self) -> Option<Duration> {
         match self {
             Self::Constant(_) => None,
@@ -160,8 +159,7 @@ impl OfferedRate {
         }
     }
 
-    /// Returns the time at which each stage ends, if the first begins at `began`. Empty for a constant
-    /// rate.
+    /// Returns the time at which each stage ends, if the first begins at `began`, or an empty list for a constant rate.
     pub fn stage_ends(&self, began: Duration) -> Vec<Duration> {
         let Self::Stages(stages) = self else { return Vec::new() };
         let ends = stages.iter().scan(began, |end, stage| {
@@ -193,7 +191,7 @@ impl OfferedRate {
         if counted_s > 0.0 { messages / counted_s } else { 0.0 }
     }
 
-    /// Describes the stages for the run record. Returns an empty list for a constant rate.
+    /// Describes the stages for the run record, with an empty list for a constant rate.
     pub fn stages(&self) -> Vec<OfferedStage> {
         match self {
             Self::Constant(_) => Vec::new(),
@@ -257,8 +255,7 @@ mod tests {
 
     #[test]
     fn the_mean_of_a_rest_of_no_length_is_a_rate_of_the_stage() {
-        // The sum of the lengths as an f64 is slightly larger than the end. Fuzzing found this
-        // case.
+        // In this case, which fuzzing found, the sum of the lengths as an f64 is slightly larger than the end.
         for count in 1..12 {
             let offer = stages(&vec!["60s10ms:100000/s"; count]);
             let end_s = offer.length().unwrap().as_secs_f64();

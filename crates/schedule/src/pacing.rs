@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct ArrivalSchedule {
     began: Duration,
-    /// The current offer, and offers that apply later. There is at least one.
+    /// The current offered rate, of which there is always one, and rates that apply later.
     offers: VecDeque<OfferSegment>,
     /// Number of messages that the caller has taken.
     issued: u64,
@@ -33,7 +33,7 @@ pub struct ArrivalSchedule {
     random: Option<StdRng>,
 }
 
-/// An offer that applies from a certain time on, and the position of the run at that time.
+/// An offered rate that applies from a certain time on, and the position of the run at that time.
 #[derive(Debug)]
 struct OfferSegment {
     from_s: f64,
@@ -80,7 +80,7 @@ impl ArrivalSchedule {
         self
     }
 
-    /// Changes the offer from `at` on. Messages that were due earlier keep their times.
+    /// Changes the offered rate from the time `at` on. Messages that were due earlier keep their times.
     pub fn change(&mut self, at: Duration, offer: OfferedRate) {
         let at_s = at.saturating_sub(self.began).as_secs_f64();
         let last = &self.offers[self.offers.len() - 1];
@@ -109,12 +109,12 @@ impl ArrivalSchedule {
         self.issued
     }
 
-    /// Returns the time at which the next message is due. At a rate of 0 this is `Duration::MAX`.
+    /// Returns the time at which the next message is due, or `Duration::MAX` at a rate of 0.
     pub fn due(&self) -> Duration {
         self.began.saturating_add(Duration::try_from_secs_f64(self.next_s).unwrap_or(Duration::MAX))
     }
 
-    /// Moves on to the next message. The caller does this after it has taken the current message.
+    /// Moves on to the next message, after the caller has taken the current one.
     pub fn advance(&mut self) {
         self.issued += 1;
         self.compute_next();
@@ -131,8 +131,8 @@ impl ArrivalSchedule {
         self.next_s = self.due_s();
     }
 
-    /// Returns the time at which the current position is due, in seconds since `began`. Drops
-    /// offers that the position has passed.
+    /// Returns the time at which the current position is due, in seconds since `began`. Drops rates that no longer
+    /// apply at this position.
     fn due_s(&mut self) -> f64 {
         while self.offers.get(1).is_some_and(|next| next.from_position <= self.position) {
             self.offers.pop_front();
@@ -141,8 +141,8 @@ impl ArrivalSchedule {
         now.from_s + now.offer.due_s(self.position - now.from_position)
     }
 
-    /// Draws an exponentially distributed gap in positions, for a Poisson process. Returns `None`
-    /// for constant arrivals.
+    /// Draws an exponentially distributed gap in positions, for a Poisson process, or returns `None` for constant
+    /// arrivals.
     fn exponential_gap(&mut self) -> Option<f64> {
         let uniform: f64 = self.random.as_mut()?.random();
         Some(-(1.0 - uniform).ln() * self.workers as f64)

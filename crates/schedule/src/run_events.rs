@@ -6,9 +6,9 @@ use mailrun_measurement::record::{Ending, EventKind, EventRow, OfferedStage, Sta
 use mailrun_text::words::grouped;
 use std::time::Duration;
 
-/// Facts about a run that has ended. Times are on the monotonic clock.
+/// Facts about a run that has ended, with times on the monotonic clock.
 pub struct RunCourse<'a> {
-    /// Time that is 0 in the record.
+    /// Time from which the times in the record count.
     pub origin: Duration,
     /// Time at which the load started.
     pub began: Duration,
@@ -17,7 +17,6 @@ pub struct RunCourse<'a> {
     /// Times during which the server accepted nothing. As in the record, they count from the
     /// origin.
     pub stalls: &'a [StallRow],
-    /// Reason why the load ended.
     pub ending: Ending,
     /// Time at which the load was stopped, if it was stopped early.
     pub stopped_at: Option<Duration>,
@@ -53,8 +52,8 @@ impl RunCourse<'_> {
         events
     }
 
-    /// Returns the events of a stall. There are none if the server rejected messages during the
-    /// stall, because then it was there and answered.
+    /// Returns the events of a stall, which are none if the server rejected messages meanwhile, because a server that
+    /// answers is not lost.
     fn stall(&self, stall: &StallRow) -> Vec<EventRow> {
         if stall.rejected > 0 {
             return Vec::new();
@@ -84,7 +83,7 @@ impl RunCourse<'_> {
         Some(self.event_at(self.stopped_at?, EventKind::Stopped, &text))
     }
 
-    /// Creates an event. Returns `None` if it would have come after the end of the load.
+    /// Creates an event, or returns `None` if it would have come after the end of the load.
     fn event(&self, at: Duration, kind: EventKind, text: &str) -> Option<EventRow> {
         (at <= self.ended).then(|| self.event_at(at, kind, text))
     }

@@ -32,7 +32,7 @@ impl Shard {
     /// The only part of a load that is not divided.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// Creates part `index` of `count`, counted from 0. Returns `None` if there is no such part.
+    /// Creates part `index` of `count`, counted from 0, or returns `None` if there is no such part.
     pub fn new(index: u32, count: u32) -> Option<Self> {
         (index < count && count <= MAX_SHARDS).then_some(Self { index, count })
     }
@@ -47,8 +47,8 @@ impl Shard {
         self.count
     }
 
-    /// Returns this part's share of a total. If the total cannot be divided evenly, the first parts
-    /// get one more each.
+    /// Returns this part's share of a total. If the total cannot be divided evenly, each of the first parts gets one
+    /// more.
     pub fn share(self, total: u64) -> u64 {
         let count = u64::from(self.count);
         total / count + u64::from(u64::from(self.index) < total % count)
@@ -61,9 +61,8 @@ impl Shard {
         (total / count) * index + index.min(total % count)
     }
 
-    /// Returns the range of sequence numbers of this part's messages. `messages` is the total. If
-    /// the total is unknown because the run ends after a time, all available numbers are divided
-    /// among the parts.
+    /// Returns the range of sequence numbers of this part's messages, if the whole load has `messages` messages. If
+    /// this total is unknown because the run ends after a time, all available numbers are divided among the parts.
     pub fn numbers(self, messages: Option<u64>) -> Range<u64> {
         let total = messages.unwrap_or(MESSAGE_NUMBERS).min(MESSAGE_NUMBERS);
         let first = self.before(total);
@@ -91,7 +90,7 @@ impl Shard {
         sent.saturating_mul(u64::from(self.count)).saturating_add(u64::from(self.index))
     }
 
-    /// Returns this part's share of a rate. All parts have the same share.
+    /// Returns this part's share of a rate, which is the same for all parts.
     pub fn rate(self, per_s: f64) -> f64 {
         per_s / f64::from(self.count)
     }
@@ -132,8 +131,8 @@ impl FromStr for Shard {
 pub struct PlanHash([u8; 32]);
 
 impl PlanHash {
-    /// Hashes the words of a plan. The hash depends on the order of the words and on their lengths,
-    /// so that `ab`, `c` and `a`, `bc` have different hashes.
+    /// Hashes the words of a plan in their order and with their lengths, so that `ab`, `c` and `a`, `bc` have different
+    /// hashes.
     pub fn of<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
         let mut hash = Sha256::new();
         for word in words {
@@ -143,8 +142,7 @@ impl PlanHash {
         Self(hash.finalize().into())
     }
 
-    /// Returns the ID of the run that executes the plan at the given time. All parts compute the
-    /// same ID.
+    /// Returns the ID of the run that executes the plan at the given time, which is the same in all parts.
     pub fn run_id(&self, start_at: &str) -> RunId {
         let mut hash = Sha256::new();
         hash.update(self.0);

@@ -10,7 +10,7 @@
 use crate::limits::{MAX_DOMAIN_BYTES, MAX_LOCAL_PART_BYTES, MAX_PATH_BYTES};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Maximum length of a label in a domain (RFC 1035 §2.3.4).
+/// Maximum length of a label, which is a part of a domain between dots (RFC 1035 §2.3.4).
 const MAX_LABEL_BYTES: usize = 63;
 
 /// A path with valid syntax, borrowed from the command line.
@@ -20,7 +20,7 @@ pub struct Path<'a> {
     at: Option<usize>,
 }
 
-/// Reason why a path is invalid.
+/// Reason why a path is invalid. A server answers each of them with a reply of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// The path does not follow the grammar.
@@ -178,8 +178,8 @@ const LABEL: u8 = 2;
 /// Class of bytes above ASCII. A text that contains them must also be valid UTF-8.
 const HIGH: u8 = 4;
 
-/// Classes of each byte. A table needs one look-up per byte, which matters because every address of
-/// every message is checked.
+/// Classes to which each byte belongs. A table needs one look-up per byte, which matters because
+/// every address of every message is checked.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut octet = 0;

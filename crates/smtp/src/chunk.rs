@@ -21,7 +21,7 @@ pub enum ContentKind {
 pub enum ChunkPiece<'a> {
     /// Bytes of the message, which belong to the current chunk.
     Content(&'a [u8]),
-    /// The whole chunk has been read.
+    /// The announced number of bytes has been read, so the chunk is complete.
     End(Chunk),
 }
 
@@ -43,8 +43,8 @@ impl ChunkReader {
         Self { lines: LineChecker::new(line_limit), content_kind, chunk, left: 0, is_open: false }
     }
 
-    /// Begins a chunk. The next `chunk.bytes` bytes of the input belong to it, whatever they
-    /// contain.
+    /// Begins to read a chunk. The next `chunk.bytes` bytes of the input belong to it, whatever
+    /// they contain.
     pub fn begin(&mut self, chunk: Chunk) {
         (self.chunk, self.left, self.is_open) = (chunk, chunk.bytes, true);
     }

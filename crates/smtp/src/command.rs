@@ -16,11 +16,11 @@ pub(crate) const MAX_LINE_BYTES: usize = MAX_COMMAND_LINE_BYTES + MAX_MAIL_PARAM
 /// Command with which a client opens the session (RFC 5321 §4.1.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
-    /// EHLO: the client wants to know the server's extensions.
+    /// The client wants to know the server's extensions (EHLO).
     Extended,
-    /// HELO: the session has no extensions.
+    /// The client uses no extensions (HELO).
     Plain,
-    /// LHLO: like EHLO, for LMTP (RFC 2033).
+    /// The client wants to know the extensions of an LMTP server (LHLO, RFC 2033).
     Lmtp,
 }
 
@@ -78,9 +78,9 @@ impl<'a> Deref for Recipient<'a> {
 /// The BDAT command, which announces a chunk of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Number of bytes that follow the command.
+    /// Number of the message's bytes that follow the command.
     pub bytes: u64,
-    /// Set by LAST: these bytes end the message.
+    /// Set if the command ends with LAST, which means that these bytes end the message.
     pub last: bool,
 }
 
@@ -291,14 +291,15 @@ fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
     Ok(())
 }
 
-/// Treatment of an invalid or second value of a parameter that is only passed on.
+/// Tells what happens to an invalid or second value of a parameter that is only passed on.
 #[derive(Clone, Copy)]
 enum InvalidValue {
     Drop,
     Refuse,
 }
 
-/// Sets a parameter that is only passed on to the next server.
+/// Sets a parameter that is only passed on to the next server. An invalid or second value is
+/// ignored or refused, depending on `invalid`.
 fn pass_on<T>(target: &mut Option<T>, value: Option<T>, invalid: InvalidValue) -> Result<(), ReplyReason> {
     match invalid {
         InvalidValue::Refuse => set(target, value),

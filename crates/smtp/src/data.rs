@@ -30,7 +30,8 @@ pub const END_OF_DATA: &[u8] = b".\r\n";
 pub enum LineFault {
     /// The message contains CR without LF, LF without CR, or NUL.
     BareLineEnding,
-    /// A line is longer than the limit.
+    /// A line of the message is longer than its limit
+    /// ([`Limits::text_line_bytes`](crate::Limits::text_line_bytes)).
     LineTooLong,
 }
 
@@ -107,6 +108,7 @@ impl DataReader {
     }
 
     /// Takes everything up to the next line that begins with a dot, or to the end of the block.
+    /// `DOT_LINE` finds such a line at the memory's speed.
     fn take_text<'a>(&mut self, input: &mut &'a [u8]) -> DataPiece<'a> {
         let length = DOT_LINE.find(input).map_or(input.len(), |at| at + 2);
         let (content, rest) = input.split_at(length);
@@ -204,7 +206,7 @@ pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-/// Removes the dot-stuffing of a message that does not include the end of data.
+/// Removes the dot-stuffing of a message. The message must not include the end of data.
 pub fn unstuffed(stuffed: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(stuffed.len());
     let mut rest = stuffed.strip_prefix(b".").unwrap_or(stuffed);

@@ -15,7 +15,8 @@ const VERBS: [&str; 17] = [
     "STARTTLS", "VRFY", "XCLIENT",
 ];
 
-/// Renders what both sides of a session send.
+/// Renders the lines that both sides of a session send. The caller passes the bytes in the order in
+/// which they are on the wire.
 #[derive(Debug, Default)]
 pub struct Dialogue {
     /// Maximum number of lines of a message that are shown.
@@ -31,7 +32,8 @@ pub struct Dialogue {
     has_login: bool,
 }
 
-/// Kind of the client's next bytes.
+/// Kind of the bytes that the client sends next. Without it, lines of a message would pass for
+/// commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ClientPart {
     #[default]
@@ -255,7 +257,8 @@ impl HeldLine {
     }
 }
 
-/// Appends a line. Control characters become `?`, because they could control a terminal.
+/// Appends a line to the shown text. Control characters become `?`, because they could control a
+/// terminal.
 fn push(arrow: &str, text: &[u8], shown: &mut String) {
     let text = String::from_utf8_lossy(text);
     shown.push_str(arrow);

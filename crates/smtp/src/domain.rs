@@ -13,7 +13,8 @@ use std::ops::Deref;
 pub struct Domain<'a>(Cow<'a, str>);
 
 impl<'a> Domain<'a> {
-    /// Normalises a domain. Most domains are already in this form, and need no allocation.
+    /// Brings a domain into its normal form. Most domains are already in this form, and need no
+    /// allocation.
     pub fn new<T: AsRef<[u8]> + ?Sized>(domain: &'a T) -> Self {
         let domain = domain.as_ref();
         let is_plain = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(byte);

@@ -7,9 +7,9 @@ use std::fmt;
 /// Part of the message that a notification should return (RFC 3461 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Return {
-    /// FULL: the whole message.
+    /// The notification should return the whole message (FULL).
     Full,
-    /// HDRS: only the header.
+    /// The notification should return only the header (HDRS).
     Header,
 }
 
@@ -37,16 +37,17 @@ impl Return {
 pub struct Notify(u8);
 
 impl Notify {
-    /// NEVER: no event. It cannot be combined with others.
+    /// The sender wants no notification at all (NEVER). NEVER cannot be combined with others.
     pub const NEVER: Self = Self(0);
-    /// SUCCESS: the message was delivered.
+    /// The sender wants to know that the message was delivered (SUCCESS).
     pub const SUCCESS: Self = Self(1);
-    /// FAILURE: the message could not be delivered.
+    /// The sender wants to know that the message could not be delivered (FAILURE).
     pub const FAILURE: Self = Self(2);
-    /// DELAY: the message could not be delivered yet, and the server is still trying.
+    /// The sender wants to know that the message could not be delivered yet, and that the server is
+    /// still trying (DELAY).
     pub const DELAY: Self = Self(4);
 
-    /// Returns the union of both sets. NEVER is the empty set, so it adds nothing.
+    /// Returns the union of two sets of events. NEVER is the empty set, so it adds nothing.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }

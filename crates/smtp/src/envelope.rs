@@ -95,7 +95,7 @@ impl Envelope {
         Ok(())
     }
 
-    /// Number of recipients, at least one.
+    /// Returns the number of recipients, which is at least one.
     pub fn recipients(&self) -> usize {
         self.ends.len() - 1
     }
@@ -110,7 +110,7 @@ impl Envelope {
         &self.wire[self.ends[number] as usize..self.ends[number + 1] as usize]
     }
 
-    /// Returns `DATA\r\n`.
+    /// Returns the DATA command, `DATA\r\n`, for a client that sends one command at a time.
     pub fn data(&self) -> &[u8] {
         DATA
     }

@@ -5,27 +5,30 @@ use crate::xclient::Attributes;
 /// Extensions that a server offers, as far as this crate knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
-    /// PIPELINING (RFC 2920): the client need not wait for each reply.
+    /// The client need not wait for each reply (PIPELINING, RFC 2920).
     pub pipelining: bool,
-    /// 8BITMIME (RFC 6152): the message may contain bytes above 127.
+    /// The message may contain bytes above 127 (8BITMIME, RFC 6152).
     pub eight_bit_mime: bool,
-    /// SMTPUTF8 (RFC 6531): addresses and headers may be UTF-8.
+    /// Addresses and headers may be UTF-8 (SMTPUTF8, RFC 6531).
     pub smtp_utf8: bool,
-    /// ENHANCEDSTATUSCODES (RFC 2034): replies contain codes such as 5.1.1.
+    /// Replies contain codes such as 5.1.1 (ENHANCEDSTATUSCODES, RFC 2034).
     pub enhanced_status_codes: bool,
-    /// SIZE (RFC 1870) with the largest accepted message in bytes. 0 announces no fixed limit.
+    /// Size in bytes of the largest message that the server accepts (SIZE, RFC 1870). 0 means no
+    /// fixed limit.
     pub size: Option<u64>,
-    /// DSN (RFC 3461): the client may request notifications.
+    /// The client may request notifications (DSN, RFC 3461).
     pub dsn: bool,
-    /// CHUNKING (RFC 3030): the client may send messages with BDAT.
+    /// The client may send messages with BDAT (CHUNKING, RFC 3030).
     pub chunking: bool,
-    /// BINARYMIME (RFC 3030): a message sent with BDAT may contain any bytes.
+    /// A message that is sent with BDAT may contain any bytes (BINARYMIME, RFC 3030).
     pub binary_mime: bool,
-    /// STARTTLS (RFC 3207): the client may begin TLS.
+    /// The client may begin TLS (STARTTLS, RFC 3207).
     pub starttls: bool,
-    /// AUTH (RFC 4954) with these mechanisms.
+    /// Mechanisms with which the client may log in (AUTH, RFC 4954). If there are none, AUTH is not
+    /// offered.
     pub auth: Mechanisms,
-    /// XCLIENT (a Postfix extension) with these attributes.
+    /// Attributes that the client may set with XCLIENT, a Postfix extension. If there are none,
+    /// XCLIENT is not offered.
     pub xclient: Attributes,
 }
 
@@ -80,7 +83,7 @@ impl Extensions {
         offered
     }
 
-    /// Parses one line of an EHLO reply.
+    /// Records the extension of one line of an EHLO reply. An unknown keyword changes nothing.
     fn take(&mut self, keyword: &[u8], argument: &[u8]) {
         let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
         self.pipelining |= is(b"PIPELINING");

@@ -15,8 +15,8 @@ pub const MAX_LOCAL_PART_BYTES: usize = 64;
 /// Maximum length of a domain (RFC 5321 §4.5.3.1.2).
 pub const MAX_DOMAIN_BYTES: usize = 255;
 
-/// Limits of a server session. The default sizes are the smallest that RFC 5321 allows a server,
-/// except where a larger size costs nothing.
+/// Limits that a server session enforces. The default sizes are the smallest that RFC 5321 allows a
+/// server, except where a larger size costs nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum length of a line of text in bytes, including `<CRLF>`, before dot-stuffing (RFC 5321

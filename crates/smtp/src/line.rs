@@ -48,7 +48,7 @@ impl LineReader {
         }
     }
 
-    /// Returns true if the next byte begins a line.
+    /// Returns true if the next byte begins a line, because no part of an incomplete line is held.
     pub(crate) fn is_at_start(&self) -> bool {
         !self.overlong && (self.held.is_empty() || self.spent)
     }

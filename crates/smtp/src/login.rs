@@ -13,7 +13,7 @@ pub struct Auth<'a> {
     pub proof: Proof<'a>,
 }
 
-/// Form in which a client proves its identity.
+/// What a client shows to prove its identity, which depends on the mechanism.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Proof<'a> {
     /// The password or token itself. A positive answer, 235 by default, accepts the login.

@@ -23,8 +23,9 @@ pub const MAX_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
 const V1: &[u8] = b"PROXY ";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const V2_HEAD_BYTES: usize = 16;
-/// Version 2 with the commands LOCAL and PROXY (§2.2).
+/// Byte with version 2 and the command LOCAL (§2.2).
 const LOCAL: u8 = 0x20;
+/// Byte with version 2 and the command PROXY (§2.2).
 const PROXY: u8 = 0x21;
 /// Value of the family and protocol byte for a header without addresses (AF_UNSPEC).
 const UNSPECIFIED: u8 = 0x00;
@@ -37,7 +38,7 @@ pub enum ProxyHeader {
     Local,
     /// The proxy passes on a client's connection.
     Proxied {
-        /// The client's address.
+        /// Address of the client, which the proxy has seen.
         source: SocketAddr,
         /// The address that the client connected to.
         destination: SocketAddr,

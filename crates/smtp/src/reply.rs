@@ -60,7 +60,7 @@ impl Reply {
         self.code
     }
 
-    /// Returns true if the code is 2yz or 3yz.
+    /// Returns true if the code is 2yz or 3yz, with which the server accepts a command.
     pub fn is_positive(&self) -> bool {
         self.code < 400
     }
@@ -88,12 +88,12 @@ pub struct ReceivedReply<'a> {
 }
 
 impl<'a> ReceivedReply<'a> {
-    /// Returns the three-digit code of the last line.
+    /// Returns the three-digit code of the last line, which decides about the whole reply.
     pub fn code(&self) -> u16 {
         self.code
     }
 
-    /// Returns true if the code is 2yz or 3yz.
+    /// Returns true if the code is 2yz or 3yz, with which the server accepts a command.
     pub fn is_positive(&self) -> bool {
         self.code < 400
     }

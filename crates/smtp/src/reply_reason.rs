@@ -95,7 +95,7 @@ pub enum ReplyReason {
     AlreadyAuthenticated,
     /// The client sent a command that needs a login first (530).
     NeedsAuth,
-    /// The client has logged in (235).
+    /// The client has logged in, and the session says so (235).
     Authenticated,
     /// The login failed because the client's proof is wrong (535).
     NotAuthenticated,

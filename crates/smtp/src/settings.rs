@@ -12,7 +12,7 @@ pub enum Protocol {
     /// SMTP (RFC 5321), in which a message gets a single reply.
     #[default]
     Smtp,
-    /// LMTP (RFC 2033). LHLO replaces EHLO, and a message gets a reply for each recipient.
+    /// LMTP (RFC 2033), in which LHLO replaces EHLO, and a message gets a reply for each recipient.
     Lmtp,
 }
 
@@ -21,7 +21,7 @@ pub enum Protocol {
 pub struct Requires {
     /// Require TLS before all commands except NOOP, EHLO, STARTTLS and QUIT (RFC 3207 §4).
     pub tls: bool,
-    /// Require TLS before AUTH. AUTH is not offered without TLS.
+    /// Require TLS before AUTH, which is not even offered without TLS.
     pub tls_for_auth: bool,
     /// Require AUTH before MAIL and everything after it (RFC 4954 §6).
     pub auth: bool,
@@ -37,7 +37,7 @@ pub struct Offer {
     pub protocol: Protocol,
     /// Extensions that EHLO lists. STARTTLS is no longer listed once TLS has begun.
     pub extensions: Extensions,
-    /// Requirements that clients must meet.
+    /// Requirements that clients must meet, for example a login before MAIL.
     pub requires: Requires,
 }
 
@@ -53,7 +53,7 @@ impl Offer {
 /// the server's name.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// Limits that apply to each session.
+    /// Limits on sizes, times and errors, which apply to each session separately.
     pub limits: Limits,
     /// Extensions that EHLO lists without TLS.
     pub extensions: Extensions,
@@ -61,7 +61,7 @@ pub struct ServerSettings {
     pub extensions_over_tls: Extensions,
     /// Protocol that the server speaks: SMTP or LMTP.
     pub protocol: Protocol,
-    /// Requirements that clients must meet.
+    /// Requirements that clients must meet, for example a login before MAIL.
     pub requires: Requires,
     pub(crate) name: String,
     pub(crate) greeting: Reply,

@@ -6,21 +6,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Attribute of a client that XCLIENT can set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Attribute {
-    /// NAME: the client's host name.
+    /// Host name of the client (NAME).
     Name,
-    /// ADDR: the client's IP address.
+    /// IP address of the client (ADDR).
     Address,
-    /// PORT: the client's port.
+    /// Port from which the client has connected (PORT).
     Port,
-    /// PROTO: the client's protocol, SMTP or ESMTP.
+    /// Protocol that the client speaks, SMTP or ESMTP (PROTO).
     Protocol,
-    /// HELO: the name in the client's greeting.
+    /// Name that the client gave in its greeting (HELO).
     Helo,
-    /// LOGIN: the client's login name.
+    /// Name with which the client has logged in (LOGIN).
     Login,
-    /// DESTADDR: the IP address that the client connected to.
+    /// IP address that the client connected to (DESTADDR).
     DestinationAddress,
-    /// DESTPORT: the port that the client connected to.
+    /// Port that the client connected to (DESTPORT).
     DestinationPort,
 }
 
@@ -67,14 +67,14 @@ impl Attribute {
     }
 }
 
-/// Set of XCLIENT attributes.
+/// Set of XCLIENT attributes, for example of those that a server offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(u8);
 
 impl Attributes {
-    /// The empty set, which means no XCLIENT.
+    /// The empty set. A server with this set does not offer XCLIENT.
     pub const NONE: Self = Self(0);
-    /// The set of all attributes.
+    /// The set of all eight attributes.
     pub const ALL: Self = Self(u8::MAX);
 
     /// Returns the set with this attribute added.
@@ -206,7 +206,8 @@ pub struct XclientRequest {
     attributes: Vec<(Attribute, String)>,
 }
 
-/// Error for a value that XCLIENT cannot carry.
+/// Error for a value that is not valid for its attribute, or for an attribute that already has a
+/// value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("XCLIENT cannot set {} to {value:?}", .attribute.name())]
 pub struct XclientError {
@@ -215,8 +216,8 @@ pub struct XclientError {
 }
 
 impl XclientRequest {
-    /// Adds an attribute. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are valid values of any attribute. An
-    /// IPv6 address is written like `IPV6:::1`.
+    /// Adds the value of an attribute. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are valid values of any
+    /// attribute. An IPv6 address is written like `IPV6:::1`.
     ///
     /// # Errors
     /// Returns an [`XclientError`] if the value is invalid for this attribute, or if the attribute

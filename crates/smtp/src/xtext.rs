@@ -26,7 +26,7 @@ impl<'a> Xtext<'a> {
         self.0
     }
 
-    /// Decodes the value. The result may contain any bytes.
+    /// Decodes the value, which may then contain any bytes.
     pub fn decode(&self) -> Cow<'a, [u8]> {
         if !self.0.contains(&b'+') {
             return Cow::Borrowed(self.0);

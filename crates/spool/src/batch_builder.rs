@@ -11,7 +11,8 @@ const MAX_COPIED_BYTES: usize = 4096;
 
 pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
-    /// Number of bytes at the start of `bytes` that already belong to a piece.
+    /// Length of the part of `bytes` that is already in `pieces`. The bytes after it form the next
+    /// piece.
     covered_end: usize,
     pieces: Vec<BatchPiece>,
     length: u64,

@@ -1,5 +1,5 @@
-//! The commit thread. It takes the queued messages, writes and syncs them, resolves their receipts,
-//! and frees segments.
+//! The thread that commits batches. It takes the queued messages, writes and syncs them, resolves
+//! their receipts, and frees segments.
 use crate::commit_queue::{CommitBatch, CommitQueue, WhenIdle};
 use crate::compaction::{CompactionProgress, CompactionState, rewrite};
 use crate::log::Log;
@@ -41,8 +41,9 @@ fn run_until_closed(queue: &CommitQueue, log: &mut Log) -> io::Result<()> {
     }
 }
 
-/// Wakes all waiting callers when the commit thread exits, even if it panics. Requests that the
-/// thread had already taken are answered when their `CommitBatch` is dropped.
+/// Wakes all waiting callers when the commit thread exits, even if it panics. Otherwise they would
+/// wait forever. Requests that the thread had already taken are answered when their `CommitBatch`
+/// is dropped.
 struct CommitGuard(Arc<CommitQueue>);
 
 impl Drop for CommitGuard {

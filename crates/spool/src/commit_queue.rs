@@ -29,7 +29,7 @@ struct CommitQueueState {
     /// Time at which the oldest deferred record was added, or `None` if no record is waiting.
     deferred_since: Option<Instant>,
     batch_status: Arc<BatchStatus>,
-    /// Requests for durable notes since the last batch, or `None` if there are no such requests.
+    /// Callers that want the waiting notes to be durable, or `None` if there are no such callers.
     note_syncs: Option<NoteSyncs>,
     next_id: u64,
     is_waiting: bool,
@@ -79,7 +79,8 @@ impl CommitBatch {
 }
 
 impl Drop for CommitBatch {
-    /// Fails the requests of the batch if the commit thread panicked before it resolved them.
+    /// Fails the requests of the batch if the commit thread panicked before it resolved them, so
+    /// that their callers do not wait forever.
     fn drop(&mut self) {
         self.resolve(Err(Error::Poisoned("the commit thread failed".into())));
     }

@@ -67,8 +67,8 @@ impl CompactionState {
         Ok(if more { CompactionProgress::More } else { CompactionProgress::Done })
     }
 
-    /// Moves some unfinished messages out of the oldest segment. The next call continues at the
-    /// offset at which this one ended.
+    /// Moves some unfinished messages out of the oldest segment, up to [`SLICE_BYTES`]. The next
+    /// call continues at the offset at which this one ended.
     fn compact_slice(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         let mut scan = match self.scan.take() {
             Some((order, scan)) if order == oldest.position => scan,
@@ -79,7 +79,8 @@ impl CompactionState {
         for _ in 0..SLICE_BATCHES {
             match scan.next_batch(&mut seen) {
                 Ok(ScanResult::Batch) => moved += relocate_all(log, oldest, &seen)?,
-                // The segment ends here, or damage keeps the scan from the rest of it.
+                // The segment ends here, or damage hides the batches after it from the scan. The
+                // index still knows where the messages are.
                 Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(log, oldest),
             }
             if moved >= SLICE_BYTES {
@@ -90,8 +91,8 @@ impl CompactionState {
         Ok(())
     }
 
-    /// Moves the messages that the scan did not reach. It ends at damage or after the last batch,
-    /// but the index still knows where later messages are. If a message cannot be moved, its
+    /// Moves the messages that the scan did not reach. The scan stops at damage or after the last
+    /// batch, but the index still knows where later messages are. If a message cannot be moved, its
     /// segment stays in use until a restart, which reports the message as damaged.
     fn compact_rest(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         self.is_stuck = true;

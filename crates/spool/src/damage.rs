@@ -12,7 +12,7 @@ pub struct Damage {
     pub offset: u64,
     /// Length of the damaged part in bytes. Some of these bytes may be intact.
     pub bytes: u64,
-    /// Kind of the damaged part, on which the loss depends.
+    /// Kind of the damage, for example a torn end. The loss depends on it.
     pub kind: DamageKind,
     /// Loss that the damage causes. If it causes several, this is the largest.
     pub cost: Cost,
@@ -26,7 +26,8 @@ pub struct Damage {
     pub is_known: bool,
 }
 
-/// Kind of the damaged part.
+/// Kind of damage to a spool. It tells which part is affected, and whether a crash can explain the
+/// damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
     /// The header of a segment is unreadable, or consists of zeros although a header was written.
@@ -65,7 +66,7 @@ pub enum Cost {
     /// Notes are lost, or marks that messages are done. Some work may be repeated, for example a
     /// delivery.
     Notes,
-    /// The loss is unknown. It may be notes, or a message that had been moved.
+    /// Nobody can tell what is lost. It may be notes, or a message that had been moved.
     Unknown,
     /// Messages that were not done are lost, so their recipients may not have got them.
     Messages,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A directory that holds the files of one spool.
+/// A directory that holds the files of one spool. Tests replace the real directory by a disk that
+/// fails.
 pub trait Disk: Send + Sync {
     /// Locks the directory against all other processes for as long as the returned value lives.
     /// Returns `WouldBlock` if another process has the lock.
@@ -17,8 +18,8 @@ pub trait Disk: Send + Sync {
     /// Returns the names of all files in the directory, in any order. Files that do not belong to
     /// the spool may be among them.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Creates a file. Returns `AlreadyExists` if there is a file with that name, which stays
-    /// unchanged. A name may contain one slash. The directory before the slash is created if
+    /// Creates an empty file. Returns `AlreadyExists` if there is a file with that name, which
+    /// stays unchanged. A name may contain one slash. The directory before the slash is created if
     /// needed.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens an existing file for reading and writing. Returns `NotFound` if there is no such file.
@@ -35,9 +36,10 @@ pub trait Disk: Send + Sync {
     }
 }
 
-/// An open file of a [`Disk`].
+/// An open file of a [`Disk`], which can be read and written at any offset.
 pub trait DiskFile: Send + Sync {
-    /// Returns the present length of the file in bytes.
+    /// Returns the present length of the file in bytes. It may differ from the length at creation
+    /// if somebody changed the file.
     fn bytes(&self) -> io::Result<u64>;
     /// Reads until `buffer` is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
@@ -275,7 +277,7 @@ impl DiskFile for File {
     }
 
     fn write_at(&self, mut pieces: &mut [IoSlice<'_>], mut at: u64) -> io::Result<()> {
-        IoSlice::advance_slices(&mut pieces, 0); // drops empty ones at the front
+        IoSlice::advance_slices(&mut pieces, 0); // drops empty pieces at the front
         while !pieces.is_empty() {
             match rustix::io::pwritev(self, &pieces[..pieces.len().min(MAX_IOVECS)], at) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -322,7 +324,8 @@ impl DiskFile for File {
     }
 }
 
-/// Name of the lock file, which is locked in addition to the directory.
+/// Name of the lock file. It is locked in addition to the directory, because earlier versions lock
+/// only the file.
 const LOCK: &str = "lock";
 /// Subdirectory for copies of damaged bytes. The names of files in it begin with this name and a
 /// slash.

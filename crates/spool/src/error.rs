@@ -1,4 +1,4 @@
-//! Errors of a spool. Each variant asks for a different reaction of the caller.
+//! Errors that a spool returns. Each variant asks for a different reaction of the caller.
 use crate::{Damage, Id};
 use std::io;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub enum Error {
     /// The spool could not copy damaged bytes to the quarantine. Nothing was removed.
     #[error("cannot copy damaged bytes to {file}, so the spool is not opened: {error}")]
     QuarantineFailed {
-        /// Name of the copy in the spool's directory.
+        /// Name of the copy that could not be made, in the spool's directory.
         file: String,
         /// Error that the file system reported.
         error: Arc<io::Error>,

@@ -37,7 +37,7 @@ struct FaultyDiskState {
     freeze_at_operation: Option<u64>,
     freeze_at_sync: Option<u64>,
     fail_sync: Option<u64>,
-    /// Number of the operation that fails, and its error code.
+    /// Number of the operation that fails, counted from 0, and the code of its error.
     fail_operation: Option<(u64, i32)>,
     failed: Option<FailedOperation>,
     /// Parts of files that cannot be read, each with the index of the file in `contents`.
@@ -73,9 +73,9 @@ enum OperationOutcome {
 /// Size of a write that the disk received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteSize {
-    /// Number of bytes in the write.
+    /// Length of the write in bytes.
     pub bytes: u64,
-    /// Number of pieces that were written with one call.
+    /// Number of pieces in the write. A large body is a piece of its own.
     pub pieces: usize,
 }
 
@@ -102,7 +102,7 @@ impl DiskRng {
 }
 
 impl FaultyDisk {
-    /// Creates an empty disk without faults.
+    /// Creates an empty disk without faults. The methods of this type add faults later.
     pub fn new() -> Self {
         Self::default()
     }
@@ -126,7 +126,7 @@ impl FaultyDisk {
         self.state().read_bytes
     }
 
-    /// Returns the sizes of all writes so far.
+    /// Returns the sizes of all writes so far, in the order in which they arrived.
     pub fn writes(&self) -> Vec<WriteSize> {
         self.state().writes.clone()
     }
@@ -143,7 +143,7 @@ impl FaultyDisk {
         self.state().freeze_at_sync = Some(sync);
     }
 
-    /// Freezes the disk at once. All later operations fail.
+    /// Freezes the disk at once, so that all later operations fail.
     pub fn freeze(&self) {
         self.state().is_frozen = true;
         self.0.released.notify_all();
@@ -168,7 +168,7 @@ impl FaultyDisk {
         self.state().failed
     }
 
-    /// Makes all reads of a part of a file fail.
+    /// Makes all reads of a part of a file fail, like unreadable sectors.
     pub fn fail_reads(&self, name: &str, range: Range<usize>) {
         let mut state = self.state();
         let file = state.files[name];
@@ -257,7 +257,8 @@ impl FaultyDisk {
         state.files.get(name).map(|file| state.contents[*file].current.clone())
     }
 
-    /// Stores a file as if it had been written and synced.
+    /// Stores a file as if it had been written and synced. An existing file of that name is
+    /// replaced.
     pub fn put(&self, name: &str, octets: &[u8]) {
         let mut state = self.state();
         let content = FileContent { current: octets.to_vec(), durable: octets.to_vec(), dirty: Vec::new() };
@@ -358,7 +359,7 @@ impl FaultyDiskState {
         }
     }
 
-    /// Counts a sync. Returns the sync's error if it fails.
+    /// Counts a sync, and returns the sync's error if it fails.
     fn count_sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
         let run = self.count_operation(about)?;
         let number = self.syncs;

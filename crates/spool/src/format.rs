@@ -102,7 +102,7 @@ impl SegmentHeader {
         checksum(&bytes)
     }
 
-    /// Returns the header of a new file, which was never used.
+    /// Returns the header of a new file, which was never used. Its revision is 0.
     pub(crate) fn unused(spool: u64, file_bytes: u64) -> Self {
         Self {
             state: SegmentHeaderState::Free,
@@ -306,7 +306,8 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Returns the header of a record that has no envelope, notes or body.
+    /// Returns the header of a record that has no envelope, notes or body, such as the mark of a
+    /// done message.
     pub(crate) fn bare(kind: RecordKind, id: Id) -> Self {
         Self { kind, id, received_ns: 0, envelope_bytes: 0, notes_bytes: 0, body_bytes: 0, body_crc: 0 }
     }
@@ -388,7 +389,7 @@ pub(crate) fn split_notes(mut joined: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(notes)
 }
 
-/// Computes the CRC-32C (CRC-32/ISCSI).
+/// Computes the CRC-32C (CRC-32/ISCSI), which all checksums of a spool use.
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }

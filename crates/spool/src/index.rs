@@ -124,7 +124,8 @@ impl MessageIndex {
         self.messages.contains_key(&id.0)
     }
 
-    /// Returns true if the message is stored exactly at `location`.
+    /// Returns true if the message is stored exactly at `location`. A message that was moved is
+    /// elsewhere.
     pub(crate) fn is_at(&self, id: Id, location: RecordLocation) -> bool {
         self.messages.get(&id.0).is_some_and(|entry| entry.location == location)
     }

@@ -30,16 +30,16 @@ pub struct SegmentInfo {
     pub name: String,
     /// State of the file, according to its header.
     pub state: SegmentState,
-    /// Length of the file in bytes.
+    /// Present length of the file in bytes.
     pub bytes: u64,
     /// Number of messages in the file that are not done.
     pub messages: u64,
 }
 
-/// State of a file of a spool, according to its header.
+/// State of a file of a spool, as its header and its batches show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
-    /// The segment holds batches.
+    /// The segment is in use, so it holds batches.
     Used {
         /// Number of this use of the segment. Each new use has a higher number.
         generation: u64,
@@ -54,7 +54,7 @@ pub enum SegmentState {
     Illegible,
 }
 
-/// A message that is not done, as an inspection finds it.
+/// A message that is not done, with everything that the spool holds of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedMessage {
     /// Number of the message in the spool.
@@ -85,6 +85,8 @@ pub enum InspectedBody {
 /// version of mailrun has written it, and [`Error::Disk`] if it cannot be read.
 pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
     let disk = ReadOnlyDisk::new(directory)?;
+    // Hold the lock for as long as the result lives, because messages are read from the files
+    // later.
     let lock = disk.lock_shared().map_err(Error::of_lock)?;
     let mut reading = load(&disk)?;
     quarantine::mark_known(&disk, &mut reading);
@@ -139,7 +141,8 @@ impl Inspection {
     }
 }
 
-/// Iterator over the messages of an [`Inspection`].
+/// Iterator over the messages of an [`Inspection`] that are not done, from
+/// [`Inspection::messages`].
 pub struct InspectedMessages<'a> {
     inspection: &'a Inspection,
     backlog: Backlog,

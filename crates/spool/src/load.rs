@@ -79,6 +79,8 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
     let mut files = Vec::new();
     for name in disk.list()? {
         let Some(number) = SegmentPool::file_number(&name) else { continue };
+        // Count all files, even unreadable ones, so that no new segment gets the name of an
+        // existing file.
         reading.next_file = reading.next_file.max(number + 1);
         let examined = disk.open(&name).map_err(Error::from).and_then(|file| examine(&name, file));
         files.push(examined.map_err(|error| match error {
@@ -87,6 +89,7 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
         })?);
     }
     reading.spool = spool_of(&files, reading.newest.as_ref());
+    // A file `newest` that belongs to another spool proves nothing about this one.
     reading.newest = reading.newest.filter(|newest| newest.spool == reading.spool);
     reading.oldest = reading.newest.map_or(OldestUse::default(), |newest| newest.oldest);
     let candidates: Vec<_> = files.into_iter().filter_map(|file| reading.classify(file)).collect();
@@ -228,8 +231,8 @@ impl LoadedSpool {
         None
     }
 
-    /// Raises the lower bound of the uses that must exist. The highest bound is right, because
-    /// later headers know of more releases.
+    /// Raises the lower bound of the uses that must exist. The highest bound of all headers is
+    /// right, because a later header knows of more released uses.
     fn expect(&mut self, oldest: OldestUse) {
         if oldest.generation > self.oldest.generation {
             self.oldest = oldest;
@@ -281,7 +284,8 @@ impl LoadedSpool {
 
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
         let newest = self.newest;
-        // An unreadable segment may be the newest segment that seems to be missing.
+        // Do not report the newest segment as missing if there is an unreadable segment, because
+        // that may be the same segment.
         let is_illegible = self.illegible.iter().any(|(name, _)| !self.is_foreign(name));
         let is_missing =
             |newest: &NewestSegment| newest.generation >= self.resume_point.next_generation && !is_illegible;

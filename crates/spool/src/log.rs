@@ -40,7 +40,7 @@ pub(crate) struct Log {
 
 struct CurrentSegment {
     segment: Arc<Segment>,
-    /// Offset of the next batch.
+    /// Offset at which the next batch will be written.
     end: u64,
     /// Offset before which everything has been synced, or 0 if even the header has not been synced.
     synced: u64,
@@ -228,7 +228,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the batch. Syncs it if `flush` asks for that and the durability requires it.
+    /// Writes the records that have been collected as a batch. Syncs the batch if `flush` asks for
+    /// that and the durability requires it.
     pub(crate) fn flush(&mut self, flush: FlushMode) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|_| !self.batch.is_empty()) {
             let mut pieces = self.batch.finish(current.segment.seed, current.synced);

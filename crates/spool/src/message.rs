@@ -35,7 +35,7 @@ pub struct NewMessage {
     /// Everything to be stored with the message except its content. The spool does not interpret
     /// these bytes.
     pub envelope: Vec<u8>,
-    /// Content of the message. A large body is not copied.
+    /// Content of the message. The spool does not copy a large body.
     pub body: Arc<[u8]>,
 }
 
@@ -80,7 +80,7 @@ pub struct RecoveredMessage {
     pub is_body_damaged: bool,
 }
 
-/// A message with its number, on its way into the log.
+/// A message on its way into the log. Its number is given when it enters the queue.
 #[derive(Debug)]
 pub(crate) struct NumberedMessage {
     pub(crate) id: Id,
@@ -101,12 +101,12 @@ pub(crate) enum DeferredRecord {
 /// room for the records that let it empty itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// New messages. They must leave two segments for the other purposes.
+    /// The segment is for new messages, which must leave two segments for the other purposes.
     Messages,
     /// Notes, and messages such as notices that let other messages end. They may use one more
     /// segment than new messages.
     Notes,
-    /// Moved messages. Moving them makes room, so they may use all segments.
+    /// The segment is for moved messages. Moving them makes room, so they may use all segments.
     Moves,
 }
 

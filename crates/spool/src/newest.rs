@@ -38,7 +38,7 @@ pub(crate) struct NewestSegment {
     /// Offset of the batch that closed the log, or 0 if the log is open. Everything before the
     /// offset had been synced.
     pub(crate) closed_at: u64,
-    /// The oldest use that was not released when this was written.
+    /// The oldest use that was still needed when this was written. All earlier uses were released.
     pub(crate) oldest: OldestUse,
     /// Random number that identifies the spool.
     pub(crate) spool: u64,
@@ -110,7 +110,7 @@ impl NewestFile {
     }
 }
 
-/// Reads the file. Returns `None` if the file does not exist or cannot be read.
+/// Reads the file `newest`, or returns `None` if it does not exist or cannot be read.
 pub(crate) fn read(disk: &dyn Disk) -> Option<NewestSegment> {
     read_file(disk).map(|(_, newest)| newest)
 }

@@ -6,8 +6,8 @@ pub enum Durability {
     /// The message has been synced, so it survives a power failure.
     #[default]
     Sync,
-    /// The message has been written. It survives the death of the process, but not a failure of the
-    /// host.
+    /// The message has been written to the kernel. It survives the death of the process, but not a
+    /// failure of the host.
     Write,
     /// The message is only in memory and does not survive the process. The spool does not even open
     /// its directory.
@@ -29,7 +29,7 @@ pub struct Options {
     /// What a message survives once its receipt is given: a power failure, the death of the
     /// process, or nothing.
     pub durability: Durability,
-    /// Reaction to damage that is found when the spool is opened.
+    /// Whether the spool is opened if it is found to be damaged.
     pub on_damage: OnDamage,
 }
 

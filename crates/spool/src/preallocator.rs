@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use std::{io, thread};
 
-/// Maximum pause after a write. Without this limit, a disk that stalls would delay the segment
-/// twice.
+/// Maximum pause after a write of zeros. Without this limit, a disk that stalls would delay the
+/// segment twice.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(50);
 
 pub(crate) struct SharedSegmentPool {
@@ -63,8 +63,8 @@ impl SharedSegmentPool {
         }
     }
 
-    /// Runs until the pool is closed. Makes a segment whenever no free segment is left and there is
-    /// room for one.
+    /// Makes a segment whenever no free segment is left and there is room for one. Returns when the
+    /// pool is closed.
     pub(crate) fn run(self: &Arc<Self>) {
         let mut pool = self.lock();
         loop {

@@ -75,7 +75,8 @@ impl DiskProbe {
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
 
-    /// Returns the path of the file that is used for measuring.
+    /// Returns the path of the file that is used for measuring. The file is removed when this value
+    /// is dropped.
     pub fn path(&self) -> PathBuf {
         self.disk.directory().join(&self.name)
     }

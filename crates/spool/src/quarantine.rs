@@ -14,7 +14,8 @@ const COPY_CHUNK_BYTES: u64 = 1 << 20;
 /// offset, and the kind of damage.
 fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
     if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
-        // The name has no offset, because a message keeps its number when it is moved.
+        // Leave out the offset, because a message keeps its number but not its offset when it is
+        // moved.
         return format!("quarantine/message-{id}");
     }
     let used_segment = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
@@ -39,7 +40,8 @@ fn damaged_file(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::
     file.map_or_else(|| disk.open(&damage.segment), |file| Ok(Arc::clone(file)))
 }
 
-/// Marks the damage that an earlier start has already copied and reported.
+/// Marks the damage of which an earlier start has left a copy in the quarantine, so that it is not
+/// reported as new.
 pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
     let is_copied = |damage| find_copy(disk, damage, reading).is_ok_and(|(_, state)| state == CopyState::Whole);
     let known: Vec<bool> = reading.damage.iter().map(is_copied).collect();

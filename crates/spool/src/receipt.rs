@@ -30,7 +30,8 @@ impl Receipt {
         Self(ReceiptState::Resolved(Some(outcome.map(|id| Stored { id }))))
     }
 
-    /// Blocks the thread until the receipt resolves.
+    /// Blocks the thread until the receipt resolves. In asynchronous code, await the receipt
+    /// instead.
     pub fn wait(self) -> Result<Stored, Error> {
         block_on(self)
     }

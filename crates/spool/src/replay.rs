@@ -26,7 +26,8 @@ pub(crate) struct Replay {
     /// Holes after which no message has been seen yet. The number of the next message will show how
     /// many messages a hole may have held.
     pending: Vec<PendingHole>,
-    /// Messages that were seen as done or moved after the first pending hole.
+    /// Messages that were seen as done or moved after the first pending hole. They were not lost in
+    /// it.
     settled: HashSet<u64>,
     /// Messages that may have been in a hole, each with the index of its damage.
     missing: HashMap<u64, usize>,
@@ -141,9 +142,9 @@ impl Replay {
         loop {
             match scan.next_part(&mut seen, claimed_end)? {
                 ScanStep::Batch => {
-                    // An intact batch follows the torn part, so let the next segment state no end.
-                    // The shorter end would hide this batch, and the full end would turn the torn
-                    // part into damage.
+                    // An intact batch follows the torn part, so the next segment must not state
+                    // where this one ends. The end before the torn part would hide this batch, and
+                    // the end after this batch would make the torn part count as damage.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
@@ -185,8 +186,8 @@ impl Replay {
         if !region.was_promised {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
-        // The batch's header states the number of lost records only if the region ends with this
-        // batch.
+        // The batch's header states how many records the batch had. This gives the number of lost
+        // records only if the region ends with this batch.
         let whole = region.batch.filter(|batch| begin + batch.bytes.next_multiple_of(BLOCK) >= region.range.end);
         let stated = whole.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
         let mut holes = region.holes.iter().peekable();
@@ -242,8 +243,8 @@ impl Replay {
         }
     }
 
-    /// Records that a message is done, or is stored here. Then the loss of its other records costs
-    /// nothing.
+    /// Records that a message is done, or that a good record of it is here. The loss of its other
+    /// records then costs nothing.
     fn mark_settled(&mut self, id: Id) {
         // Most spools are undamaged, so skip the hashing if the sets are empty.
         if !self.orphans.is_empty() {
@@ -274,8 +275,8 @@ impl Replay {
     fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
-            // No message follows. Assume that all lost records were messages, if their number is
-            // known.
+            // No message follows, so no later number bounds the loss. Assume that all lost records
+            // were messages, if their number is known.
             pending.after.unwrap_or_default().saturating_add(1 + pending.records.unwrap_or(0))
         });
         let first = pending.after.map_or(before_next, |after| after + 1);
@@ -337,7 +338,7 @@ impl Replay {
                 unnamed: 0,
                 is_known: false,
             });
-            // Without any segment, the lost messages begin with the oldest that must exist.
+            // No segment is left, so the lost messages begin with the oldest that must exist.
             let first_missing = match (self.last_stored, oldest.first_id) {
                 (Some(last), _) => last + 1,
                 (None, 0) => lost.first_id,

@@ -31,7 +31,7 @@ pub(crate) enum BodyMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanResult {
     Batch,
-    /// There is no intact batch here. The value is the offset of the first wrong byte.
+    /// There is no intact batch at this place. The value is the offset of the first wrong byte.
     Invalid(u64),
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct DamagedRegion {
     /// Offsets from the start of a batch to the start of the next readable batch, or to the end of
     /// the log.
     pub(crate) range: Range<u64>,
-    /// Offset of the first wrong byte.
+    /// Offset of the first wrong byte of the region.
     pub(crate) damage_offset: u64,
     /// Set if it is proven that the whole region had been synced or, with `durability = "write"`,
     /// written. Then a crash cannot explain the damage.
@@ -234,7 +234,8 @@ impl Scan {
         }
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
-        // Without other evidence, the log ends where the readable part ends.
+        // Assume that the log ends where the readable part ends, unless a later batch or segment
+        // shows otherwise.
         let is_end = next.is_none() && !is_claimed;
         // Nobody knows which records a shortened file has lost, unless the log had already ended
         // before the place where the file now ends.
@@ -251,7 +252,8 @@ impl Scan {
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
         let was_promised = is_claimed || is_cut_off || self.is_stated_promised(begin)?;
         if !was_promised {
-            // The crash tore these bodies, so their messages were never answered with 250.
+            // No 250 was sent for the messages of a torn batch, so drop those whose bodies did not
+            // reach the disk.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;

@@ -219,8 +219,8 @@ impl SegmentPool {
         })?;
         let segment = Self::fill_file(disk, name, file, header, throttle);
         if segment.is_err() {
-            // An incomplete segment is useless and takes space. If it cannot be removed, the next
-            // start finds it.
+            // Remove the incomplete segment, because it is useless and takes space. If that fails,
+            // the next start finds the file and removes it.
             _ = disk.remove(name);
         }
         segment
@@ -250,7 +250,7 @@ impl SegmentPool {
         self.remove(&spare.name, spare.header.generation)
     }
 
-    /// Writes the content of [`Self::newest`] to the file, and syncs the file.
+    /// Writes the content of [`Self::newest`] to the file `newest`, and syncs the file.
     pub(crate) fn record_newest(&mut self) -> io::Result<()> {
         self.newest_file.record(&self.newest)
     }
@@ -265,9 +265,9 @@ impl SegmentPool {
         self.disk.remove(name)
     }
 
-    /// Frees a segment. The change is durable when this returns. Segments must be freed in the
-    /// order in which they were begun, because a restart would report a gap. `oldest` is the oldest
-    /// use after this one.
+    /// Frees a segment. When this returns, a power failure cannot bring it back. Segments must be
+    /// freed in the order in which they were begun, because a restart would report a gap. `oldest`
+    /// is the oldest use after this one.
     pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64, oldest: OldestUse) -> io::Result<()> {
         self.newest.oldest = oldest;
         self.used_bytes -= segment.bytes;

@@ -1,5 +1,5 @@
-//! The public handle of a spool. It stores messages, adds notes, reads messages and closes the
-//! spool.
+//! The handle through which callers use a spool. It stores messages, adds notes, reads messages and
+//! closes the spool.
 use crate::commit_queue::CommitQueue;
 use crate::disk::Disk;
 use crate::index::SharedIndex;
@@ -306,8 +306,8 @@ impl LogBackend {
         self.segment_pool.close();
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
-            // The threads exit by themselves. If a thread panicked, its guard has already woken all
-            // waiting callers.
+            // Ignore the result, because the threads exit by themselves. If a thread panicked, its
+            // guard has already woken all waiting callers.
             _ = thread.join();
         }
     }

@@ -1,7 +1,7 @@
 //! The fill level of a spool, and counters of its work.
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fill level of a spool, and counters of its work since it was opened.
+/// How full a spool is, and how much work it has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpoolStats {
     /// Number of messages that are not done.

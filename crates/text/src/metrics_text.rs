@@ -28,11 +28,11 @@ impl MetricsText {
             _ => name,
         };
         let prefix = self.prefix;
-        // Writing to a `String` cannot fail, here and in the other functions.
+        // Ignore the result here and in the other functions, because writing to a `String` cannot fail.
         let _ = writeln!(self.text, "# HELP {prefix}{family} {meaning}\n# TYPE {prefix}{family} {kind}");
     }
 
-    /// Adds a sample. The label values are escaped, because they may come from peers.
+    /// Adds a sample, whose label values are escaped, because they may come from peers.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.text, "{}{name}", self.prefix);
         for (number, (label, text)) in labels.iter().enumerate() {
@@ -48,7 +48,7 @@ impl MetricsText {
         let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// Adds a counter without labels. The function appends `_total` to `name`.
+    /// Adds a counter without labels, and appends `_total` to `name`.
     pub fn counter(&mut self, name: &str, meaning: &str, value: u64) {
         let name = format!("{name}_total");
         self.family(&name, "counter", meaning);
@@ -77,8 +77,7 @@ impl MetricsText {
         self.sample(&format!("{name}_count"), labels, total);
     }
 
-    /// Returns the text. In OpenMetrics it ends with `# EOF`, which shows a reader that nothing is
-    /// missing.
+    /// Returns the text, which in OpenMetrics ends with `# EOF` to show a reader that nothing is missing.
     pub fn finish(mut self) -> String {
         if self.exposition == Exposition::OpenMetrics {
             self.text.push_str("# EOF\n");

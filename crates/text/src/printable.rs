@@ -22,7 +22,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 16);
     for character in text.chars() {
         if is_hidden(character) {
-            // Writing to a `String` cannot fail.
+            // Ignore the result, because writing to a `String` cannot fail.
             let _ = write!(shown, "{}", character.escape_default());
         } else {
             shown.push(character);

@@ -39,7 +39,7 @@ pub enum Cell {
     /// A time in milliseconds, which is shown with the same number of decimals as every other time
     /// of its column.
     Millis(f64),
-    /// A figure. All figures of a column get the same number of decimals.
+    /// A figure, which gets the same number of decimals as all other figures of its column.
     Figure(f64),
     Count(u64),
     /// A number with a text of its own, for example with a unit.
@@ -204,8 +204,8 @@ impl Table {
         columns.filter(|column| !(self.may_be_zero.contains(&&*column.title) && column.is_zero())).collect()
     }
 
-    /// Fits the columns into `width`. It wraps sentences, then leaves out columns, and then
-    /// shortens sentences and names.
+    /// Fits the columns into `width`. It wraps sentences, then leaves out columns, and then shortens sentences and
+    /// names.
     fn fit(&self, columns: &mut Vec<Column>, width: usize) {
         let missing = |columns: &[Column]| {
             columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width).saturating_sub(1)

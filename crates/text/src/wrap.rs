@@ -86,8 +86,7 @@ pub fn longest_word(text: &str) -> usize {
     text.split(' ').map(display_width).max().unwrap_or(0)
 }
 
-/// Returns the words of a text. A number and its unit count as one word, so that they are not
-/// separated.
+/// Returns the words of a text. A number and its unit count as one word, so that they are not separated.
 fn words_with_units(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {

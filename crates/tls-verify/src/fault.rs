@@ -55,8 +55,7 @@ pub struct Remedies {
 }
 
 impl HandshakeFault {
-    /// Returns the fault behind the error of a handshake with `server`. Returns `None` if the user cannot remove the
-    /// cause.
+    /// Returns the fault behind the error of a handshake with `server`, or `None` if the user cannot remove the cause.
     pub fn of(error: &Error, server: &str) -> Option<Self> {
         let server = server.to_owned();
         if is_marked_as_authority(error) {

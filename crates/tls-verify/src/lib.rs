@@ -24,7 +24,7 @@
 //! |---|---|
 //! | `fault` | reasons why a handshake with a server failed, with their remedies |
 //! | `recorder` | remembers the certificates that a server has shown |
-//! | `verifier` | verification by trusted certificates, and none at all |
+//! | `verifier` | verification by trusted certificates, or no verification at all |
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 mod fault;
 mod recorder;

@@ -1,4 +1,4 @@
-//! Verification of a server's certificate: by trusted certificates, or none at all.
+//! Verifies a server's certificate by trusted certificates, or accepts any certificate.
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};

@@ -1,4 +1,4 @@
-//! The client's part of a connection. The client logs in, and begins sessions and links.
+//! The client's part of a connection: it logs in, and begins sessions and links.
 use super::{
     AmqpConnection, ConnectionError, ConnectionEvent, ConnectionRole, ConnectionState, FrameError, LinkId, LinkState,
     MAX_LINK_NAME_BYTES, MAX_LINKS, MAX_SESSIONS, MIN_MAX_FRAME_SIZE, Session, SessionId, Violation, write_end,
@@ -8,16 +8,19 @@ use crate::frame::{self, AMQP_HEADER, Attach, Layer, LinkRole, SASL_HEADER};
 use crate::sasl_client::{ClientLogin, LoginError, SaslClient};
 use thiserror::Error;
 
-/// Options of a client's connection. The client tells most of them to the server in its open.
+/// Options of a client's connection, most of which the client tells to the server in its open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionOptions {
-    /// Container-id of this client (AMQP 1.0 §2.7.1).
+    /// Container-id, by which the server knows this client (AMQP 1.0 §2.7.1). A broker may take a second connection
+    /// with the same container-id for the successor of the first.
     pub container: String,
-    /// Name of the host that we want to talk to (AMQP 1.0 §2.7.1).
+    /// Name of the host that we want to talk to, so that a server with several virtual hosts can choose one (AMQP 1.0
+    /// §2.7.1).
     pub hostname: Option<String>,
-    /// Maximum size of a frame that we accept, in bytes. At least 512.
+    /// Maximum size of a frame that we accept, in bytes. A smaller value than 512 counts as 512, the minimum of the
+    /// protocol.
     pub max_frame_size: u32,
-    /// Interval within which the peer must send a frame, in milliseconds. Even an empty frame counts.
+    /// Interval within which the peer must send a frame, even an empty one, in milliseconds.
     pub idle_timeout_ms: u32,
     /// Maximum size in bytes of a message on a link without a limit of its own. All incomplete
     /// messages together may take twice as much.
@@ -27,7 +30,7 @@ pub struct ConnectionOptions {
 /// A link that a client asks the server for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRequest<'a> {
-    /// Name of the link. No other link of the container may have it.
+    /// Name of the link, which no other link of the container may have.
     pub name: &'a str,
     /// Role of this client on the link: it sends or receives messages.
     pub role: LinkRole,
@@ -47,16 +50,16 @@ pub enum SessionRefused {
     /// The connection is not open yet, or no longer open.
     #[error("the connection is not open")]
     NotOpen,
-    /// The peer allows no more sessions (channel-max in its open).
+    /// The peer allows no more than this number of sessions (channel-max in its open).
     #[error("the peer allows no more than {0} sessions on one connection")]
     PeerLimit(usize),
-    /// The connection has as many sessions as this crate supports.
+    /// The connection already has this number of sessions, the maximum that this crate supports.
     #[error("no more than {0} sessions on one connection are supported")]
     OwnLimit(usize),
 }
 
 impl<T> AmqpConnection<T> {
-    /// Creates a connection to a server. Its first bytes are already in the output.
+    /// Creates a connection to a server, and puts its first bytes into the output.
     pub fn client(login: ClientLogin, options: ConnectionOptions) -> Self {
         let hostname = options.hostname.as_deref().unwrap_or_default();
         let role = ConnectionRole::Client(Box::new(SaslClient::new(login, hostname)));
@@ -85,7 +88,7 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::ExpectHeader { authenticated: true };
     }
 
-    /// Begins a session. Links can be attached to it before the peer has answered.
+    /// Begins a session, to which links can be attached even before the peer has answered.
     ///
     /// # Errors
     /// Fails if the connection is not open, or if it has as many sessions as both sides allow.
@@ -108,8 +111,8 @@ impl<T> AmqpConnection<T> {
         Ok(SessionId(channel))
     }
 
-    /// Reads the answer to our begin. `rest` contains the peer's next-outgoing-id and
-    /// incoming-window.
+    /// Reads the peer's begin that answers ours. `rest` contains the next-outgoing-id and the incoming-window of the
+    /// peer.
     pub(super) fn read_begin(&mut self, remote: u16, ours: u16, rest: (u32, u32)) -> Result<(), Violation> {
         if self.sessions.values().any(|session| session.remote_channel == Some(remote)) {
             return Err(Violation::not_allowed("a session that has begun already"));
@@ -122,9 +125,9 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Asks for a link. `Attached` or `Detached` follows. Returns `None` if the session has ended,
-    /// has no room for another link, or already has a link with this name and role. Also returns
-    /// `None` if the name is too long.
+    /// Asks for a link, which is later reported as `Attached` or `Detached`. Returns `None` if the session has ended,
+    /// has no room for another link, or already has a link with this name and role. Also returns `None` if the name is
+    /// too long.
     pub fn attach_link(&mut self, session: SessionId, request: &LinkRequest<'_>) -> Option<LinkId> {
         let peer = match request.role {
             LinkRole::Sender => LinkRole::Receiver,
@@ -144,8 +147,7 @@ impl<T> AmqpConnection<T> {
         Some(LinkId { channel: session.0, handle })
     }
 
-    /// Reads the answer to our attach. An answer without a node announces a detach (AMQP 1.0
-    /// §2.6.3).
+    /// Reads the peer's attach that answers ours. An answer without a node announces a detach (AMQP 1.0 §2.6.3).
     pub(super) fn read_attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), FrameError> {
         let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
         if session.links.values().any(|link| link.remote_handle == Some(attach.handle)) {
@@ -177,16 +179,15 @@ impl<T> AmqpConnection<T> {
         Ok(())
     }
 
-    /// Detaches a link. `Detached` follows when the peer has answered. Messages that still arrive
-    /// over the link are dropped.
+    /// Detaches a link, which is reported as `Detached` when the peer has answered. Messages that still arrive over the
+    /// link are dropped.
     pub fn detach_link(&mut self, id: LinkId) {
         self.write_dispositions();
         self.send_detach(id, None);
     }
 
-    /// Ends a session. `Detached` for its links, and `Ended`, follow when the peer has answered.
-    /// This must also be called for a session that has ended by itself, so that its number can be
-    /// used again.
+    /// Ends a session, which is reported by `Detached` for its links and by `Ended` when the peer has answered. This
+    /// must also be called for a session that has ended by itself, so that its number can be used again.
     pub fn end_session(&mut self, id: SessionId) {
         self.write_dispositions();
         self.ended.remove(&id.0);
@@ -207,8 +208,8 @@ impl<T> AmqpConnection<T> {
         write_end(self.output.tail(), id.0, None);
     }
 
-    /// Closes the connection. `Closed` follows when the peer has answered. If the server's AMQP header has not arrived
-    /// yet, the connection ends at once, without an event.
+    /// Closes the connection, which is reported as `Closed` when the peer has answered. If the server's AMQP header has
+    /// not arrived yet, the connection ends at once, without an event.
     pub fn close(&mut self, error: Option<(&str, &str)>) {
         let is_answered = self.expects_performatives() && self.state != ConnectionState::CloseSent;
         if is_answered {
@@ -219,8 +220,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Asks the peer to send what it has, within the link's credit, and to return the remaining
-    /// credit. `Drained` follows.
+    /// Asks the peer to send the messages that it has, as far as the link's credit allows, and then to return the
+    /// remaining credit. The event `Drained` reports that the peer has done so.
     pub fn drain(&mut self, id: LinkId) {
         if let Some(link) = self.link(id).filter(|link| link.accepted && link.peer == LinkRole::Sender) {
             link.drain_sent = true;
@@ -324,8 +325,8 @@ mod tests {
             }
         }
 
-        /// Carries at most `step` bytes at a time in each direction until both are silent. Returns
-        /// the events of both. The server accepts each link and grants 10 messages.
+        /// Carries at most `step` bytes at a time in each direction until both are silent, and returns the events of
+        /// both. The server accepts each link and grants 10 messages.
         fn run(&mut self, step: usize) -> Result<(Events, Events), ConnectionError> {
             let mut events = Events::new();
             let mut served = Events::new();

@@ -53,14 +53,14 @@ impl Violation {
     }
 }
 
-/// Reason why the connection cannot continue. If the connection is already open, the close tells it
-/// to the peer.
+/// Reason why the connection cannot continue. If the connection is already open, the close tells the peer the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConnectionError {
-    /// The peer's first bytes are not a header of AMQP 1.0. They are kept to recognise the other protocol.
+    /// The peer's first bytes are not a header of AMQP 1.0. They are kept, so that the caller can recognise another
+    /// protocol.
     #[error("not AMQP 1.0: the connection begins with {0:02x?}")]
     Header([u8; 8]),
-    /// The peer skips SASL, which is required.
+    /// The peer skips SASL, although this listener requires a login.
     #[error("the peer does not authenticate itself")]
     Unauthenticated,
     /// The peer logged in with a wrong user or password.
@@ -97,7 +97,7 @@ impl ConnectionError {
 pub enum Scope {
     /// Only the link itself ends, and the other links of its session continue.
     Link,
-    /// A session and all of its links.
+    /// The session ends, together with all of its links.
     Session,
 }
 
@@ -121,7 +121,7 @@ pub enum EndError {
     Violation(Violation),
 }
 
-/// An error in a frame. The variant tells whether it ends a link, a session or the whole connection.
+/// An error in a frame, whose variant tells whether it ends a link, a session or the whole connection.
 #[derive(Debug)]
 pub(super) enum FrameError {
     Link(LinkId, Violation),

@@ -1,4 +1,5 @@
-//! `mailrun audit explain`: what a power cut took of a message that had been answered 250, and which call would have kept it.
+//! `mailrun audit explain` says what a power cut destroyed of a message that had been answered 250, and which call
+//! would have kept the message.
 use super::fault::AuditFault;
 use super::losses::{LogState, RoundLosses};
 use super::restart::restart;
@@ -16,8 +17,8 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Maximum number of calls that are printed, because a server that retries a delivery for a long time renames a file
-/// often.
+/// Maximum number of calls that are printed. Some servers rename the file of a message at each attempt to deliver it,
+/// so a message that was retried for a long time has many calls.
 const MAX_LINES: usize = 60;
 const LIST_WIDTH: usize = 120;
 
@@ -26,8 +27,8 @@ struct LossyRound {
     losses: RoundLosses,
 }
 
-/// Explains why `message` was lost in the audit or in the round whose directory is `run`. Without a message, lists what was
-/// lost. With `restarts`, starts the server on the files of the log, too.
+/// Explains why `message` was lost in the audit or in the round whose directory is `run`. Without a message, lists all
+/// lost messages. With `restarts`, also starts the server again on the files that the power cut left.
 ///
 /// # Errors
 /// Fails if `run` is not the directory of an audit, if the audit has no such message, or if a file in the directory
@@ -54,7 +55,7 @@ fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy()).into_owned()
 }
 
-/// Finds the rounds with losses in the directory of an audit, or the one whose directory it is.
+/// Finds the rounds with losses. `run` is the directory of an audit, or of a single round with losses.
 fn rounds(run: &Path) -> Result<Vec<LossyRound>> {
     ensure!(run.is_dir(), "there is no directory {}", shown(run));
     let round = |place: PathBuf| Ok(RoundLosses::read(&place)?.map(|losses| LossyRound { place, losses }));
@@ -98,7 +99,7 @@ fn list(run: &Path, rounds: &[LossyRound]) -> String {
     )
 }
 
-/// Says why there is nothing to explain.
+/// Says why there is nothing to explain, for example because `message` arrived or was never answered 250.
 fn not_lost(run: &Path, rounds: &[LossyRound], message: u64) -> Result<String> {
     let [round] = rounds else {
         let lost: usize = rounds.iter().map(|round| round.losses.losses.len()).sum();
@@ -199,8 +200,8 @@ fn write_story(text: &mut String, story: &Story, origin: Duration) {
     }
 }
 
-/// Adds what the list of missing calls does not tell: for example, that no file ever held the message, or that the
-/// power was not cut after the 250.
+/// Returns a remark on what the list of missing calls does not show, for example that no file ever held the message, or
+/// that the power was not cut after the 250.
 fn remark(story: &Story) -> Option<&'static str> {
     let has_gaps = story.gaps.as_ref().map(|gaps| !gaps.is_empty());
     match (story.was_written, has_gaps, story.was_kept) {

@@ -20,9 +20,8 @@ pub enum AuditFault {
     ReadError,
     /// One write to the disk that holds the mail fails. The server is killed soon afterwards.
     WriteError,
-    /// One sync of a file on the disk that holds the mail fails, and what it should have written is
-    /// dropped. The power is cut soon afterwards, because only then the server cannot read the mail
-    /// back from memory.
+    /// One sync of a file on the disk that holds the mail fails, and the data that it should have written is dropped.
+    /// The power is cut soon afterwards, because only then the server cannot read the mail back from memory.
     SyncError,
 }
 
@@ -53,8 +52,8 @@ impl AuditFault {
         matches!(self, Self::PowerCut | Self::SyncError)
     }
 
-    /// Reports whether the fault can lose a message that was answered before, and not only one that
-    /// is sent meanwhile. Such a fault may strike after a single message.
+    /// Reports whether the fault can lose a message that was answered before the fault, and not only a message that is
+    /// sent during the fault. Such a fault may strike after a single message.
     pub(super) fn strikes_at_rest(self) -> bool {
         matches!(self, Self::Kill | Self::Stop | Self::PowerCut | Self::ReadError)
     }
@@ -92,26 +91,26 @@ impl FromStr for AuditFault {
 pub(super) struct AuditCase {
     pub(super) fault: AuditFault,
     pub(super) file_system: Option<Profile>,
-    /// Turn of the case among each five rounds, from 0, if it is tried only now and then. Loss is then a remark and decides
-    /// nothing, because the user did not ask for this file system.
+    /// If set, the case is tried only in each fifth round, namely if the number of the round modulo 5 is this value. A
+    /// loss is then a remark that does not change the verdict, because the user did not ask for this file system.
     remark_turn: Option<u32>,
 }
 
 impl AuditCase {
-    /// A case of every round.
+    /// Makes a case that is tried in every round.
     pub(super) fn new(fault: AuditFault, file_system: Option<Profile>) -> Self {
         Self { fault, file_system, remark_turn: None }
     }
 
-    /// Returns the cases of these faults on the file systems that the user named. Without any, a power cut is tried on ext4
-    /// and XFS in each round, and on the others now and then for a remark.
+    /// Returns the cases of these faults on the file systems that the user named. If the user named none, a power cut
+    /// is tried on ext4 and XFS in each round, and on each of the other file systems in every fifth round.
     pub(super) fn all(faults: &[AuditFault], named: &[Profile]) -> Vec<Self> {
         let mut cases = Vec::new();
         for fault in faults.iter().copied() {
             let file_systems = match (fault, named) {
                 (AuditFault::PowerCut, []) => &Profile::ALL[..],
                 (AuditFault::PowerCut, named) => named,
-                // What a failed sync drops is gone on each of them.
+                // One file system is enough, because the data that a failed sync drops is lost on each of them.
                 (AuditFault::SyncError, []) => &[Profile::Ext4],
                 (AuditFault::SyncError, named) => &named[..1],
                 _ => &[],
@@ -138,12 +137,12 @@ impl AuditCase {
         self.file_system.map_or_else(|| fault.to_owned(), |file_system| format!("{fault} on {}", file_system.name()))
     }
 
-    /// Reports whether the case has a round with this number, from 1.
+    /// Reports whether the case is tried in this round. Rounds are counted from 1.
     pub(super) fn is_due(self, round: u32) -> bool {
         self.remark_turn.is_none_or(|turn| round % 5 == turn)
     }
 
-    /// Reports whether loss decides nothing.
+    /// Reports whether a loss is only a remark, which does not change the verdict.
     pub(super) fn is_remark(self) -> bool {
         self.remark_turn.is_some()
     }
@@ -158,7 +157,6 @@ impl Moments {
         Self(SeededRng::new(seed, fault as u64, round))
     }
 
-    /// Draws a moment between `from` and `to`.
     pub(super) fn within(&mut self, from: Duration, to: Duration) -> Duration {
         from + to.saturating_sub(from).mul_f64(self.0.unit())
     }

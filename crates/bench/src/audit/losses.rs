@@ -18,13 +18,13 @@ const MAX_BYTES: u64 = 4 << 20;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RoundLosses {
     pub(super) format: String,
-    /// The fault, and the file system that the disk behaved like.
+    /// Name of the case, for example `power-cut on ext4`.
     pub(super) fault: String,
-    /// Run ID in the traces of the messages.
+    /// Run ID that the traces of the messages contain.
     pub(super) run_id: String,
-    /// Beginning of the load on the monotonic clock.
+    /// Time at which the load began, on the monotonic clock.
     pub(super) origin_ns: u64,
-    /// Number of messages that the source sent.
+    /// Number of messages that the source sent. They are numbered from 0.
     pub(super) sent: u64,
     pub(super) losses: Vec<AuditLoss>,
     pub(super) log: LogState,
@@ -37,7 +37,7 @@ pub(super) struct RoundLosses {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LogState {
     Kept,
-    /// The log was given up, for this reason.
+    /// The log was given up for this reason, for example because it needed too much memory.
     Lost(String),
     /// No calls were logged, because the fault was no power cut.
     #[default]
@@ -80,7 +80,8 @@ impl RoundLosses {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Reads the losses of a round. `None` if the directory has none.
+    /// Reads the losses of a round. Returns `None` if the directory has no `losses.json`, because the round lost
+    /// nothing.
     pub(super) fn read(place: &Path) -> Result<Option<Self>> {
         let path = place.join(FILE);
         if !path.exists() {

@@ -102,8 +102,8 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
     (possible, others.iter().map(line).collect())
 }
 
-/// Tries the recipe's command for the queue, and returns the complaint about that command, if there is
-/// one.
+/// Tries the recipe's command for the queue in a round of its own, before the audit relies on it. Returns the complaint
+/// about the command, if there is one.
 fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -> Result<Option<&'static str>> {
     let own = RunDirectory::create(Some(&directory.path().join("trial")), "audit", jiff::Timestamp::now())?;
     let case = AuditCase::new(AuditFault::Kill, None);
@@ -119,8 +119,8 @@ fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -
     Ok(complaint)
 }
 
-/// Runs all rounds, or those until the user interrupts the audit. Adds the results to `results`,
-/// which keeps those of the rounds before an error.
+/// Runs all rounds, or stops early if the user interrupts the audit. Adds the result of each round to `results`, so
+/// that after an error the results of the earlier rounds are still there.
 fn run_rounds(
     options: &AuditOptions,
     (program, trusts_queue): (&Path, bool),
@@ -141,6 +141,7 @@ fn run_rounds(
             return Ok(());
         }
         for case in cases.into_iter().filter(|case| case.is_due(number)) {
+            // Run at least one round, even if the time is already over.
             let is_over = matches!(options.length, AuditLength::Time(time) if began.elapsed() >= time);
             if is_over && !results.is_empty() || interrupt.requested() != StopRequest::Nothing {
                 return Ok(());
@@ -185,8 +186,8 @@ fn run_rounds(
     Ok(())
 }
 
-/// Every second round sends a single message, if the fault can lose a message that was answered before
-/// it.
+/// Returns the load of a round. Every second round sends a single message, if the fault can lose a message that was
+/// answered before the fault.
 fn load_of(round: u32, fault: AuditFault) -> RoundLoad {
     if round.is_multiple_of(2) && fault.strikes_at_rest() { RoundLoad::Quiet } else { RoundLoad::Full }
 }

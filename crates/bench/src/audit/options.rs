@@ -18,7 +18,7 @@ pub struct AuditOptions {
     pub length: AuditLength,
     /// Seed of the random moments at which the faults occur.
     pub seed: u64,
-    /// Messages that the source sends in each round.
+    /// Number of messages that the source sends in a round with a full load. Some rounds send a single message.
     pub messages: u64,
     /// If no mail arrives for this long, the round stops waiting for more. This limit matters if
     /// the server cannot tell whether its queue is empty, or if it does not empty its queue.

@@ -1,13 +1,13 @@
-//! Records when the server was away. A server that has ended answers nothing, so a reply that the source reads before
-//! the next start was sent before the end, however long it was on its way.
+//! Records when the server was away. A server that has ended sends no replies. If the source reads a reply before the
+//! next start, the server must therefore have sent this reply before its end.
 use mailrun_process::outputs;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 struct Outage {
-    /// When the fault had ended the server, or when a full disk had room again.
+    /// Time at which the fault had ended the server, or at which a full disk had room again.
     from: Duration,
-    /// When the server was started again. `None` until then.
+    /// Time at which the server was started again. `None` until then.
     to: Option<Duration>,
 }
 

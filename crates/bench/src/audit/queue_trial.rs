@@ -10,8 +10,8 @@ use mailrun_measurement::record::Role;
 use mailrun_process::interrupt::{Interrupted, StopRequest};
 use std::time::{Duration, Instant};
 
-/// Time in which the server may try again. Some servers wait for minutes. The end of the queue is
-/// not seen then.
+/// Time that the server has to retry the deferred mail. Some servers wait for minutes before a retry. In that case the
+/// trial ends without a complaint, and does not see what the command says about an empty queue.
 const RETRY_LIMIT: Duration = Duration::from_secs(4);
 /// Time in which the command must say that the queue is empty after all mail has arrived.
 const EMPTY_LIMIT: Duration = Duration::from_secs(4);
@@ -19,14 +19,14 @@ const EMPTY_LIMIT: Duration = Duration::from_secs(4);
 /// Judges the answers of the recipe's command for the queue, one after another.
 #[derive(Debug, Default)]
 struct QueueTrial {
-    /// Time of the first answer "empty" in the present series of such answers, as long as mail is
-    /// held back.
+    /// Time of the first of the latest answers "empty", which were all given while mail was held back. `None` if the
+    /// last answer was another one.
     empty_since: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
-    /// The command said twice that the queue is empty, and mail was held back all the time.
+    /// The command said for the time `SETTLE` that the queue is empty, although mail was held back all that time.
     HidesMail,
     /// All mail has arrived, and the command says that the queue is empty.
     Sound,
@@ -88,7 +88,8 @@ impl Round<'_> {
         }
     }
 
-    /// Waits until the queue may be asked again.
+    /// Waits until the command for the queue may be run again. Fails if the user interrupts the trial or the server
+    /// ends.
     fn pause(&self, supervisor: &mut Supervisor) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < QUEUE_POLL {

@@ -1,6 +1,6 @@
-//! Proves that a fault has ended every part of a server: nothing listens on its port, none of its
-//! processes is left, and no process uses its directory. A process that the fault did not reach, for
-//! example in a container that a service outside has started, would keep mail that a crash loses.
+//! Proves that a fault has ended every part of a server: nothing listens on its port, none of its processes is left,
+//! and no process uses its directory. A process may survive the fault, for example in a container that a service
+//! outside has started. Such a process would keep mail that a real crash loses.
 use crate::recipe::{Places, leftovers};
 use mailrun_process::proc_stat;
 use mailrun_text::words::listed;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Time in which killed processes must disappear.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Number of processes that the reason names.
+/// Maximum number of processes that the reason names.
 const MAX_NAMED: usize = 3;
 
 /// Returns what is left of the server, or `None` if the fault has reached all of it.

@@ -1,5 +1,5 @@
-//! `mailrun audit explain --restart`: rebuilds the files as the power cut left them, starts the server on them, and tells which
-//! messages it delivers. Then it looks for the smallest set of changes that has to survive.
+//! `mailrun audit explain --restart`: rebuilds the files as the power cut left them, starts the server on them, and
+//! tells which messages the server delivers. Then it looks for the smallest set of changes that has to survive.
 //!
 //! ```text
 //! calls before the cut ─→ files ─ cut_to(survivors) ─→ disk ─→ server, sink ─→ which messages arrive
@@ -48,11 +48,11 @@ enum Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Delivered(BTreeSet<u64>),
-    /// The server did not start, or ended.
+    /// The server did not start or ended by itself, for this reason.
     Down(String),
 }
 
-/// The files before a power cut, and everything that is needed to start the server on what the cut leaves.
+/// The files before a power cut, and everything that is needed to start the server on the files that the cut leaves.
 struct Laboratory<'a> {
     losses: &'a RoundLosses,
     place: PathBuf,
@@ -64,8 +64,9 @@ struct Laboratory<'a> {
     restarts: u32,
 }
 
-/// Restarts the server on what the power cut with the call at `cut` left, and tells what it delivers and what would have to
-/// survive. `concerned` are the files of the message.
+/// Restarts the server on the files that a power cut left, and says which messages it delivers and which changes would
+/// have to survive. `cut` is the index of the call with which the power went off, and `concerned` are the files of the
+/// message.
 ///
 /// # Errors
 /// Fails if the server cannot run on this host, or if the user interrupts the search.
@@ -151,8 +152,8 @@ impl Laboratory<'_> {
         let least = self.smallest(changes(survivors), is_lost)?;
         text.push_str(&self.list(&least, &format!("Message {message} is lost even if only this survives")));
         let all = changes(&self.before.all_unsynced());
-        // Under load, hundreds of files have changed. Begin with the changes that concern the message, if these are
-        // enough.
+        // Under load, hundreds of files have changed. If the changes that concern the message are enough, begin with
+        // them, so that the search needs fewer restarts.
         let own = self.concerning(&all, concerned);
         let is_own_enough = self.is_so(&own, &is_there)?;
         if is_own_enough || self.is_so(&all, &is_there)? {
@@ -167,7 +168,8 @@ impl Laboratory<'_> {
         Ok(text)
     }
 
-    /// Finds a set of changes from which none can be left out without changing the outcome.
+    /// Finds a set of changes from which none can be left out without changing the outcome. Gives up after
+    /// `MAX_RESTARTS` restarts, and then returns the smallest set so far.
     fn smallest(&mut self, items: Vec<Change>, is_wanted: impl Fn(&Outcome) -> bool) -> Result<Smallest<Change>> {
         smallest(
             items,
@@ -180,8 +182,9 @@ impl Laboratory<'_> {
         Ok(is_wanted(&self.try_out(&survivors)?))
     }
 
-    /// Returns what survives a power cut in which these changes survive. Except with `strict`, changes of names survive
-    /// in their order, so a set with gaps in that order returns `None`.
+    /// Converts a set of changes to the survivors of a power cut. Except with `strict`, changes of names survive in
+    /// their order. A set that keeps a change of a name but not all earlier ones is then impossible, and returns
+    /// `None`.
     fn survivors(&self, items: &[Change]) -> Option<Survivors> {
         let mut survivors = Survivors::default();
         for item in items {
@@ -213,7 +216,7 @@ impl Laboratory<'_> {
         all.iter().filter(concerns).cloned().collect()
     }
 
-    /// Starts the server on what the power cut leaves, and waits for its mail.
+    /// Starts the server on the files that the power cut leaves if only `survivors` survive, and waits for its mail.
     fn try_out(&mut self, survivors: &Survivors) -> Result<Outcome> {
         self.restarts += 1;
         let mut files = self.before.clone();
@@ -301,7 +304,8 @@ fn numbers(messages: &BTreeSet<u64>) -> String {
     }
 }
 
-/// Starts the server on these files, and returns what it delivered when its queue was empty or nothing came any more.
+/// Starts the server on `files`, waits until its queue is empty or no more mail arrives, and returns the messages that
+/// it delivered.
 fn deliver(round: &Round<'_>, run: RunId, files: FileSystem) -> Result<Outcome> {
     let prepared = round.prepare(run)?;
     let state = prepared.places.state.clone();
@@ -330,8 +334,8 @@ struct Smallest<T> {
     is_proven: bool,
 }
 
-/// Leaves out as much of `items` as possible so that `is_enough` stays true (delta debugging: larger parts first, then smaller
-/// ones). `is_enough` returns `None` if it may not be asked any more.
+/// Leaves out as much of `items` as possible so that `is_enough` stays true (delta debugging: larger parts first, then
+/// smaller ones). `is_enough` returns `None` once no more trials are allowed.
 fn smallest<T: Clone>(
     mut items: Vec<T>,
     mut is_enough: impl FnMut(&[T]) -> Result<Option<bool>>,

@@ -36,7 +36,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Duration of the load in each round.
+/// Time over which the source spreads the messages of a full load.
 const LOAD: Duration = Duration::from_secs(2);
 /// Number of sessions in which the source sends in parallel.
 const SESSIONS: u32 = 20;
@@ -48,7 +48,8 @@ const SLOW_SINK: &str = "data: delay 50ms..350ms";
 const HOLDING_SINK: &str = "data: delay 1s";
 /// Capacity of the in-memory disk on which the server keeps its mail.
 pub(super) const DISK_BYTES: u64 = 1 << 30;
-/// Memory that the log of the calls on the disk may take. 400 messages of 10 kB are 4 MB, and most servers write each twice.
+/// Memory that the log of the calls on the disk may take. 400 messages of 10 kB are 4 MB, and most servers write each
+/// message twice.
 const CALLS_BYTES: usize = 256 << 20;
 /// Time for which the disk stays full.
 const FULL: Duration = Duration::from_millis(500);
@@ -161,11 +162,11 @@ pub(super) struct Prepared {
     supervisor: Supervisor,
 }
 
-/// A server that runs, and what is needed to start it again.
+/// A running server, and everything that is needed to start it again.
 pub(super) struct Ground<'d> {
     pub(super) run: RunId,
     pub(super) places: Places,
-    /// Address of the server.
+    /// Address of the server, to which the source sends.
     pub(super) target: String,
     server: ServerCommand,
     disk: Option<&'d Disk>,
@@ -230,7 +231,8 @@ impl RoundResult {
 }
 
 impl Round<'_> {
-    /// Runs the round.
+    /// Runs the round, and writes its losses to its directory. A round that failed or lost mail ends as `NotSupported`
+    /// if the server used an operation that the in-memory disk does not have.
     ///
     /// # Errors
     /// Fails if the server does not start even before the fault, or if the source or the sink cannot run.
@@ -297,8 +299,7 @@ impl Round<'_> {
     /// Starts the sink, prepares the server and starts it.
     pub(super) fn start<'d>(&self, disk: Option<&'d Disk>) -> Result<(Ground<'d>, Supervisor)> {
         let prepared = self.prepare(outputs::new_run_id()?)?;
-        // Make the prepared files durable: on a real server, they would have existed long before
-        // the power cut.
+        // Make the prepared files durable, because on a real server they would have existed long before the power cut.
         if let Some(disk) = disk {
             disk.with_files(|files, _| {
                 files.sync_all();
@@ -308,7 +309,7 @@ impl Round<'_> {
         self.start_prepared(prepared, disk)
     }
 
-    /// Starts the sink and prepares the server.
+    /// Starts the sink, and prepares the server to deliver to this sink.
     pub(super) fn prepare(&self, run: RunId) -> Result<Prepared> {
         let bench = self.bench();
         let mut supervisor = Supervisor::new(&bench)?;
@@ -371,11 +372,13 @@ impl Round<'_> {
         Ok(source)
     }
 
-    /// Ends the round if the server ended by itself.
+    /// Ends the round if the server ended by itself before the fault. Such a server counts as one that did not come
+    /// back.
     fn expect_alive_before_fault(supervisor: &mut Supervisor) -> Result<(), Early> {
         let is_alive = supervisor.ensure_relay_alive().is_ok();
         let Some(death) = supervisor.death_of(Role::Relay).filter(|_| !is_alive) else { return Ok(()) };
-        // A daemon may have greeted before its command ended. The recipe is wrong, and the server at no fault.
+        // The command may have ended after the server had greeted, because it left a daemon behind. That is a mistake
+        // in the recipe, so the audit fails instead of blaming the server.
         if death.how.starts_with(BECAME_DAEMON) {
             return Err(Early::Failed(anyhow!("the server {}", death.how)));
         }
@@ -383,7 +386,8 @@ impl Round<'_> {
         Err(Early::End(RoundEnd::NeverBack(reason)))
     }
 
-    /// Ends the round if no mail could be lost any more.
+    /// Ends the round as void if no mail is at stake, because nothing was accepted or the only message has already
+    /// arrived.
     fn expect_mail_at_stake(&self, supervisor: &Supervisor, accepted: u64) -> Result<(), Early> {
         let reason = if accepted == 0 {
             NOTHING_ACCEPTED
@@ -438,7 +442,8 @@ impl Round<'_> {
         };
         if let (Some(fault), Some(disk)) = (failing, ground.disk) {
             self.fail_operation(disk, fault, moments, strike)?;
-            // The server may end by itself: it cannot know what else its disk has lost.
+            // Let the server run on for a moment. It may end by itself, because it cannot know what else its disk has
+            // lost.
             sleep(moments.within(Duration::ZERO, MAX_AFTER_ERROR));
         }
         self.end_server(ground, supervisor, strike)?;
@@ -489,7 +494,8 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Lets one operation of the server fail, and waits until it has.
+    /// Lets one operation of the server fail, and waits until that has happened. If the server uses the disk too rarely
+    /// for that, the round is void.
     fn fail_operation(
         &self,
         disk: &Disk,
@@ -520,8 +526,8 @@ impl Round<'_> {
             supervisor.stop_relay(PartyProcess::terminate)?;
             strike.outages.begins();
         } else {
-            // List the processes before the cut: reading the `/proc` entry of a process that waits
-            // for the disk might block, too.
+            // List the processes before the cut, because reading the `/proc` entry of a process that waits for the disk
+            // might block, too.
             let processes = leftovers::processes_in(&ground.places.directory);
             cut.iter().for_each(|disk| disk.cut_now());
             // Kill the processes before their disk operations return, because after a real power cut, no process lives
@@ -564,8 +570,8 @@ impl Round<'_> {
     }
 
     fn start_again(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, start: u32) -> Result<(), Early> {
-        // Only how the server comes back counts. A stop may take a server too long, so that it ends
-        // itself by another signal (Postfix by SIGALRM after 5 s) or is killed.
+        // Forget how the server ended, because only how it comes back counts. A server that takes too long to stop may
+        // end itself by another signal (Postfix by SIGALRM after 5 s) or be killed.
         if let Some(death) = supervisor.take_relay_death() {
             let (case, how) = (self.case.name(), death.how);
             mailrun_process::tell!("mailrun: round {}, {case}: asked to stop, the server ended by: {how}", self.number);
@@ -752,15 +758,15 @@ impl Round<'_> {
 /// so after some power cuts).
 const COPIES_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is known of a queue that should become empty.
+/// State of the wait until a queue is empty.
 struct QueueWait {
     /// Number of messages that have arrived.
     arrived: u64,
-    /// When the last of them arrived.
+    /// Time at which the last of these messages arrived.
     quiet_since: Instant,
-    /// Number of messages that have arrived, without copies.
+    /// Number of messages that have arrived. Each message counts once, however many copies of it have arrived.
     settled: u64,
-    /// When the last message arrived that is no copy.
+    /// Time at which the last message arrived that was not a copy.
     only_copies_since: Instant,
     asked_at: Instant,
     empty_since: Option<Instant>,
@@ -787,7 +793,7 @@ impl QueueWait {
         self.quiet_since.elapsed() >= limit || self.only_copies_since.elapsed() >= COPIES_LIMIT.max(limit)
     }
 
-    /// Asks the server about its queue, if it is time.
+    /// Asks the server whether its queue is empty, unless the last question was less than `QUEUE_POLL` ago.
     fn ask(&mut self, is_empty: impl FnOnce() -> bool) {
         if self.asked_at.elapsed() >= QUEUE_POLL {
             let is_empty = is_empty();
@@ -796,7 +802,8 @@ impl QueueWait {
         }
     }
 
-    /// Reports whether the queue is empty, and nothing that left it last is still on its way.
+    /// Reports whether the queue has been empty, and no mail has arrived, for `SETTLE`. The mail that left the queue
+    /// last has then reached the sink.
     fn is_empty(&self) -> bool {
         self.empty_since.is_some_and(|since| since.elapsed() >= SETTLE) && self.quiet_since.elapsed() >= SETTLE
     }

@@ -22,7 +22,7 @@ const MIN_ID_CHARS: usize = 6;
 /// Largest file that may be the envelope of a message, and belongs to it by a queue id in its contents.
 const MAX_ENVELOPE_BYTES: usize = 64 << 10;
 
-/// Message whose story is told.
+/// The message that the user asked about.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) run: RunId,
@@ -41,7 +41,8 @@ pub(super) struct Event {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Story {
     pub(super) events: Vec<Event>,
-    /// The word of the reply by which the server names the message, if a name on the disk has it.
+    /// Word of the server's reply that is also part of a file name on the disk, and is therefore taken for the server's
+    /// queue ID of the message.
     pub(super) queue_id: Option<String>,
     /// Set if any file ever contained the message.
     pub(super) was_written: bool,
@@ -50,24 +51,24 @@ pub(super) struct Story {
     pub(super) concerned: Vec<Inode>,
     /// Parts of the message that were not durable when the 250 came. `None` if the power was not cut after the 250.
     pub(super) gaps: Option<Vec<Gap>>,
-    /// Position of the call with which the power went off after the 250, from 0.
+    /// Index of the call with which the power went off after the 250.
     pub(super) cut: Option<usize>,
     pub(super) cut_at: Option<Duration>,
-    /// Description of what the cut left of each file.
+    /// A line for each file that says what the cut left of it.
     pub(super) left: Vec<String>,
     /// Set if the message was complete on the disk after the cut.
     pub(super) was_kept: bool,
-    /// Whether the power cut left every file with the text of the message as it was. Others of the
-    /// message's files may have changed, such as a log with its queue id in its name.
+    /// Set if the power cut left every file with the text of the message as it was. Other files of the message may have
+    /// changed, such as a log whose name contains the queue ID.
     pub(super) was_text_kept: bool,
 }
 
-/// A file of which something was not durable.
+/// A file whose data or name was not durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
     path: String,
     data: Option<DataGap>,
-    /// The change that gave it its path was not durable.
+    /// Set if the change that gave the file its path was not durable.
     name: Option<LostName>,
 }
 
@@ -75,9 +76,9 @@ pub(super) struct Gap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DataGap {
     NeverSynced,
-    /// It was written after its last sync.
+    /// The file was written again after its last sync.
     WrittenSince,
-    /// A sync failed. A later one does not write what the failed one has dropped.
+    /// A sync failed and dropped the data. A later sync, if there was one (`is_repeated`), does not write dropped data.
     Dropped {
         is_repeated: bool,
     },
@@ -141,20 +142,21 @@ fn directory_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("(the top one)", |(directory, _)| directory)
 }
 
-/// A file that held the message, or belongs to it by its name or by its contents.
+/// A file that contained the message, or whose name or contents have the queue id of the message.
 #[derive(Clone, Debug, Default)]
 struct Holder {
     /// Where the message is in the file. `None` if all of the file belongs to the message.
     mail: Option<Range<usize>>,
-    /// The file held other messages as well.
+    /// Set if the file contained other messages as well.
     is_shared: bool,
-    /// A sync came after the first write. It may have failed.
+    /// Set if the file was synced after its first write, even if that sync failed.
     has_been_synced: bool,
     has_last_sync_failed: bool,
 }
 
 impl Holder {
-    /// The bytes of the file that matter.
+    /// Returns the bytes of the file that belong to the message. These are all bytes, unless other messages share the
+    /// file.
     fn part(&self) -> Range<usize> {
         self.mail.clone().filter(|_| self.is_shared).unwrap_or(0..usize::MAX)
     }
@@ -177,14 +179,14 @@ impl Holder {
     }
 }
 
-/// Returns the words of a reply that may be the server's name of the message.
+/// Returns the words of a reply that may be the server's queue ID of the message.
 fn possible_ids(reply: &str) -> Vec<&str> {
     let words = reply.split(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c));
     let words = words.map(|word| word.trim_matches(['-', '_', '.']));
     words.filter(|word| word.len() >= MIN_ID_CHARS && word.bytes().any(|byte| byte.is_ascii_digit())).collect()
 }
 
-/// Returns the offsets of the traces of a run in those bytes, with the numbers of their messages.
+/// Returns the offsets in `bytes` at which traces of the run begin, with the numbers of their messages.
 fn traces(bytes: &[u8], run: RunId) -> Vec<(usize, u64)> {
     let line_bytes = Trace::HEADER_BYTES - 2;
     let found = bytes.windows(line_bytes).enumerate().filter(|(_, line)| line.starts_with(NAME));
@@ -232,7 +234,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Looks for traces in a part of a file.
+    /// Looks for traces in a part of a file, to note which files hold the message and which of them also hold other
+    /// messages.
     fn look_at_data(&mut self, files: &mut FileSystem, inode: Inode, part: Range<usize>) {
         let Ok(bytes) = files.read(inode, part.start as u64, part.end.saturating_sub(part.start)) else { return };
         let found = traces(bytes, self.asked.run);
@@ -300,7 +303,7 @@ fn answered_at(calls: &[LoggedCall], read: Duration) -> Duration {
     outages.filter(|(off, on)| (*off..=*on).contains(&read)).map(|(off, _)| off).next().unwrap_or(read)
 }
 
-/// Tells the story of a message.
+/// Replays the logged calls and tells the story of a message from them.
 ///
 /// # Errors
 /// Fails if the calls of the log cannot be repeated.
@@ -351,10 +354,10 @@ struct Teller<'a> {
     story: Story,
     /// Set once the story contains the server's 250.
     is_answered: bool,
-    /// While the power is off after the 250: the files of the message as they were before the cut.
+    /// Content of the message's files before the cut. Set only while the power is off after the 250.
     before_cut: Option<BTreeMap<String, Vec<u8>>>,
-    /// If the last event is a call that can be repeated: the call, the time of the first of these calls, their total
-    /// bytes, and their number.
+    /// Set if the last event stands for a series of equal calls. Holds the call, the time of the first call, the total
+    /// bytes of the calls, and their number.
     repeated: Option<(Repeated, Duration, u64, u64)>,
 }
 
@@ -591,7 +594,7 @@ fn named(directory: Option<&String>) -> &str {
     directory.map(String::as_str).filter(|path| !path.is_empty()).unwrap_or("at the top")
 }
 
-/// Finds the change of names to which a path owes its existence.
+/// Finds the unsynced change of names that gave the file, or a directory above it, its current path.
 fn lost_name(files: &FileSystem, path: &str) -> LostName {
     let leads_to = |changed: &str| path == changed || path.starts_with(&format!("{changed}/"));
     let concerned = files.unsynced_names().rev().find_map(|change| {

@@ -215,8 +215,7 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
         reasons.push(Reason::new(Cause::Interrupted, "The audit was interrupted before its end."));
     }
     let mut verdict = judge::decide(reasons, &pass_text(rows, ledger));
-    // Add what the audit left out to the verdict's own sentence, because this sentence is what
-    // people quote.
+    // Add the faults that the audit left out to the verdict's own sentence, because this sentence is what people quote.
     for line in record.audit.iter().flat_map(|audit| &audit.left_out) {
         verdict.why = format!("{}; {line}", verdict.why.trim_end_matches('.'));
     }
@@ -240,8 +239,8 @@ fn cause_of_void(row: &AuditRow) -> Cause {
     if row.rounds == 0 { Cause::Unfinished } else { Cause::Remark }
 }
 
-/// Describes an audit that found nothing. The number of rounds bounds what it might have missed,
-/// and not the number of messages, because a fault hits all messages of a round in the same way.
+/// Describes an audit that found nothing. The bound on the losses that it might have missed depends on the number of
+/// rounds and not of messages, because a fault hits all messages of a round in the same way.
 fn pass_text(rows: &[AuditRow], ledger: &LedgerRow) -> String {
     let answered = count(ledger.accepted.unwrap_or_default());
     let rounds = |(at, row): (usize, &AuditRow)| match at {

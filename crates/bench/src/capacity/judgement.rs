@@ -1,5 +1,5 @@
-//! Converts the record of a trial to what the capacity search has to know: the loss for each goal,
-//! the growth of the backlog, and whether the trial counts at all.
+//! Converts the record of a trial to the figures that the capacity search needs: the loss for each goal, the growth of
+//! the backlog, and whether the trial counts at all.
 use crate::BenchOptions;
 use crate::mades::MadesBenchOptions;
 use anyhow::{Result, bail};
@@ -34,7 +34,7 @@ pub(super) enum TrialSubject {
     Server,
 }
 
-/// Judges a trial by its record: measured, void, or a reason to end the search.
+/// Judges a trial by its record. The trial has been measured, is void, or ends the search.
 ///
 /// # Errors
 ///
@@ -70,7 +70,7 @@ fn last_stage(record: &Record) -> Option<&StageRow> {
     delivered.or_else(|| record.stage(Stage::Accepted))
 }
 
-/// Returns an outcome and its reason if the trial ends the search: the user stopped it, or mail was
+/// Returns an outcome and its reason if the trial ends the search, because the user stopped it or because mail was
 /// lost.
 ///
 /// Mail in the queue of our own relay counts as late. The queue of another server cannot be read.
@@ -202,8 +202,8 @@ fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
 /// Returns by how many messages per second the backlog grew. The backlog is the messages that were
 /// due but not yet delivered.
 ///
-/// By Little's law, a backlog is rate × latency. It cannot have grown by more than what was left
-/// when the load ended: the messages that were never begun, plus rate × drain time.
+/// By Little's law, a backlog is rate × latency. The backlog cannot have grown by more than the messages that were left
+/// when the load ended. These are the messages that were never begun, plus rate × drain time.
 fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     let TrialLoad::RatePerS(rate) = trial.load else { return None };
     record.ledger.delivered?;

@@ -305,9 +305,8 @@ pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
     }
 }
 
-/// Returns the goal to use if the user gave none: all mail is delivered within a minute, which is
-/// SPECmail's limit for a delivery. If nobody observes deliveries, all mail must be accepted within
-/// a minute.
+/// Returns the goal to use if the user gave none. It demands that all mail is delivered within a minute, which is
+/// SPECmail's limit for a delivery. If nobody observes deliveries, all mail must be accepted within a minute.
 ///
 /// # Errors
 ///
@@ -317,8 +316,8 @@ pub fn default_goal(target: &BenchTarget) -> Result<LossGoal> {
     within_a_minute(stage, RunProtocol::Smtp)
 }
 
-/// Returns the goal to use for a MADES endpoint if the user gave none: everything is delivered
-/// within a minute.
+/// Returns the goal to use for a MADES endpoint if the user gave none. It demands that everything is delivered within a
+/// minute.
 ///
 /// # Errors
 ///

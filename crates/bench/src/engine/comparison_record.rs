@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 pub(crate) const COMPARISON_FORMAT: &str = "mailrun-comparison/1";
 
-/// Name of the record in a scenario's directory.
+/// Name of the record's file in a scenario's directory.
 pub(crate) const COMPARISON_FILE: &str = "comparison.json";
 
 #[derive(Serialize, Deserialize)]
@@ -70,7 +70,7 @@ impl StoredTable {
         Self { columns: columns.collect(), leave_out }
     }
 
-    /// Makes the table. A column that a damaged record has cut short gets empty cells.
+    /// Makes the table, with empty cells in a column that a damaged record has cut short.
     fn table(self) -> Table {
         let rows = self.columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
         let titles = self.columns.iter().map(|column| (plain(&column.title), column.align.0));

@@ -69,7 +69,6 @@ impl Conclusion {
         Self { outcome, why, is_strict: false, is_interrupted: false }
     }
 
-    /// Returns the reason for the outcome.
     pub(super) fn why(&self) -> &str {
         &self.why
     }

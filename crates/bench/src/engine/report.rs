@@ -195,9 +195,9 @@ pub(crate) struct ReportParts {
     pub(crate) runs: Option<Table>,
     /// Notes below the tables, which the reader needs to understand them.
     pub(crate) notes: Vec<String>,
-    /// Reason for a PASS. The report puts the number of runs before it.
+    /// Reason for a PASS, before which the report puts the number of runs.
     pub(crate) pass: &'static str,
-    /// Defects of the comparison. The report adds the runs that went wrong.
+    /// Defects of the comparison, to which the report adds the runs that went wrong.
     pub(crate) wrong: Defects,
     pub(crate) is_strict: bool,
 }
@@ -210,7 +210,7 @@ impl<C, M> ComparisonResults<C, M> {
         runs.filter_map(|(contestant, run)| Some((run, plain(&format!("{}: {}", contestant.name, run.fault()?)))))
     }
 
-    /// Makes the report. The runs that went wrong are listed below the tables, and then the notes.
+    /// Makes the report. Below its tables come the runs that went wrong, and then the notes.
     pub(crate) fn report(&self, parts: ReportParts) -> TextReport {
         let mut remarks: Vec<String> = self.faults().map(|(_, fault)| format!("NOT OK: {fault}")).collect();
         let mut defects = parts.wrong;

@@ -18,7 +18,7 @@ pub(crate) struct RunFlaws {
     /// Sentence about mail that was accepted but not delivered. It is set only if the run is
     /// invalid or inconclusive, because such mail may be lost or still queued.
     pub(crate) undelivered: Option<String>,
-    /// Thresholds on figures that nobody observed.
+    /// Thresholds that could not be evaluated, because nobody observed their figures.
     pub(crate) unobserved: Vec<String>,
     /// All reasons and remarks of the run's verdict, for example what disturbed the run.
     pub(crate) notes: Vec<String>,
@@ -60,8 +60,8 @@ impl RunFlaws {
         }
     }
 
-    /// Adds targets that were not met. If the run has no fault yet, the first target that makes it
-    /// a failure becomes its fault.
+    /// Adds targets that were not met. The first target that makes the run a failure becomes its fault, if it has none
+    /// yet.
     pub(crate) fn add(&mut self, targets: Defects) {
         self.fault = self.fault.take().or_else(|| targets.failed.into_iter().next());
         self.missed.extend(targets.missed);

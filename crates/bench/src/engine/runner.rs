@@ -36,7 +36,7 @@ pub enum RoundOrder {
     Fixed,
 }
 
-/// One kind of comparison: its cases, and how to run one of them.
+/// One kind of comparison: its cases, and how to run a case.
 pub(crate) trait Comparison {
     /// Work of a contestant: what runs, and with which load.
     type Case;
@@ -51,7 +51,7 @@ pub(crate) trait Comparison {
     /// Returns an error if the contestant cannot start, fails or hangs.
     fn run(&self, case: &Self::Case, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<Self::Measurement>>>;
 
-    /// Returns the line of progress for the next run.
+    /// Returns the line of progress that is shown during the next run.
     fn line(&self, contestants: &[Contestant<Self::Case, Self::Measurement>], run: &NextRun<'_>) -> LiveLine {
         LiveLine::of_runs(run.done, run.planned, &contestants[run.place].name, run.began)
     }
@@ -277,9 +277,9 @@ pub(crate) fn run_all<C: Comparison>(
     ComparisonResults { done, planned: contestants.len() * plan.rounds as usize, contestants }
 }
 
-/// Runs the contestants round by round, until the budget is used up, the user stops, or fewer than
-/// two contestants are left of a comparison that gives up contestants. Returns the number of rounds
-/// and what was wrong with invalid ones.
+/// Runs the contestants round by round, until the budget is used up, the user stops, or fewer than two contestants
+/// are left of a comparison that gives up contestants. Returns the number of rounds that count, and the reasons why
+/// other rounds were invalid.
 pub(crate) fn run_rounds<C: Comparison>(
     comparison: &C,
     contestants: &mut [Contestant<C::Case, C::Measurement>],
@@ -346,9 +346,8 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         Some(is_valid)
     }
 
-    /// Runs the contestants of a round. If faulty rounds are repeated, the round ends at the first
-    /// failed run. Returns `None` if the user stopped, and an error with the reason if the round is
-    /// invalid.
+    /// Runs the contestants of a round, which ends at the first failed run if faulty rounds are repeated. Returns
+    /// `None` if the user stopped, and an error with the reason if the round is invalid.
     fn run_contestants(
         &mut self,
         plan: &RoundPlan,

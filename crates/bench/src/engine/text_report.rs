@@ -18,7 +18,7 @@ pub struct TextReport {
     /// Text of the whole report without the conclusion, as it is written to a file.
     pub(crate) text: String,
     pub conclusion: Conclusion,
-    /// File with the whole report. `None` if no file has it.
+    /// File with the whole report, or `None` if no file has it.
     pub(crate) file: Option<PathBuf>,
 }
 

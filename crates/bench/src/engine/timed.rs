@@ -69,8 +69,7 @@ pub(crate) struct TimedChild {
 }
 
 impl TimedChild {
-    /// Starts the child. Its standard output goes where `command` says, and its standard error to a
-    /// temporary file.
+    /// Starts the child, whose standard error goes to a temporary file. Its standard output goes where `command` says.
     pub(crate) fn start(mut command: Command) -> Result<Self> {
         let stderr = tempfile::tempfile().context("cannot create a temporary file")?;
         command.stdin(Stdio::null()).stderr(stderr.try_clone()?).process_group(0);

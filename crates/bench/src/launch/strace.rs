@@ -1,8 +1,8 @@
 //! Counts the system calls of a relay with strace(1). Strace slows the relay down, so the calls are
 //! counted in separate short runs.
 //!
-//! One run has a single message and the other has many. The difference between their counts is what
-//! the messages cost, without the cost of starting and stopping the relay.
+//! One run has a single message and the other has many. The difference between their counts is the cost of the
+//! additional messages, without the cost of starting and stopping the relay.
 use crate::directory::RunDirectory;
 use crate::parties::{PartyCommand, ProcessScope};
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// System calls that wait until data is on disk.
 const SYNCS: [&str; 6] = ["fsync", "fdatasync", "msync", "sync", "syncfs", "sync_file_range"];
 
-/// Numbers of system calls: all of them, and those that wait until data is on disk (`syncs`).
+/// Number of all system calls, and number of the system calls that wait until data is on disk (`syncs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SyscallCounts {
     pub(crate) all: u64,
@@ -26,7 +26,7 @@ pub(crate) fn find() -> Option<PathBuf> {
     std::env::split_paths(&path).map(|place| place.join("strace")).find(|path| path.is_file())
 }
 
-/// Makes the command that runs the relay under strace.
+/// Makes the command that runs the relay under strace, which writes its counts to `relay.strace` in `directory`.
 pub(super) fn wrap_command(command: PartyCommand, strace: &Path, directory: &RunDirectory) -> PartyCommand {
     let words = ["-f", "-c", "-o"].map(str::to_owned).into_iter();
     let words =

@@ -54,8 +54,8 @@ pub struct MadesBenchOutcome {
 ///
 /// # Errors
 ///
-/// Returns an error if a process does not start, if the directory cannot be created, or if the user
-/// wants no report.
+/// Returns an error if a process does not start, if the directory cannot be created, if the user interrupts the run
+/// before the load, or if a third signal asks to end without a report.
 pub fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
     let program = own_program()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
@@ -65,7 +65,7 @@ pub fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
     Ok(MadesBenchOutcome { record, directory: directory.path().to_owned(), unwritten })
 }
 
-/// Returns the record, and an error if the MADES bench could not write its files.
+/// Runs the processes and returns the record. Also returns an error if the MADES bench could not write its files.
 fn run_parties(
     program: &Path,
     options: &MadesBenchOptions,
@@ -83,6 +83,7 @@ fn run_parties(
     let started_at = jiff::Timestamp::now();
     let complaint =
         supervisor.follow_source(PartyCommand::named("mades", "mades", arguments, program, directory, Role::Source))?;
+    // Look for a death before the stop of the endpoint, because only a death under load ends the load.
     let has_ended_load = supervisor.death_of(Role::Relay).is_some() && supervisor.asked() == StopRequest::Nothing;
     supervisor.stop_sampling_relay();
     let complaint = complaint.or(supervisor.stop_relay(PartyProcess::terminate)?);

@@ -23,7 +23,8 @@ pub struct MadesBenchOptions {
     /// The load in the form of a record. It goes into the record if the MADES bench dies without
     /// leaving one.
     pub workload: Workload,
-    /// Facts that only records of MADES have. They are used in the same case as `workload`.
+    /// Facts that only records of MADES have. Like `workload`, they are used only if the MADES bench dies without
+    /// leaving a record.
     pub mades: Mades,
     pub thresholds: Vec<Threshold>,
     pub live: LiveMode,

@@ -115,8 +115,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
     let ledger = &record.ledger;
     let is_toolbox = mades.mode == "toolbox";
-    // A toolbox sends no report of a message that is lost. A message that fails silently looks the
-    // same from outside.
+    // A toolbox sends no report of a message that is lost, so a message that fails silently looks the same from
+    // outside. Count both as lost.
     let silent = if is_toolbox { totals.failed_silently } else { 0 };
     let lost = totals.lost + silent;
     let unanswered = totals.unanswered + if is_toolbox { totals.lost } else { 0 };

@@ -8,9 +8,9 @@ use mailrun_process::users::PASSWORD_VARIABLE;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Directory into which quiver writes its results, and, in the next constant, file into which `artemis perf` writes its
-/// results. Both are in the directory of a run.
+/// Directory into which quiver writes its results, within the directory of a run.
 pub(super) const QUIVER_OUTPUT: &str = "quiver";
+/// File into which `artemis perf` writes its results, within the directory of a run.
 pub(super) const PERF_OUTPUT: &str = "perf.json";
 
 impl ComparedProgram for MadesTool {
@@ -123,7 +123,7 @@ fn quiver_arguments(
     broker: &BrokerAddress,
     directory: &Path,
 ) {
-    // quiver starts the programs beside it by their names.
+    // quiver starts the programs that were installed beside it by their names, so PATH must contain their directory.
     command.env("PATH", search_path());
     command.args(implementation(case.tool).map(|client| ["--impl", client]).into_iter().flatten());
     command.arg("--output").arg(directory.join(QUIVER_OUTPUT));

@@ -22,7 +22,7 @@ pub(super) struct BrokerAddress {
     pub(super) user: String,
     pub(super) password: String,
     pub(super) cacert: Option<PathBuf>,
-    /// Set if earlier runs have used the same broker.
+    /// Set if earlier runs have used the same broker, so that its queues may still hold their messages.
     pub(super) is_shared: bool,
 }
 

@@ -6,9 +6,9 @@
 //!  (commands)     (rows)                        environment: the stand-in, embedded or on a broker
 //!                                               reported, reported_amqp: what the contestant itself reports
 //! ```
-//! Each rate is the one that the contestant reports, from its first message to the last one that
-//! was finished. A rate over the whole run would be unfair, because go-mades-bench spends four
-//! seconds or more of each run waiting. CPU time is what the kernel counts for the whole process.
+//! Each rate is the contestant's own figure, from its first message to the last message that was finished. A rate over
+//! the whole run would be unfair, because go-mades-bench spends four seconds or more of each run waiting. CPU time is
+//! the kernel's figure for the whole process.
 mod contestants;
 mod environment;
 mod options;

@@ -19,8 +19,7 @@ type CompareResults = ComparisonResults<CompareCase, CompareMeasurement>;
 
 type Column<'a> = TableColumn<'a, CompareCase, CompareMeasurement>;
 
-/// Notes for the reader: what to know about a tool before its figures are compared with those of
-/// other tools.
+/// Notes on the tools, which a reader should know before comparing their figures.
 const ABOUT: [(&[MadesTool], &str); 4] = [
     (
         &[MadesTool::Mailrun],
@@ -128,7 +127,8 @@ fn figure_columns(options: &CompareOptions) -> Vec<Column<'_>> {
     ]
 }
 
-/// Makes the columns for what the tools report besides a rate. Each counts latency in its own way.
+/// Makes the columns of the figures that the tools report besides a rate, such as their latencies. Each tool counts
+/// latency in its own way.
 fn latency_columns<'a>() -> Vec<Column<'a>> {
     let column = |title, value: fn(&ReportedLatency) -> Option<f64>| {
         Column::median(title, move |run| run.reported.latency.as_ref().and_then(value), figure)

@@ -14,7 +14,7 @@ pub(super) struct ReportedResult {
     pub(super) fault: Option<String>,
 }
 
-/// Latency of the messages of a run, in milliseconds. Each tool counts it in its own way.
+/// Latency of the messages of a run, in milliseconds. Each tool counts latency in its own way.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ReportedLatency {
     pub(super) mean: f64,

@@ -107,7 +107,8 @@ fn perf_result(samples: &[PerfSample], messages: u64) -> Result<ReportedResult> 
     let Some((PerfSample::Summary(summary), seconds)) = samples.split_last() else {
         anyhow::bail!("its report has no summary");
     };
-    // The first sample has only a time: the file does not say when that second began.
+    // Use only the time of the first sample. Its rates cannot be used, because the file does not say when its interval
+    // began.
     let (mut span_ms, mut sent, mut received, mut before) = (0, 0.0, 0.0, None);
     for sample in seconds {
         let PerfSample::Interval { time, sent: sent_per_s, received: received_per_s } = *sample else { continue };

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Time within which go-mades-bench must end after its last report. With RabbitMQ it waits forever
 /// for an answer to its detach.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// Time between two looks at what go-mades-bench has printed.
+/// Interval at which the output of go-mades-bench is read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]

@@ -71,7 +71,7 @@ pub(super) struct RecipeKeys {
     /// Changes that a variant makes, by the name of the variant.
     #[serde(default, rename = "variant")]
     of_variant: BTreeMap<String, VariantKeys>,
-    /// Programs that must be installed in addition to those that the commands start.
+    /// Programs that must be installed in addition to the programs that the commands start.
     #[serde(default = "nowhere")]
     pub(super) programs: Spanned<Vec<String>>,
     /// Name of a Debian root directory that contains the server, such as `exim-trixie`.
@@ -190,7 +190,7 @@ impl MailboxKeys {
         PartyOptions::default().with("to", self.recipients.get_ref()).flag("lmtp", self.lmtp)
     }
 
-    /// Finds the first mistake, with its byte offset.
+    /// Returns the first mistake as an error: its byte offset in the text, and a message.
     fn check(&self) -> Result<(), (usize, String)> {
         let offset = |value: &Spanned<String>| value.span().start;
         if !self.url.get_ref().contains(READ[0]) {
@@ -210,7 +210,6 @@ pub(super) struct FileKeys {
     /// Path of the file within the state directory.
     pub(super) path: Spanned<String>,
     pub(super) text: String,
-    /// Set if the file must be executable.
     #[serde(default)]
     pub(super) executable: bool,
 }
@@ -330,7 +329,7 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Finds the first mistake in the values. The number is its byte offset in the text.
+    /// Returns the first mistake in the values as an error: its byte offset in the text, and a message.
     fn check(&self) -> Result<(), (usize, String)> {
         let keys = &self.keys;
         let known = DURABILITIES.join(", ");
@@ -395,8 +394,8 @@ impl Recipe {
         self.version.get().map_or("", String::as_str)
     }
 
-    /// Returns a hash of the recipe's text and its variant. Two recipes of one name have different
-    /// hashes if, for example, one of them is an edited copy of a built-in recipe.
+    /// Returns a hash of the recipe's text and its variant. Two recipes of the same name have different hashes if, for
+    /// example, one of them is an edited copy of a built-in recipe.
     pub(crate) fn hash(&self) -> String {
         let digest = Sha256::new().chain_update(&self.text).chain_update([0_u8]).chain_update(&self.variant).finalize();
         digest.iter().map(|byte| format!("{byte:02x}")).collect()

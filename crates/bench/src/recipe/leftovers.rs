@@ -172,7 +172,7 @@ fn kill_all(processes: impl Fn() -> Vec<RecipeProcess>) {
     }
 }
 
-/// Returns all running processes that have a token.
+/// Returns all running processes that have a token, whichever mailrun started them.
 fn all() -> Vec<RecipeProcess> {
     proc_stat::pids().filter_map(process).collect()
 }

@@ -60,7 +60,7 @@ impl Places {
         Self { state, state_link, directory, listen, to, mailrun: mailrun.to_owned() }
     }
 
-    /// Returns the path by which the server knows `state`.
+    /// Returns the path by which the server knows `state`. This is the link, if there is one.
     fn known_state(&self) -> &Path {
         self.state_link.as_deref().map_or(self.state.as_path(), |link| link)
     }
@@ -106,7 +106,7 @@ impl Recipe {
     }
 
     /// Returns the first thing that the server needs and this machine lacks. The check for root comes last, because
-    /// being root is of no use without the rest.
+    /// being root does not help if something else is missing.
     pub fn first_missing(&self, mailrun: &Path) -> Option<Missing> {
         let (programs, command, root) = (&self.keys.programs, &self.keys.command, &self.keys.root);
         let first = command.get_ref()[0].replace("{mailrun}", &mailrun.to_string_lossy());
@@ -122,7 +122,8 @@ impl Recipe {
             })
     }
 
-    /// Deletes the server's Debian from the directory of an ended server. It takes some 250 MB, and can be unpacked again.
+    /// Deletes the server's Debian from the directory of an ended server. This Debian takes some 250 MB, and can be
+    /// unpacked again.
     pub(crate) fn remove_root(&self, directory: &Path) -> Result<()> {
         if self.keys.debian.is_none() {
             return Ok(());

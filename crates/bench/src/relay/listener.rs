@@ -54,7 +54,8 @@ impl fmt::Debug for RelayLogin {
     }
 }
 
-/// Name of the certificate's file in the run directory.
+/// Name of the certificate's file in the run directory. The source reads the file, because it trusts only this
+/// certificate.
 pub(crate) const CERTIFICATE_FILE: &str = "relay-certificate.pem";
 const KEY_FILE: &str = "relay-key.pem";
 const USERS_FILE: &str = "relay-users";

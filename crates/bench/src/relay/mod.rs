@@ -1,5 +1,5 @@
-//! The party between source and sink, as the user names it with `--relay` or `--compare`, and the
-//! features that the load needs from its listener.
+//! The relay, which is the party between source and sink, as the user names it with `--relay` or `--compare`. Also the
+//! features that the load needs from the relay's listener.
 mod listener;
 
 use super::directory::RESULTS_DIRECTORY;
@@ -208,6 +208,7 @@ impl FromStr for Relay {
         match typed.trim() {
             "none" => return Ok(Self::None),
             "mailrun" => return Ok(Self::Mailrun(RelayDurability::Sync)),
+            // A command line may also end in `.toml`, but it contains the placeholder.
             word if is_built_in(word) || is_toml_file(word) && !word.contains(TO) => {
                 return Recipe::load(word).map(Box::new).map(Self::Recipe).map_err(|error| format!("{error:#}"));
             }

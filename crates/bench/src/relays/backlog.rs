@@ -51,12 +51,12 @@ pub struct BacklogOptions {
     pub relay: Relay,
     pub shape: LoadShape,
     pub messages: u64,
-    /// Pause in deliveries after which the rest of the backlog is no longer expected.
+    /// Pause in deliveries after which the bench stops waiting for the rest of the backlog.
     pub lost_after: Duration,
     /// Fresh messages per second while the backlog is delivered. `None` sends none.
     pub fresh_per_s: Option<f64>,
-    /// If set, the recipe's `queue.flush` makes the relay try again when the next hop is back. Otherwise the relay tries
-    /// again by itself.
+    /// If set, the bench makes the relay retry its queue when the next hop is back, by the recipe's `queue.flush` or by
+    /// `mailrun queue retry`. Otherwise the relay retries by itself.
     pub flushes: bool,
     /// Kind of next hop while the queue fills. `None` means that nothing listens there.
     pub receiver: Option<BacklogReceiver>,
@@ -69,7 +69,7 @@ pub struct BacklogOptions {
 pub enum BacklogReceiver {
     /// By a rule of the sink, such as a rule that defers mail.
     Rule(String),
-    /// By rules like those of a receiver whose limits are documented. The text is its name.
+    /// By rules that imitate a receiver whose limits are documented. The text is the name of the receiver.
     Like(String),
 }
 
@@ -154,7 +154,8 @@ pub(super) struct RestartPhase {
     pub(super) relay: RelayUse,
 }
 
-/// The report of mailrun's own relay after a restart. Other relays only greet.
+/// Time until mailrun's own relay was ready after a restart, and the queue that it then reported. Other relays only
+/// greet, and report neither.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadyPhase {
     took_s: f64,
@@ -187,7 +188,7 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
 /// Checks that the relay can have a backlog, and that everything that it needs is installed.
 ///
 /// # Errors
-/// Returns the reason why the relay cannot be measured.
+/// Returns an error that says why the relay cannot be measured.
 pub(super) fn check(relay: &Relay) -> Result<()> {
     match relay {
         Relay::None => bail!("a backlog needs a relay"),
@@ -267,7 +268,7 @@ enum BacklogServer<'g> {
         places: Box<Places>,
         command: ServerCommand,
     },
-    /// A command line. Nothing more is known about the server.
+    /// A server that the user gave as a command line, so that nothing more is known about it.
     Command,
     /// A server that was already running at this address.
     Running(&'g str),
@@ -735,6 +736,7 @@ fn readiness_goal(results: &BacklogResults, options: &BacklogOptions) -> Goal {
         format!("{} of {} queued after {}", count(ready.queued), count(accepted.messages), seconds(ready.took_s));
     let is_quick =
         target.is_none_or(|target| ready.took_s < target.time.as_secs_f64() || accepted.messages > target.messages);
+    // With rules, the next hop may already have accepted some of the mail, so not all of it has to be queued.
     let is_whole = options.receiver.is_some() || ready.queued == accepted.messages;
     Goal::condition("ready after a restart", is_whole && is_quick, value, wanted)
 }

@@ -5,9 +5,9 @@
 //! closed loop ─ estimate ─→ search: steps of open loop ─ highest that held ─→ half of it, open loop, in rounds
 //! ```
 //!
-//! A relay sustains a rate if, shortly after the end of a step, it has accepted and delivered
-//! everything that was due in the step. Then accepting keeps up and the queue does not grow.
-//! Latency is counted from the time at which a message was due.
+//! A relay sustains a rate if, shortly after the end of a step, it has accepted and delivered everything that was due
+//! in the step. In that case, the relay accepts mail as fast as it becomes due, and its queue does not grow. Latency is
+//! counted from the time at which a message was due.
 use super::goals::{self, Goal, GoalResult};
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun};

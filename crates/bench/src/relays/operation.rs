@@ -32,7 +32,7 @@ impl RelayStatusClient {
         gauge(str::from_utf8(&self.body_of("/metrics")?).ok()?, "mailrun_relay_queue_messages")
     }
 
-    /// Returns the body of a successful answer.
+    /// Returns the body of the answer, or `None` if the relay does not answer with a status of success.
     fn body_of(&self, path: &str) -> Option<Bytes> {
         let answer = self.0.get(path).ok()?;
         answer.status.is_success().then_some(answer.body)
@@ -52,7 +52,7 @@ pub(super) fn retry_all(program: &Path, spool: &Path) -> Result<Child> {
     command.spawn().context("cannot start mailrun queue")
 }
 
-/// Returns true if `mailrun queue` has finished.
+/// Returns true if `mailrun queue` has finished, or an error if it has failed.
 pub(super) fn is_done(order: &mut Child) -> Result<bool> {
     match order.try_wait().context("cannot wait for mailrun queue")? {
         None => Ok(false),

@@ -2,14 +2,15 @@
 //! round takes less if a slow contestant would otherwise leave no time for enough rounds.
 use std::time::Duration;
 
-/// Time in seconds that the fastest contestant should take, and the range that is good enough.
+/// Time in seconds that the fastest contestant should take in a round.
 const GOAL_S: f64 = 0.36;
+/// Range of times of the fastest contestant, in seconds, that is close enough to `GOAL_S`.
 const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
-/// Half of the comparison's time must suffice for this many rounds: those that a verdict needs,
-/// plus the first block, which does not count.
+/// Half of the comparison's time must suffice for this many rounds. These include the rounds that a verdict needs, and
+/// the first block, which does not count.
 const ROUNDS: f64 = 24.0;
-/// Accepted range for the number of messages with which `ROUNDS` rounds just fill half of the
-/// comparison's time, divided by the number that was tried.
+/// Accepted range for the ratio of half of the comparison's time to the time that `ROUNDS` rounds would take with the
+/// number of messages that was tried.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// Largest factor between two consecutive tries. The startup time hides how long each message
 /// takes, so a larger step would be a guess.
@@ -38,14 +39,15 @@ pub(super) struct RoundTimes {
     pub(super) budget_s: f64,
 }
 
-/// Returns the number of messages of the first run.
+/// Returns the number of messages of the first run. There is at least one for each session, unless the user wants
+/// fewer.
 pub(super) fn first_messages(requested_count: Option<u64>, sessions: u32) -> u64 {
     let first_count = FIRST_MESSAGES.max(sessions.into());
     requested_count.map_or(first_count, |count| count.min(first_count))
 }
 
-/// Decides what follows after all contestants have sent `messages` messages. `times` are the times
-/// that this took, and `requested_count` is the number of messages that the user wants, if any.
+/// Decides whether another number of messages is tried after all contestants have sent `messages` messages. `times` are
+/// the times that this took, and `requested_count` is the number of messages that the user wants, if any.
 pub(super) fn next_step(requested_count: Option<u64>, sessions: u32, messages: u64, times: RoundTimes) -> Calibration {
     let min_count = u64::from(sessions).max(1);
     let fit_ratio = times.budget_s / 2.0 / (ROUNDS * times.together_s.max(1e-3));

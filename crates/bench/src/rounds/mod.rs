@@ -33,7 +33,8 @@ use std::time::Duration;
 
 /// Maximum number of tries of the calibration. After that, the last number of messages is used.
 const MAX_CALIBRATION_STEPS: usize = 6;
-/// Time limit for the first run of a scenario.
+/// Time limit for the first run of a scenario. Later runs have a limit that follows from the duration of the run
+/// before.
 const SCENARIO_LIMIT: Duration = Duration::from_secs(3_600);
 /// Minimum number of rounds for a verdict on scenarios. It is low because their runs take minutes.
 const SCENARIO_MIN_ROUNDS: usize = 6;
@@ -126,9 +127,10 @@ type LiveContestant = Contestant<LiveCase, RoundRun>;
 struct LiveHistory {
     /// Number of messages and duration of the contestant's last successful run.
     took: Option<(u64, Duration)>,
-    /// Peak memory of any of its runs.
+    /// Largest amount of memory that any run of the contestant used.
     max_rss_bytes: Option<u64>,
-    /// The contestant's last successful run of the calibration.
+    /// The contestant's last successful run of the calibration. Its figures are shown if all other contestants failed,
+    /// so that there are no rounds.
     warm_up: Option<RoundRun>,
 }
 

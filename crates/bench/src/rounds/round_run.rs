@@ -28,8 +28,8 @@ pub(super) struct RoundCase<'o> {
     pub(super) load: RoundLoad,
     /// Time limit after which the run is killed.
     pub(super) limit: Duration,
-    /// If set, the bench waits after the run until the sink receives no more messages. This finds
-    /// contestants that send too many.
+    /// If set, the bench waits after the run until the sink receives no more messages. This finds contestants that send
+    /// too many messages.
     pub(super) is_thorough: bool,
     /// Path of strace, if the run's system calls are counted.
     pub(super) strace: Option<&'o Path>,
@@ -92,7 +92,7 @@ impl RoundRuns {
         Ok(Some(sink.borrow().messages()?.saturating_sub(before)))
     }
 
-    /// Waits until the sink receives no more mail.
+    /// Waits until the sink receives no more mail, and keeps its count as the count after this run.
     fn await_quiet(&self) -> Result<()> {
         if let Some(sink) = &self.sink {
             self.last.set(Some(sink.borrow().await_quiet()?));
@@ -203,6 +203,8 @@ impl RoundRuns {
             Ok(Some(ended)) => ended,
             Ok(None) => return Ok(None),
             Err(error) => {
+                // Wait for the last messages of the failed contestant, because they must not be counted for the next
+                // run.
                 self.await_quiet()?;
                 return Ok(Some(ComparedRun::Failed(format!("{error:#}"))));
             }

@@ -1,5 +1,5 @@
-//! Merges the parts of a load that several machines have sent into one run. The sources' records,
-//! the sources' ledgers and what arrived at the sinks become one account with one verdict.
+//! Merges the parts of a load that several machines have sent into one run. The sources' records, the sources' ledgers
+//! and the arrivals at the sinks become one account with one verdict.
 //!
 //! ```text
 //! run.json + ledger of each part ─→ parts ─→ union of records, of ledgers ─┐
@@ -56,7 +56,7 @@ pub fn merge(options: &MergeOptions) -> Result<BenchOutcome> {
     Ok(BenchOutcome { unwritten, ..BenchOutcome::of_merge(record, directory.path().to_owned()) })
 }
 
-/// Refuses to write the result into the directory of a part.
+/// Refuses to write the result into the directory of a part, because that would delete the files of the part.
 fn check_directories(options: &MergeOptions) -> Result<()> {
     let Some(out) = options.out.as_ref().and_then(|out| fs::canonicalize(out).ok()) else { return Ok(()) };
     let parts = options.directories.iter().filter_map(|path| fs::canonicalize(path).ok());

@@ -17,7 +17,7 @@ use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Memory limit for the units of all parts. It suffices for 4 billion units.
+/// Memory limit in bytes for the units of all parts. It suffices for 4 billion units, because a unit takes a bit.
 pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
 /// Maximum delay of a part's start. A part that starts later did not send together with the others.
 const MAX_LATE_S: f64 = 1.0;
@@ -31,7 +31,7 @@ pub(super) struct Parts {
     pub(super) source: Record,
     /// The plan of the load, taken from the first part.
     pub(super) plan: ShardRow,
-    /// Units for which any part received a 250.
+    /// Units, each a message for one recipient, for which any part received a 250.
     pub(super) units: Ledger,
     /// Message numbers of the parts that were read. `None` if no part is missing, because then no
     /// message at a sink has to be left out.
@@ -96,7 +96,8 @@ impl ReadPart {
     }
 }
 
-/// Reads the ledger of a source, or the ledgers of a sink.
+/// Reads the ledgers that a source or a sink has left: units that were accepted or arrived, units that bounced, and
+/// units that arrived only under other addresses. A source leaves only the first of these.
 pub(super) fn read_ledger(directory: &Path) -> Result<[Ledger; 3]> {
     let path = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
     let path = path.context("it has no ledger")?;
@@ -224,7 +225,6 @@ fn duplicate_reason(part: Shard, first: &Path, second: &Path, is_copy: bool) -> 
     }
 }
 
-/// Explains that a threshold could not be parsed.
 pub(super) fn threshold_reason(error: String) -> Reason {
     Reason::new(Cause::ThresholdUnseen, format!("A threshold of the parts cannot be read: {}.", printable(&error)))
 }
@@ -252,8 +252,8 @@ impl Parts {
         sinks.iter().map(|sink| self.error_to(sink)).fold(ClockError::None, ClockError::or_larger)
     }
 
-    /// Names the sinks whose clock was not compared with the clock of every part. Returns `None` if
-    /// there are none.
+    /// Names the sinks whose clock was not compared with the clock of every part. Returns `None` if there are no such
+    /// sinks.
     pub(super) fn unknown_clocks(&self, sinks: &[SinkHostClock]) -> Option<Reason> {
         let unknown = sinks.iter().filter(|sink| self.error_to(sink) == ClockError::Unknown);
         let names: Vec<String> = unknown.map(|sink| printable(&sink.sink).to_string()).collect();

@@ -126,8 +126,8 @@ impl Sinks {
     }
 }
 
-/// The units of several sinks. A unit that is at two sinks is a duplicate. But if one of them has it only under another
-/// address, the server has made a copy.
+/// Sum of the arrivals at several sinks. A unit is a message for one recipient. A unit that arrived at two sinks is a
+/// duplicate. But if one of these sinks has it only under another address, the server has made a copy.
 struct ArrivalSum {
     units: Ledger,
     bounced: Ledger,
@@ -165,8 +165,8 @@ impl ArrivalSum {
         self.rewritten.remove(&theirs);
     }
 
-    /// Adds what only a comparison of all ledgers shows, such as units that arrived at two sinks,
-    /// to the sum of the sinks' own counts.
+    /// Adds the figures that only a comparison of all ledgers shows, such as the number of units that arrived at two
+    /// sinks, to the sum of the sinks' own counts.
     fn enter(&self, ledger: &mut LedgerRow) {
         let add = |count: &mut Option<u64>, more: u64| *count = Some(count.unwrap_or_default().saturating_add(more));
         add(&mut ledger.duplicates, self.duplicates);

@@ -7,9 +7,9 @@ use mailrun_text::words::listed;
 use std::fs;
 use std::path::Path;
 
-/// Finds the newest audit of this version of a server in a directory of results. `recipe_hash` is
-/// the hash of the recipe that starts the server: a recipe file may have the name of a built-in
-/// recipe, and start the same program with other settings.
+/// Finds the newest audit of this version of a server in a directory of results. An audit counts only if the hash of
+/// its recipe is `recipe_hash`, because a recipe file may have the name of a built-in recipe and start the same program
+/// with other settings.
 pub(crate) fn last_audit(results: &Path, recipe: &str, recipe_hash: &str, version: &str) -> Option<Record> {
     let name = format!("audit-{recipe}");
     let paths = fs::read_dir(results).ok()?.flatten().map(|entry| entry.path());

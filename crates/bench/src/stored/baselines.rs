@@ -96,7 +96,7 @@ impl BaselineDirectory {
         result.map(|()| path)
     }
 
-    /// Returns the names of the baselines, sorted. There are none if the directory does not exist.
+    /// Returns the names of the baselines, sorted. The list is empty if the directory does not exist.
     pub fn names(&self) -> Result<Vec<BaselineName>> {
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Size limit for a record. The record of a run of a day has about a fifth of this.
+/// Size limit for a record. The record of a run that takes a day has about a fifth of this size.
 const MAX_RECORD_BYTES: u64 = 256 << 20;
 /// Maximum number of characters of a parse error that messages quote.
 const MAX_MISTAKE_CHARACTERS: usize = 200;
@@ -79,8 +79,8 @@ pub enum StoredReport {
     Comparison(Box<TextReport>),
 }
 
-/// Reads the record of a run or of a comparison. `path` is as for [`read_run`]; a directory may also
-/// be that of a comparison.
+/// Reads the record of a run or of a comparison. `path` may be everything that [`read_run`] accepts, or the directory
+/// of a comparison.
 ///
 /// # Errors
 /// Returns an error if there is no record or if this version cannot read the record's format.
@@ -102,8 +102,8 @@ pub fn read_report(path: &Path) -> Result<StoredReport> {
     })
 }
 
-/// Reads a file that `parse` understands. The error of `parse` completes a sentence whose subject is
-/// the file.
+/// Reads a file that `parse` understands. The error of `parse` must complete a sentence whose subject is the file, such
+/// as "is damaged".
 fn read_file<T>(file: &Path, parse: impl Fn(&[u8]) -> Result<T, String>) -> Result<T> {
     let file_name = if is_standard_input(file) { "standard input".to_owned() } else { file.display().to_string() };
     let json = read_bytes(file).map_err(|error| anyhow!("cannot read {file_name}: {}", reason(&error)))?;

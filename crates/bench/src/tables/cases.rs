@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionReuse {
     PerMessage,
-    /// All messages of a session on one connection: the option `-d`.
+    /// A session sends all its messages on one connection, as with the option `-d`.
     Reused,
 }
 

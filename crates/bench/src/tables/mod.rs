@@ -6,7 +6,7 @@
 //!  (commands)     (rows)                                                                   (the table)
 //! ```
 //!
-//! The table says how much each source costs.
+//! The table shows the CPU time, the memory and the rate of each source.
 mod cases;
 mod contestants;
 mod report;

@@ -64,7 +64,8 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Finds the directory of this process's group.
+/// Finds the directory of this process's group. `mounts` and `groups` are the contents of `/proc/self/mounts` and of
+/// `/proc/self/cgroup`.
 fn own_group(mounts: &str, groups: &str) -> Option<PathBuf> {
     let mount = mounts
         .lines()

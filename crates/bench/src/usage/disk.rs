@@ -1,10 +1,9 @@
 //! Bytes that the disk under a directory has written, as counted by the device
 //! (`/sys/dev/block/MAJOR:MINOR/stat`).
 //!
-//! The `write_bytes` of a relay's processes can be far from what the disk wrote. A file system with
-//! large folios charges a whole folio for each piece that is written, and the commits of a journal
-//! are charged to no process. The device counts everything that reached it, but from all processes
-//! of the host.
+//! The `write_bytes` of a relay's processes can differ a lot from the bytes that the disk wrote. A file system with
+//! large folios charges a whole folio for each piece that is written, and the commits of a journal are charged to no
+//! process. The device counts everything that reached it, but from all processes of the host.
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

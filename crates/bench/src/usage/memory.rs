@@ -20,7 +20,6 @@ struct MemorySample {
     bytes: u64,
 }
 
-/// Returns the current time of CLOCK_MONOTONIC.
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap_or_default() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()

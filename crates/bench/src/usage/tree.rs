@@ -13,10 +13,9 @@
 //! bytes are accounted for in the same way: the parent's count includes the bytes of children that were waited for
 //! (`task_io_accounting_add`).
 //!
-//! A child that ends during a sample may be counted twice or not at all. The sample that counts is
-//! therefore taken when the relay is idle. Processes that have left the tree, such as daemons whose
-//! parent has ended, are not seen, and neither are processes that ended without being waited for. A
-//! `ControlGroup` counts the CPU time of them all.
+//! A child that ends during a sample may be counted twice or not at all. The sample that counts is therefore taken when
+//! the relay is idle. Processes that have left the tree are not seen, such as daemons whose parent has ended. Processes
+//! that ended without being waited for are not seen either. A `ControlGroup` counts the CPU time of them all.
 use mailrun_process::proc_stat::{self, ProcessStat, field};
 use mailrun_process::process_usage::ProcessUsage;
 use std::collections::HashMap;

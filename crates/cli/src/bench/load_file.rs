@@ -99,7 +99,7 @@ fn file_text(server: Option<String>, options: &PartyOptions) -> String {
     file.to_string()
 }
 
-/// Converts a value to TOML. A whole number becomes a number, and anything else a string.
+/// Converts a value to TOML: a whole number becomes a number, and any other value a string.
 fn scalar(text: &str) -> Value {
     text.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Integer)
 }

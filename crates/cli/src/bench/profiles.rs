@@ -29,7 +29,7 @@ struct ProfiledServerArgs {
     /// Address on which the bench's own sink listens for the mail that SERVER delivers.
     #[arg(long, value_name = "HOST:PORT", requires = "server", value_parser = values::listening, help_heading = "Relay")]
     sink_listen: Option<String>,
-    /// Recipient address.
+    /// Recipient of all messages.
     #[arg(long, value_name = "ADDRESS", default_value = "to@example.com", value_parser = values::recipient)]
     to: AddressPattern,
 }

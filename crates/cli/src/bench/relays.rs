@@ -17,7 +17,7 @@ use mailrun_measurement::threshold::Threshold;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Number of file descriptors that are needed besides those of the sessions.
+/// Number of file descriptors that a process needs for everything other than sessions, such as files and pipes.
 const SPARE_FILES: u64 = 256;
 
 /// The relay through which a run sends its mail.
@@ -58,7 +58,7 @@ impl BenchRelayArgs {
     }
 }
 
-/// The relay of a scenario. It is started by the bench, or it is a running server that delivers to the bench's sink.
+/// The relay of a scenario, which is either started by the bench or a running server that delivers to the bench's sink.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ScenarioRelayArgs {
     /// Relay that is already running, and delivers to --sink-listen: HOST or HOST:PORT.
@@ -333,13 +333,13 @@ impl Measurement for LatencyArgs {
 
 /// Fills a relay's queue while its next hop is down, and restarts the relay; targets: memory, time to start
 ///
-/// A source fills the relay while its next hop does not listen; the rate, memory and disk are measured. SIGTERM stops the
-/// relay; it is started again, and the time until it is ready with the whole queue is measured. Then the sink listens, the
-/// queue is flushed, and every message that was answered 250 must arrive; how long until the first, and until the last?
-/// SERVER is not restarted, and delivers when it tries again by itself. Targets: nothing lost; of mailrun's own relay less
-/// than 256 MiB of memory with up to 100,000 messages queued, and ready in less than 10 s with up to 1,000,000. The disk
-/// space needed is printed and checked before anything is written. Ctrl-C ends the run and prints the table so far (exit
-/// status 130). Exit status 1 if a target is missed, 3 if one could not be measured.
+/// A source fills the relay while its next hop does not listen; the rate, memory and disk are measured. SIGTERM stops
+/// the relay; it is started again, and the time until it is ready with the whole queue is measured. Then the sink
+/// listens, the queue is flushed, and every message that was answered 250 must arrive; the times to the first and to
+/// the last are measured. SERVER is not restarted, and delivers when it tries again by itself. Targets: nothing lost;
+/// of mailrun's own relay less than 256 MiB of memory with up to 100,000 messages queued, and ready in less than 10 s
+/// with up to 1,000,000. The disk space needed is printed and checked before anything is written. Ctrl-C ends the run
+/// and prints the table so far (exit status 130). Exit status 1 if a target is missed, 3 if one could not be measured.
 #[derive(Debug, Args)]
 #[command(after_help = BACKLOG_EXAMPLES)]
 pub(crate) struct BacklogArgs {

@@ -26,7 +26,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Number of file descriptors that are needed besides those of the sessions.
+/// Number of file descriptors that a process needs for everything other than sessions, such as files and pipes.
 const SPARE_FILES: u64 = 64;
 const LIST_WIDTH: usize = 160;
 
@@ -243,7 +243,7 @@ pub(crate) fn is_named(option: &Arg, key: &str) -> bool {
     option.get_id() == key || key_name(option) == key
 }
 
-/// Checks the values of a key. The error contains the value that is wrong.
+/// Checks that the option accepts the values of a key. The error contains the value that is wrong.
 fn check_key<'k>(command: &mut Command, option: &Arg, key: &'k ScenarioKey) -> Result<(), (&'k ScenarioValue, String)> {
     if !takes_several(option) {
         if let Some(second) = key.values.get(1).filter(|_| key.name == PARTIES) {
@@ -284,7 +284,7 @@ fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), S
     }
 }
 
-/// Builds the command of a scenario. It has the options of its kind of measurement, and the file's values are their
+/// Builds the command of a scenario from the options of its kind of measurement, with the file's values as their
 /// defaults.
 fn scenario_command(name: &str, scenario: &Scenario) -> Result<Command, String> {
     let kind = MeasurementKind::of(scenario)?;

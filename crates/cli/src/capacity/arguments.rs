@@ -20,7 +20,7 @@ use std::time::Duration;
 const CONFIRM: Duration = Duration::from_secs(60);
 /// Default length of a confirmation trial with `--quick`.
 const QUICK_CONFIRM: Duration = Duration::from_secs(10);
-/// Where the results go.
+/// Options for the results of a search.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Results")]
 pub(crate) struct CapacityOutputArgs {
@@ -38,7 +38,7 @@ pub(crate) struct CapacityOutputArgs {
     quiet: bool,
 }
 
-/// How much effort the search makes.
+/// Options for the range, the length and the effort of a search.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Search")]
 pub(crate) struct SearchArgs {
@@ -72,7 +72,7 @@ pub(crate) struct PlanningArgs {
     /// Plan for this rate at the peak: instances and headroom.
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     peak: Option<f64>,
-    /// Share of its capacity that each instance is to be loaded with.
+    /// Share of its capacity with which each instance is to be loaded.
     #[arg(long, value_name = "SHARE", default_value = "0.6", value_parser = values::probability)]
     safety: f64,
     /// Plan for users who each cause this number of messages in the busy hour.
@@ -210,8 +210,8 @@ impl SearchArgs {
     }
 }
 
-/// Returns the exit status for two searches, which is the worse of both. A bad finding about a server is worse than no
-/// finding.
+/// Returns the exit status for two searches, which is the worse of both. A bad finding about a server outweighs a
+/// search without a finding.
 pub(crate) fn worse_status(one: u8, other: u8) -> u8 {
     let rank = |status: &u8| [0, 3, 1, INTERRUPTED_STATUS].iter().position(|known| known == status);
     std::cmp::max_by_key(one, other, rank)

@@ -18,10 +18,12 @@ use std::process::ExitCode;
 
 /// Finds the highest rate that a MADES endpoint takes and still meets its goals
 ///
-/// The same search, with trials of mailrun mades at open loop: a message later than a goal's limit counts as lost, and so does
-/// a rejected one. One that has not arrived within --message-timeout ends the search.
+/// Searches as mailrun capacity does, with trials of mailrun mades at open loop: a message later than a goal's limit
+/// counts as lost, and so does a rejected message. A message that has not arrived within --message-timeout ends the
+/// search.
 ///
-/// With --broker: an endpoint of yours. Without: the stand-in for a pair of endpoints, on this host.
+/// With --broker, measures an endpoint of yours. Without it, measures the stand-in for a pair of endpoints on this
+/// host.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CapacityMadesArgs {

@@ -24,8 +24,8 @@ use mailrun_report::core_capacity::{CoreCapacity, core_capacity_text};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default of `--lost-after`. If the server's queue cannot be read, mail that is still missing counts as lost once no
-/// mail has arrived for this long.
+/// Default of `--lost-after`: if no mail has arrived for this long, missing mail counts as lost. This applies to
+/// servers whose queue cannot be read.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
 /// Finds the highest rate that a server takes and still meets its goals
@@ -34,7 +34,8 @@ const LOST_AFTER: Duration = Duration::from_secs(60);
 /// lost, and so does a rejected or missing one. A trial is bad also if the backlog behind the server grows. One stall spoils a
 /// trial, and not the search: a load is good if half of its trials are. Then confirms 80, 100 and 120 % of what was found.
 ///
-/// Without SERVER: mailrun's own sink, the limit of this host. With --relay: through a relay that is started once, for all trials.
+/// Without SERVER, measures mailrun's own sink, which shows the limit of this host. With --relay, measures a relay,
+/// which is started once for all trials.
 #[derive(Debug, Args)]
 #[command(after_help = rare::help("run-id", EXAMPLES), args_conflicts_with_subcommands = true, disable_help_subcommand = true,
           subcommand_value_name = "mades", subcommand_help_heading = "Other protocols",
@@ -48,8 +49,8 @@ pub(crate) struct CapacityArgs {
     /// Server to measure, as for mailrun bench.
     #[arg(value_name = "SERVER", value_parser = ServerArg::parse)]
     server: Option<ServerArg>,
-    /// Goal, repeatable: 'delivered.p99 < 1s', 'accepted.max < 100ms', 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'
-    /// [default: delivered.within(60s) >= 100%, or accepted where nobody sees deliveries].
+    /// Goal, repeatable: 'delivered.p99 < 1s', 'accepted.max < 100ms', 'delivered.within(60s) >= 95%', 'rejected <=
+    /// 0.1%' [default: delivered.within(60s) >= 100%, or accepted if nobody sees deliveries].
     #[arg(long = "goal", value_name = "EXPRESSION", value_parser = goal, help_heading = "Search")]
     goals: Vec<LossGoal>,
     #[command(flatten)]

@@ -178,7 +178,7 @@ fn defect(record: &Record) -> Option<String> {
     failed.map(str::to_owned).or_else(uncounted)
 }
 
-/// Reads all runs of a baseline. Fails if any of them cannot be read.
+/// Reads all runs of a baseline, and fails if any of them cannot be read.
 fn sound_runs(baselines: &BaselineDirectory, name: &BaselineName) -> Result<Vec<StoredRun>> {
     baselines.read(name)?.into_iter().collect()
 }

@@ -20,7 +20,7 @@ const MESSAGE_BYTES: u64 = 400;
 const ROUNDS: usize = 80;
 /// Default of `--budget`, the time within which rounds begin.
 const BUDGET: Duration = Duration::from_secs(120);
-/// Default of `--rounds` for scenarios. It is small, because their runs take minutes.
+/// Default of `--rounds` for scenarios, which is small because their runs take minutes.
 const SCENARIO_ROUNDS: usize = 6;
 /// Default of `--budget` for scenarios: one day.
 const SCENARIO_BUDGET: Duration = Duration::from_secs(86_400);
@@ -29,15 +29,16 @@ const SCENARIO_BUDGET: Duration = Duration::from_secs(86_400);
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Rounds")]
 pub(crate) struct CompareLiveArgs {
-    /// Relay, repeatable: a load generator that sends {messages} messages of {size} bytes over {sessions} sessions to
-    /// {host} port {port}, mailrun's sink; or HOST:PORT, a server that mailrun's source sends to; or a scenario such as
-    /// relay-400, or its file. Words are split as a shell does; no shell is started.
+    /// Contestant, repeatable: a load generator that sends {messages} messages of {size} bytes over {sessions} sessions
+    /// to {host} port {port}, mailrun's sink; or HOST:PORT, a server that mailrun's source sends to; or a scenario such
+    /// as relay-400, or its file. Words are split as a shell does; no shell is started.
     #[arg(long = "contestant", value_name = "NAME=COMMAND", conflicts_with_all = ["runs", "against"])]
     contestants: Vec<LiveCase>,
-    /// Relay that the others are compared with [default: the first].
+    /// Contestant with which the others are compared [default: the first].
     #[arg(long, value_name = "NAME", requires = "contestants", hide_short_help = true)]
     reference: Option<String>,
-    /// Compare a contestant with itself: the noise of this host. Without --contestant it is mailrun's own source.
+    /// Compare a contestant with itself, which shows the noise of this host. Without --contestant it is mailrun's own
+    /// source.
     #[arg(long = "self", conflicts_with_all = ["runs", "against", "reference"])]
     is_self: bool,
     /// Recipient of the mail to servers [default: to@example.com].

@@ -20,21 +20,21 @@ use std::process::ExitCode;
 /// others are compared with the first. From 20 rounds on there is a verdict (signed ranks, sign flips, max-T). With RUN
 /// and --against, stored runs are compared:
 ///
-/// The runs of both sides must be of one load and one host; runs of another are refused, and the others compared. From
-/// five runs a side there is a verdict, with 5 % false alarms for all metrics together (rank tests by permutation,
-/// max-T). Runs that lost mail or were invalid do not count. The sides were measured at different times: what changed
-/// on the host in between looks like a difference of the server.
+/// The runs of both sides must be of one load and one host. Runs of another load or host are refused, and the other
+/// runs are compared. From five runs a side there is a verdict, with 5 % false alarms for all metrics together (rank
+/// tests by permutation, max-T). Runs that lost mail or were invalid do not count. The sides were measured at different
+/// times: what changed on the host in between looks like a difference of the server.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompareArgs {
     /// Runs: run directories, run.json files, or directories of runs.
     #[arg(value_name = "RUN", required_unless_present_any = ["contestants", "is_self"])]
     runs: Vec<PathBuf>,
-    /// Runs to compare them with.
+    /// Runs to compare RUN with.
     #[arg(long, value_name = "RUN", num_args = 1.., conflicts_with = "baseline",
           required_unless_present_any = ["baseline", "contestants", "is_self"])]
     against: Vec<PathBuf>,
-    /// Baseline to compare them with, as mailrun baseline save made it.
+    /// Baseline to compare RUN with, as mailrun baseline save made it.
     #[arg(long, value_name = "NAME")]
     baseline: Option<BaselineName>,
     /// Directory of the baselines.

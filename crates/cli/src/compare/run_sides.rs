@@ -19,7 +19,7 @@ pub(crate) fn side(name: &str, paths: &[PathBuf]) -> RunSide {
     side
 }
 
-/// Adds a run to a side. If the run could not be read, adds the error.
+/// Adds a run to a side or, if the run could not be read, the error.
 fn push(side: &mut RunSide, run: Result<StoredRun>) {
     match run {
         Ok(run) => side.runs.push((run.name, run.record)),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompletionsArgs {
-    /// Shell that completes.
+    /// Shell for which the script is printed.
     #[arg(value_enum, value_name = "SHELL")]
     shell: Shell,
 }

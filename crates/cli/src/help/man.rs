@@ -76,7 +76,7 @@ fn names_of(command: &Command) -> Vec<String> {
     visible_commands(command).map(display_name).collect()
 }
 
-/// Renders the page of a command. `usual` is the section about the exit status, for a command whose help has none.
+/// Renders the page of a command. `usual` is the section about the exit status for a command whose help has none.
 fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String> {
     let name = display_name(command);
     let without_end = command.clone().after_help(None::<&str>).after_long_help(None::<&str>);
@@ -129,6 +129,7 @@ impl EndSections {
                 current.extend(non_empty(rest));
                 continue;
             }
+            // Text that is not indented and follows an empty line ends the section before it.
             if begins_text {
                 current = &mut sections.notes;
             }

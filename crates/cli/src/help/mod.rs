@@ -1,5 +1,5 @@
-//! Help, man pages, completions, and the texts about mistakes on the command line. Also `mailrun install-links`, which
-//! makes this program available under the names of older tools.
+//! Help, man pages, completions, and the texts about mistakes on the command line. The module also has `mailrun
+//! install-links`, which makes this program available under the names of older tools.
 pub(crate) mod completions;
 #[cfg(test)]
 pub(crate) mod examples;

@@ -154,7 +154,7 @@ fn default(option: &Arg) -> String {
     if is_plain { String::new() } else { format!(" [{}]", values.join(",")) }
 }
 
-/// Returns the first sentence. Of a long sentence, returns only the part before its first colon or semicolon.
+/// Returns the first sentence or, if it is long, only the part before its first colon or semicolon.
 fn first_sentence(text: &str) -> String {
     let sentence = text.split(". ").next().unwrap_or(text).trim_end_matches('.');
     let is_long = sentence.chars().count() > 2 * (WIDTH - TEXT_COLUMN);

@@ -29,7 +29,7 @@ pub(crate) struct MasterArgs {
     /// File with the test: stages, workers, drain, thresholds, report, listen, web (see docs/locust.md).
     #[arg(value_name = "FILE.toml")]
     test: PathBuf,
-    /// Program of Locust.
+    /// Name or path of the program with which Locust is started.
     #[arg(long, value_name = "PROGRAM", default_value = "locust")]
     locust: PathBuf,
     /// Further arguments for Locust, after --.

@@ -41,7 +41,7 @@ pub(crate) struct WorkerArgs {
     approach: ConnectionArgs,
 }
 
-/// The master, and what it may ask of this worker.
+/// Options for the master, and limits on what the master may ask of this worker.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Master")]
 struct LinkArgs {

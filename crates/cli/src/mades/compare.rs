@@ -48,22 +48,22 @@ pub(crate) struct MadesCompareArgs {
     payload_size: u64,
     #[command(flatten)]
     rounds: RoundsArgs,
-    /// Tools to measure, those of them that are installed
+    /// Tools to measure, if they are installed
     ///
     /// They are searched in PATH as go-mades-bench, quiver and artemis. quiver and artemis-perf take part in mode amqp:
-    /// artemis-perf where --windows has a number (its own default is 1), quiver where it has the word defaults, because
-    /// quiver sends what the broker gives it credit for.
+    /// artemis-perf if --windows has a number (its own default is 1), and quiver if --windows has the word defaults,
+    /// because quiver sends as much as the broker gives it credit for.
     #[arg(long, value_name = "TOOL,TOOL", value_delimiter = ',', value_enum, required = true)]
     compare: Vec<MadesTool>,
     /// Outstanding sends, a list of numbers to run
     ///
-    /// The word defaults in it runs each tool with its own.
+    /// With the word defaults in the list, each tool runs with its own number.
     #[arg(long, value_name = "N,N",
           value_delimiter = ',', required = true, value_parser = values::window)]
     windows: Vec<SendWindow>,
     /// Messages in transit
     ///
-    /// This maximum holds where --windows has a number.
+    /// This maximum applies if --windows has a number.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
     max_in_transit: u32,
     /// Time limit of a run

@@ -77,7 +77,7 @@ pub(crate) struct MadesEndpointArgs {
 struct BehaviourArgs {
     /// endpoint (ECP), toolbox (EDX) or tracing (connectivity tests)
     ///
-    /// The default is what the plan says, or an endpoint.
+    /// The default is the mode of the plan, or endpoint.
     #[arg(long, value_enum, value_name = "MODE")]
     mode: Option<EndpointMode>,
     /// ideal, ecp-2022 or custom-1563 [default: ideal]
@@ -99,7 +99,7 @@ struct BehaviourArgs {
     /// --embedded, in the only inbox. mailrun mades awaits it with --await-acknowledgements.
     #[arg(long, hide_short_help = true)]
     acknowledgement_documents: bool,
-    /// Answer connectivity tests with DELIVERED instead of TRACING; go-mades-bench waits forever for it otherwise.
+    /// Answer connectivity tests with DELIVERED instead of TRACING, because go-mades-bench waits forever for DELIVERED.
     #[arg(long, hide_short_help = true)]
     go_mades_bench_compat: bool,
     /// Seed of all random choices.
@@ -252,10 +252,10 @@ pub(crate) struct EndpointFaultArgs {
     /// go-mades-bench exits when it gets one.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     reject: Option<f64>,
-    /// errorCode of these error replies.
+    /// errorCode of the error replies of --reject.
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
     reject_code: Option<String>,
-    /// errorMessage of these error replies.
+    /// errorMessage of the error replies of --reject.
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
     reject_message: Option<String>,
     /// A message does not arrive, and the event or the status is FAILED.
@@ -267,7 +267,7 @@ pub(crate) struct EndpointFaultArgs {
     /// A message is late, so that others overtake it.
     #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
     reorder: Option<f64>,
-    /// Maximum length of that delay.
+    /// Maximum delay of a message that --reorder makes late.
     #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     reorder_by: Option<Duration>,
     /// An acknowledgement document rejects its message (reason A02).
@@ -382,7 +382,8 @@ impl MadesEndpointArgs {
         written.map(|()| ExitCode::SUCCESS)
     }
 
-    /// Builds the plan. The file of the plan overrides the preset, and options override both.
+    /// Builds the plan from the preset, which the file of the plan overrides, and from the options, which override
+    /// both.
     fn plan(&self) -> Result<SimulatorPlan> {
         let preset = self.behaviour.preset.as_deref().and_then(SimulatorPlan::preset).unwrap_or_default();
         let mut plan = match &self.behaviour.plan {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Default number of messages of each size and, below, default number of messages in transit.
+/// Default number of messages of each size. The next constant is the default number of messages in transit.
 pub(crate) const MESSAGES: u64 = 5;
 pub(crate) const IN_TRANSIT: u32 = 1;
 /// Sizes of the ladder, as multiples of a byte, a kilobyte and a megabyte.
@@ -147,8 +147,8 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the options for the run of one size. Only the first run has a preflight, because the others would check the
-/// same broker again.
+/// Returns the options for the run of one size. Only the first run has a preflight, because a further preflight would
+/// check the same broker again.
 fn options_of(size: u64, options: &MadesOptions, is_first: bool) -> MadesOptions {
     MadesOptions {
         name: format!("{} {}", options.name, size_text(size)),

@@ -49,7 +49,7 @@ const OPEN_LOOP_IN_TRANSIT: usize = 100_000;
 const MAX_UNSETTLED: u32 = 1_000;
 /// URL of the broker if the user does not give `--broker`.
 const DEFAULT_URL: &str = "amqp://localhost:5672";
-/// Default payload size in bytes. The published runs used the same size.
+/// Default payload size in bytes, the same as in the published runs.
 const DEFAULT_PAYLOAD_SIZE: &str = "3000";
 
 /// Measures an ECP endpoint or an EDX toolbox (MADES), stage by stage
@@ -105,7 +105,7 @@ pub(crate) struct MadesArgs {
     run_id: Option<RunId>,
 }
 
-/// Time limits, and what the run may do to the queues.
+/// Options for time limits, and for what the run may do to the queues.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits and safety")]
 pub(crate) struct TimeoutArgs {
@@ -549,7 +549,7 @@ impl MadesLoadArgs {
         Some(load).filter(|load| !load.shapes.is_empty())
     }
 
-    /// Returns the length of the run. For a market, the default is one hour of market time, unless the user gave a
+    /// Returns the length of the run. For a market, it is one hour of market time by default, unless the user gave a
     /// number of messages.
     pub(crate) fn length(&self) -> Option<Duration> {
         let hour = self.market().filter(|_| self.messages.is_none()).map(|market| market.hour());

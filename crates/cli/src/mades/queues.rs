@@ -20,10 +20,10 @@ pub(crate) struct QueueNameArgs {
     /// Queue of outgoing messages [default: PREFIX.outbox].
     #[arg(long, value_name = "QUEUE", hide_short_help = true)]
     outbox: Option<String>,
-    /// Queue of replies to them [default: PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
+    /// Queue of replies to outgoing messages [default: PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
     #[arg(long, value_name = "QUEUE", hide_short_help = true)]
     outbox_reply: Option<String>,
-    /// Queue of events about them [default: PREFIX.send.event].
+    /// Queue of events about outgoing messages [default: PREFIX.send.event].
     #[arg(long, value_name = "QUEUE", hide_short_help = true)]
     send_event: Option<String>,
     /// Queue of incoming messages [default: PREFIX.inbox].

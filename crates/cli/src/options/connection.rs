@@ -17,7 +17,7 @@ use mailrun_smtp::xclient::{Attribute, XclientRequest};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// TLS, login and addresses of a source.
+/// Options for TLS, login and addresses of a source's connections.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct ConnectionArgs {

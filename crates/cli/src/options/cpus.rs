@@ -8,7 +8,7 @@ use mailrun_bench::relay::Relay;
 use mailrun_net::BusyPoll;
 use mailrun_process::cpus::CpuList;
 
-/// The processors of this process.
+/// The option `--cpus`, which selects the processors of this process.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CpusArg {
     /// Processors to run on: 0,1 or 0-3. By default there is a worker for each of them [default: all processors].
@@ -44,7 +44,7 @@ pub(crate) struct PlacementArgs {
     /// Processors of the bench's own sink.
     #[arg(long, value_name = "LIST", hide_short_help = true)]
     sink_cpus: Option<CpuList>,
-    /// Processors of the relay that bench starts, and of all that it starts.
+    /// Processors of the relay that bench starts, and of all processes that the relay starts.
     #[arg(long, value_name = "LIST", hide_short_help = true)]
     relay_cpus: Option<CpuList>,
 }
@@ -86,7 +86,7 @@ impl PlacementArgs {
     }
 }
 
-/// Threads of a source or a sink. A bench passes these options on to both.
+/// Options for the threads of a source or a sink, which a bench passes on to both.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ThreadArgs {
     /// Worker threads [default: half of the processors].
@@ -96,7 +96,7 @@ pub(crate) struct ThreadArgs {
     pub(crate) busy_poll: BusyPollArg,
 }
 
-/// Busy polling of the worker threads.
+/// The option `--busy-poll` of the worker threads.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct BusyPollArg {
     /// Look for events for TIME, such as 50us or 1ms, before a worker sleeps: with few sessions, replies come sooner,

@@ -32,7 +32,8 @@ pub(crate) fn announce_load(live: LiveMode, load: &Workload) {
     }
 }
 
-/// Tells the user how long work takes, in the same way. `work` is the beginning of the sentence.
+/// Tells the user on standard error how long work takes, if nothing else is printed for a minute. `work` is the
+/// beginning of the sentence.
 pub(crate) fn announce(live: LiveMode, work: &str, length: Duration) {
     if let Some(text) = announcement(live, work, length) {
         mailrun_process::tell!("mailrun: {text}");
@@ -64,14 +65,14 @@ fn refuse(idle: impl Iterator<Item = String>, reason: &str) -> Result<()> {
 
 /// The options of a scenario's measurement. Their values come from the scenario's file and the command line.
 pub(crate) trait Measurement: fmt::Debug {
-    /// Makes the measurement. `name` is the name of the scenario.
+    /// Makes the measurement for the scenario `name`.
     fn run(self: Box<Self>, name: &str) -> Result<TextReport>;
 
     /// Returns the options that say where the report goes and how long it is.
     fn tables(&self) -> &TableReportArgs;
 }
 
-/// Options for the rounds of a measurement.
+/// Options for the number and the order of the rounds of a measurement.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct RoundsArgs {
     /// Runs of each row; the tables show medians.

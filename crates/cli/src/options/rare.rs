@@ -4,8 +4,8 @@ use clap::Arg;
 use mailrun_text::wrap::wrapped;
 use std::ffi::OsString;
 
-/// Names of these options. `--workers` and `--busy-poll` apply to every process of a bench, and the others only to the
-/// source.
+/// Names of the options that the help mentions only by name. `--workers` and `--busy-poll` apply to every process of a
+/// bench, and the others only to the source.
 const OPTIONS: [&str; 17] = [
     "arrival",
     "bind",
@@ -54,7 +54,7 @@ pub(crate) fn help(missing: &str, examples: &str) -> String {
     format!("{}\n\n{examples}", wrapped(&about, "", "  ", HELP_WIDTH).join("\n"))
 }
 
-/// Hides an option from the help if it is one of these.
+/// Hides an option from the help if it is in `OPTIONS`.
 pub(crate) fn hide(argument: Arg) -> Arg {
     let is_rare = argument.get_long().is_some_and(|long| OPTIONS.contains(&long));
     if is_rare { argument.hide(true) } else { argument }

@@ -14,11 +14,11 @@ pub(crate) struct ServerArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// No URL, or a URL with `smtp://`. Other options can still turn on TLS or LMTP.
+    /// SERVER is not a URL, or a URL with `smtp://`. Other options can still turn on TLS or LMTP.
     Smtp,
-    /// SMTP with TLS before the greeting (RFC 8314).
+    /// A URL with `smtps://`: SMTP with TLS before the greeting (RFC 8314).
     Smtps,
-    /// LMTP (RFC 2033).
+    /// A URL with `lmtp://`: LMTP (RFC 2033).
     Lmtp,
 }
 

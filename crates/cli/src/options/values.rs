@@ -42,7 +42,7 @@ pub(crate) fn sizes(text: &str) -> Result<Distribution, String> {
     }
 }
 
-/// Parses payload sizes in bytes. Unlike a message, a payload may be empty.
+/// Parses payload sizes in bytes, which may be 0, because a payload may be empty, unlike a message.
 pub(crate) fn payload_sizes(text: &str) -> Result<Distribution, String> {
     if text == "0" { Ok(Distribution::constant(0)) } else { sizes(text) }
 }
@@ -159,7 +159,7 @@ pub(crate) fn some(text: &str) -> Result<u64, String> {
     positive(text, count)
 }
 
-/// Parses HOST:PORT to listen on. `:PORT` means all addresses of this host.
+/// Parses HOST:PORT to listen on, or `:PORT` for all addresses of this host.
 pub(crate) fn tcp_address(text: &str) -> Result<SocketAddr, String> {
     match Endpoint::listening(text).map_err(|error| error.to_string())? {
         Endpoint::Tcp(address) => Ok(address),

@@ -16,7 +16,6 @@ const MAX_FILE_BYTES: usize = 1 << 20;
 /// Example of a configuration file with all keys. The help shows it.
 pub(crate) const EXAMPLE: &str = include_str!("probe.toml");
 
-/// The contents of a configuration file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProbeFile {
     pub(crate) state: Option<PathBuf>,
@@ -25,7 +24,7 @@ pub(crate) struct ProbeFile {
     pub(crate) routes: Vec<RouteKeys>,
 }
 
-/// Reads the file. Relative paths in it start at the directory of the file.
+/// Reads the configuration file, in which relative paths start at the directory of the file.
 ///
 /// # Errors
 ///

@@ -56,7 +56,7 @@ struct RouteArgs {
     /// Messages per time: 1/10s, 1/m, 30/h; at most 10/s [default: 1/10s].
     #[arg(long, value_name = "RATE", value_parser = values::rate, conflicts_with = "config")]
     rate: Option<f64>,
-    /// Recipient.
+    /// Recipient of the messages.
     #[arg(long, value_name = "ADDRESS", conflicts_with = "config", required_unless_present = "config")]
     to: Option<String>,
     /// Sender, to whom notices of undeliverable mail go [default: the recipient].
@@ -148,7 +148,7 @@ impl ProbeArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the routes. They come from the file if there is one, and otherwise from the command line.
+    /// Returns the routes of the configuration file or, if there is no file, of the command line.
     fn routes(&self) -> Result<(ProbeFile, Vec<RouteOptions>)> {
         let file = match &self.config {
             Some(path) => file::read(path)?,

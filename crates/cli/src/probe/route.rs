@@ -46,7 +46,7 @@ pub(crate) struct RouteKeys {
     pub(crate) keep_mail: bool,
 }
 
-/// Place of a password. The password itself is never part of a URL or of a command line.
+/// Place where a password is found, because the password itself is never part of a URL or of a command line.
 #[derive(Clone, Debug)]
 pub(crate) enum PasswordPlace {
     File(PathBuf),
@@ -139,6 +139,7 @@ impl RouteKeys {
             (Some(_), Some(_)) => bail!("mail arrives at a sink or in a mailbox; name one of them"),
             (None, None) => Ok(Watch::Nothing),
             (Some(url), None) => {
+                // Create a client only to check the URL, because the probe makes its own.
                 HttpClient::new(url, Duration::from_secs(1), 0)?;
                 Ok(Watch::Sink(url.clone()))
             }
@@ -152,6 +153,7 @@ impl RouteKeys {
                 let mailbox = MailboxOptions {
                     mailboxes,
                     poll: None,
+                    // Mail that arrived while the probe was down must count as delivered.
                     existing: true,
                     whole: false,
                     deletes: None,

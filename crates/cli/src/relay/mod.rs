@@ -182,7 +182,7 @@ fn manual() -> String {
     [EXAMPLES, mailrun_relay::config::MINIMAL, KEYS, mailrun_relay::config::EXAMPLE, RULES].concat()
 }
 
-/// Runs the relay. With `--check`, only checks the configuration file.
+/// Runs the relay or, with `--check`, only checks the configuration file.
 pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     if typed.check
         && let Some(file) = &typed.config

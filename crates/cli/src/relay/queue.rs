@@ -132,13 +132,13 @@ Example:
 
 #[derive(Debug, Args)]
 struct QueueListArgs {
-    /// Only entries for this hop, named as in the list.
+    /// List only entries for this hop, named as in the list.
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
-    /// Only entries in this state.
+    /// List only entries in this state.
     #[arg(long, value_enum, value_name = "STATE")]
     state: Option<EntryState>,
-    /// At most N entries.
+    /// List at most N entries.
     #[arg(long, value_name = "N", value_parser = values::some)]
     max_rows: Option<u64>,
 }
@@ -293,8 +293,8 @@ impl<W: Write> ReplyPrinter<W> {
         Self { out, json, entries: 0, changed: None, failure: None }
     }
 
-    /// Prints a reply. Returns `Break` if the reader of a list has gone, so that the rest is not requested. A command
-    /// that changes messages must continue even then.
+    /// Prints a reply. Returns `Break` if the reader of a list has gone, so that no more entries are requested. A
+    /// command that changes messages must continue even then.
     fn print(&mut self, reply: &ControlReply) -> ControlFlow<()> {
         let is_first = self.entries == 0;
         match reply {
@@ -386,7 +386,7 @@ impl QueueOverview {
         self.hops.iter().any(|known| known == hop)
     }
 
-    /// Returns the names of the first hops, and the number of the others.
+    /// Returns the names of the first hops, and the number of further hops.
     fn hops(&self) -> String {
         let first: Vec<String> = self.hops.iter().take(MAX_HOPS_NAMED).map(|hop| printable(hop)).collect();
         match self.hops.len().saturating_sub(MAX_HOPS_NAMED) {

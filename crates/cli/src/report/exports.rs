@@ -87,9 +87,9 @@ pub(crate) fn append(path: &Path, text: &str) -> Result<()> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnnotationOutput {
-    /// On standard output, above the report.
+    /// Annotations go to standard output, above the report.
     Stdout,
-    /// Nowhere, because standard output must contain nothing but the run record.
+    /// Annotations are left out, because standard output must contain nothing but the run record.
     Nowhere,
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
 }
 
 /// Returns the text of the error of a command that could not run. An error with several complaints has a line for each
-/// of them.
+/// complaint.
 pub(crate) fn failure(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let lines = text.lines().map(|line| without_error_numbers(&one_line(line)));

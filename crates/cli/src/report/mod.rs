@@ -52,13 +52,13 @@ pub(crate) struct StoredRunsArgs {
     schema: bool,
 }
 
-/// What the paths of the command line name.
+/// The stored reports that the paths on the command line name.
 enum StoredReports {
     Runs(Vec<Record>),
     Comparison(Box<TextReport>),
 }
 
-/// Length of a description.
+/// Length of the description that `--share` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ShareLength {
     /// All items

@@ -86,7 +86,7 @@ pub(crate) enum ReportKind {
     Short,
     /// All tables
     Full,
-    /// Nothing
+    /// No report
     None,
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum ProgressKind {
     Dashboard,
     /// One line; if standard error is not a terminal, a new one every five seconds
     Line,
-    /// Nothing
+    /// Neither a dashboard nor a line
     None,
 }
 

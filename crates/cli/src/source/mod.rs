@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default of `--give-up`. A load ends when it has had no server for this long.
+/// Default of `--give-up`, the time without a server after which a load ends.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of messages if the user gives neither a number nor a duration.
 const DEFAULT_MESSAGES: u64 = 10_000;
@@ -70,7 +70,7 @@ pub(crate) struct SourceArgs {
     outputs: OutputArgs,
 }
 
-/// The load. The commands source and bench share these options.
+/// Options for the load, which the commands source and bench share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct LoadArgs {
@@ -108,7 +108,7 @@ pub(crate) struct LoadArgs {
     pub(crate) asked: CriteriaArgs,
 }
 
-/// The work of each session. The commands source, bench and worker share these options.
+/// Options for the work of each session, which the commands source, bench and worker share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct SessionArgs {
@@ -369,7 +369,7 @@ pub(crate) fn load_options(typed: &TypedOptions) -> PartyOptions {
     typed.of::<LoadArgs>().and(typed.of::<ConnectionArgs>()).without(&["threshold", "strict", "no-preflight"])
 }
 
-/// The requirements on a run. The commands source and bench share these options.
+/// Options for the requirements on a run, which the commands source and bench share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Verdict")]
 pub(crate) struct CriteriaArgs {
@@ -451,6 +451,7 @@ impl SourceArgs {
         let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
+        // If a bench started this process, the bench has already warned and announced.
         if live != LiveMode::Json {
             self.load.warn_of_bounces(self.server.address());
             self.shard.announce();

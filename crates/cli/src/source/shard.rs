@@ -75,7 +75,7 @@ impl ShardArgs {
     }
 }
 
-/// Returns the id of the whole run. All parts compute the same id from the plan and the start time.
+/// Returns the id of the whole run, which all parts compute alike from the plan and the start time.
 pub(crate) fn run_id(part: &SourceShard) -> RunId {
     part.plan.run_id(&part.start_at.to_string())
 }

@@ -65,7 +65,8 @@ fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<Exit
     Ok(print_summary(options, &observer, &record))
 }
 
-/// Reports what go-mades-bench does not: messages that are missing, were refused, or belong to other applications.
+/// Reports facts that go-mades-bench leaves out: messages that are missing, were refused, or belong to other
+/// applications.
 fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -> ExitCode {
     let outcome = observer.outcome();
     if outcome == RunOutcome::GivenUp {

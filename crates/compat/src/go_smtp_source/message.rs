@@ -1,4 +1,4 @@
-//! The message. It consists either of generated headers and a body that all messages share, or of an unchanged file.
+//! The message, which is either made of generated headers and a body that all messages share, or an unchanged file.
 use super::options::Options;
 use super::subject::subject;
 use crate::go::reason;

@@ -1,5 +1,4 @@
-//! Formats the subject. Its format has one argument, an integer, and is read as by Go's fmt package (`%d`, `%05d`,
-//! `%#x`, `%[1]*d` …).
+//! Formats the subject as Go's fmt package does, with one argument, an integer (`%d`, `%05d`, `%#x`, `%[1]*d` …).
 
 /// Largest width and precision that Go accepts in a format.
 const MAX_WIDTH: i64 = 1_000_000;

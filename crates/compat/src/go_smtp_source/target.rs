@@ -1,4 +1,4 @@
-//! The server's address, `host:port`. It is split and looked up as Go's net package does.
+//! The server's address, `host:port`, which is split and looked up as Go's net package does.
 use crate::go::reason;
 use crate::host_port::{PublicTargets, port_in};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};

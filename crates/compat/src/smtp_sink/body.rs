@@ -9,7 +9,7 @@ const END: &[u8; 5] = b"\r\n.\r\n";
 /// instructions.
 static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
 
-/// Search for the end of data. `matched` is the number of its bytes that have been found so far.
+/// Search for the end of data, of which `matched` bytes have been found so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndOfData {
     matched: usize,

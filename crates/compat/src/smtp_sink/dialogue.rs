@@ -46,7 +46,7 @@ pub(super) trait DialogueObserver {
     fn line_too_long(&mut self);
     /// Returns true if the sink should not accept any more messages.
     fn reached_message_limit(&self) -> bool;
-    /// Returns the delay of a reply in seconds. It may be random.
+    /// Returns the delay of a reply in seconds, which may be random.
     fn delay_seconds(&mut self, delay: ReplyDelay) -> u32;
 }
 

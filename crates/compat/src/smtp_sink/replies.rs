@@ -1,7 +1,7 @@
 //! The replies of smtp-sink, byte for byte. Those that depend on options are rendered once, at the start.
 use super::commands::Reject;
 
-/// Replies that are always the same. No option can change them.
+/// Replies that no option can change.
 pub(super) const OK: &[u8] = b"250 2.0.0 Ok\r\n";
 pub(super) const MAIL_OK: &[u8] = b"250 2.1.0 Ok\r\n";
 pub(super) const RCPT_OK: &[u8] = b"250 2.1.5 Ok\r\n";
@@ -90,7 +90,7 @@ fn line(text: &str) -> Vec<u8> {
     [text, "\r\n"].concat().into_bytes()
 }
 
-/// Renders the reply to EHLO. Its last line is `250 ` without a text. RFC 5321 §4.2 requires the space even then.
+/// Renders the reply to EHLO. Its last line is `250 ` without a text, and RFC 5321 §4.2 requires the space even then.
 fn ehlo(hostname: &str, extensions: &AnnouncedExtensions) -> Vec<u8> {
     let keywords = [
         (true, hostname),

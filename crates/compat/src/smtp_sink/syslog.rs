@@ -30,7 +30,7 @@ impl Syslog {
         Self { name: name.to_owned(), zone, socket: RefCell::default() }
     }
 
-    /// Logs a command. If no logger listens, the line is lost, as with syslog(3).
+    /// Logs a command, or loses the line if no logger listens, as syslog(3) does.
     pub(super) fn log(&self, word: &[u8], rest: &[u8]) {
         let now = Zoned::new(jiff::Timestamp::now(), self.zone.clone());
         let line = line(&self.name, &now.strftime("%b %e %H:%M:%S").to_string(), word, rest);

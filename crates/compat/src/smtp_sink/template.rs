@@ -7,7 +7,7 @@ const DIRECTIVES: &str = "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
 /// Flags that may be between the percent sign and the letter of a directive.
 const FLAGS: &str = "_-0^#";
 
-/// Expands a template. As in glibc, a sequence that is not a directive stays unchanged.
+/// Expands a template, in which a sequence that is not a directive stays unchanged, as in glibc.
 pub(crate) fn expand(template: &str, time: &Zoned) -> String {
     let config = Config::new().custom(PosixCustom::new()).lenient(true);
     let time = BrokenDownTime::from(time);

@@ -49,7 +49,7 @@ impl Dialect for SmtpSourceRun {
         reason(error)
     }
 
-    /// Returns the first message. It was already counted by `assign_first_messages`, before the sessions began.
+    /// Returns the first message, which `assign_first_messages` has counted already, before the sessions began.
     async fn first_message(&self) -> Option<MessageTask> {
         Some(self.task())
     }

@@ -1,4 +1,4 @@
-//! The message. Headers and body are rendered once, and the variable parts are filled in when a message is sent.
+//! The message, of which headers and body are rendered once, and the variable parts when it is sent.
 use super::options::Options;
 use super::recipient::RecipientGenerator;
 use crate::source::dialect::RenderContext;
@@ -121,7 +121,7 @@ impl MessageBody {
     }
 }
 
-/// Encodes lines for the wire. If the last line has no line end, it gets one.
+/// Encodes lines for the wire, and adds a line end to the last line if it has none.
 fn encode_lines(text: &[u8]) -> Vec<u8> {
     let mut lines = encode(text, |_| false);
     if !text.is_empty() && !text.ends_with(b"\n") {

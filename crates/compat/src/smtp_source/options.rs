@@ -92,7 +92,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Parses the command line. The first mistake is reported in the words of Postfix's smtp-source.
+    /// Parses the command line, and reports the first mistake in the words of Postfix's smtp-source.
     pub(super) fn parse(words: &[String]) -> Result<Self, CommandLineError> {
         let mut options = Self::default();
         let words = options.parse_own_options(words)?;
@@ -224,8 +224,8 @@ fn positive(what: &str, argument: &str) -> Result<u32, CommandLineError> {
     numbers::positive(argument).ok_or_else(|| CommandLineError::bad_argument(format!("bad {what}: {argument}")))
 }
 
-/// An error in the command line. It is printed in Postfix's format: the word by which the program was called, a label,
-/// and one line.
+/// An error in the command line, which is printed in Postfix's format: the word by which the program was called, a
+/// label, and one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CommandLineError {
     Usage(Option<BadOption>),

@@ -25,7 +25,7 @@ pub(super) struct SmtpSourceRun {
     pub(super) shared: SharedState,
     remaining: Cell<i32>,
     sent: Cell<u32>,
-    /// Generator for random delays. As in Postfix's smtp-source, the process id is its seed.
+    /// Generator for random delays, whose seed is the process id, as in Postfix's smtp-source.
     rng: RefCell<StdRng>,
 }
 

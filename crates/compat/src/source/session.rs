@@ -224,7 +224,7 @@ impl<D: Dialect> Connection<D> {
         Ok(())
     }
 
-    /// Writes the outbox. Returns true if all of it was written.
+    /// Writes the outbox, and returns true if all of its bytes were written.
     fn flush(&mut self, run: &D, outbox: &mut Outbox) -> io::Result<bool> {
         let written = self.pending_output.flush(outbox, &mut self.stream)?;
         if matches!(written, FlushStatus::All | FlushStatus::Partial { is_progress: true }) {
@@ -242,8 +242,8 @@ impl<D: Dialect> Connection<D> {
     }
 }
 
-/// The output of a session. All sessions write from a shared buffer. If the socket does not accept everything, the rest
-/// is kept in a buffer of the session's own.
+/// The output of a session. All sessions write from a shared buffer, and each keeps the bytes that its socket does not
+/// accept in a buffer of its own.
 #[derive(Default)]
 pub(super) struct PendingOutput {
     unsent: Option<Box<Outbox>>,

@@ -1,4 +1,4 @@
-//! What of the files is durable, for somebody who explains a loss.
+//! Shows which parts of the files are durable, to explain a loss.
 use super::{Content, FileSystem, NameChange, ROOT, SECTOR, sector_of};
 use crate::types::{Inode, SurvivingData, Survivors};
 use std::collections::BTreeSet;
@@ -21,9 +21,9 @@ impl FileSystem {
         names: &dyn Fn(&'f super::Directory) -> Vec<(&'f String, &'f Inode)>,
     ) -> Vec<String> {
         let mut paths = Vec::new();
-        // Each entry has a directory that leads to the file, the path below this directory, and the directories that
-        // were already passed. After renames, two directories may seem to contain each other on the media, so none is
-        // passed twice.
+        // Each entry has a directory that leads to the file, the path from this directory to the file, and the
+        // directories that were already passed. After renames, two directories may seem to contain each other on the
+        // media, so each is passed only once.
         let mut open = vec![(inode, String::new(), BTreeSet::from([inode]))];
         while let Some((at, below, passed)) = open.pop() {
             if at == ROOT {
@@ -52,7 +52,7 @@ impl FileSystem {
         part(&file.seen) == part(&file.durable)
     }
 
-    /// Reports whether a sync that failed has dropped some of those bytes, so that a later sync does not write them.
+    /// Returns true if a failed sync has dropped some of these bytes, so that no later sync writes them.
     pub fn is_dropped(&self, inode: Inode, bytes: Range<usize>) -> bool {
         let Some(Content::File(file)) = self.nodes.get(&inode).map(|node| &node.content) else { return false };
         let end = bytes.end.min(file.seen.len()).div_ceil(SECTOR);

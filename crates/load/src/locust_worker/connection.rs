@@ -9,7 +9,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of a write to the master. A master reads all the time, so a write that takes longer
 /// has failed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit of a read from the master. All other work of this thread waits for as long.
+/// Time limit of a read from the master. It is short, because all other work of this thread waits
+/// for as long.
 const READ_TIMEOUT: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(super) struct MasterConnection {
 }
 
 impl MasterConnection {
-    /// Connects to `HOST:PORT`, and introduces itself to the master as `identity`.
+    /// Connects to `HOST:PORT`, and introduces this worker to the master as `identity`.
     pub(super) fn open(master: &str, identity: &str) -> Result<Self> {
         let addresses = master.to_socket_addrs().with_context(|| format!("cannot look up {master}"))?;
         let mut failure = None;

@@ -1,5 +1,5 @@
-//! Link to a Locust master. On its own thread, the link carries messages between the socket and the
-//! worker's state.
+//! The link between a Locust master and the worker. On its own thread, it carries messages between
+//! the socket and the worker's state.
 use super::connection::MasterConnection;
 use super::stats::{self, ReportTimes};
 use crate::source::{LoadControl, NUMBERS_LOG2};
@@ -38,8 +38,7 @@ pub(super) struct MasterLink {
     master: String,
     worker: LocustWorker,
     connection: Option<MasterConnection>,
-    /// Prefix of all identities of this process. The next field is the number of the current
-    /// connection, which follows the prefix.
+    /// Prefix of all identities of this process. Each connection appends its own number to it.
     process: String,
     connections: u64,
     identity: String,
@@ -51,16 +50,16 @@ pub(super) struct MasterLink {
     index: Option<u64>,
     reports: u64,
     reported_at_s: f64,
-    /// Number of accepted messages since the last report that the statistics leave out.
+    /// Number of accepted messages that the next report must name as left out of the statistics.
     left_out: u64,
     clock: MasterClockExchange,
-    /// Difference between the master's clock and ours in whole seconds, according to the last
-    /// `spawn`.
+    /// Seconds by which the master's clock is ahead of ours, according to the last `spawn`. Used
+    /// only until the difference has been measured.
     offset_s: i64,
     has_said_absent: bool,
 }
 
-/// Measures the share of all processors that this process uses.
+/// Measures the share of this host's processors that the process uses, and its memory.
 struct UsageMeter {
     measured_at: Duration,
     used_s: f64,

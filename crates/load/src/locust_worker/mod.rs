@@ -23,14 +23,14 @@ use std::time::Duration;
 pub struct LocustWorkerOptions {
     /// Address of the master, as `HOST:PORT`.
     pub master: String,
-    /// Maximum number of users that the worker accepts.
+    /// Maximum number of users that the worker accepts. If the master asks for more, the worker starts only this many.
     pub max_sessions: u32,
     /// Servers that a master may name, each in the form of [`mailrun_locust::canonical_target`]. A master cannot direct
     /// load to any other server.
     pub targets: Vec<String>,
     /// Time that messages in transit have to finish when the load is stopped.
     pub drain: Duration,
-    /// Time without a master after which the worker ends.
+    /// Time without a master after which the worker ends with an error.
     pub master_timeout: Duration,
 }
 

@@ -80,7 +80,7 @@ pub(crate) enum Event {
     },
 }
 
-/// Stages of a message, each of which is timed from when the message was due.
+/// Stages that a message reaches. Each stage is timed from when the message was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeStage {
     Accepted,
@@ -117,7 +117,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of messages whose fate is known.
+    /// Returns the number of messages whose fate is known, for tests.
     #[cfg(test)]
     pub(super) fn settled(&self) -> u64 {
         let Self { rejected, failed, in_doubt, delivered, bounced, unwatched, .. } = *self;
@@ -130,7 +130,7 @@ impl Counts {
     }
 }
 
-/// A message whose fate is not known yet.
+/// A message that is in flight: its answer or its arrival is still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenMessage {
     due_ns: Ns,
@@ -156,7 +156,7 @@ pub(super) struct Day {
     pub(super) latencies: [Latencies; ProbeStage::ALL.len()],
 }
 
-/// A day as it is stored, with its distributions as texts in the form of interval logs.
+/// The form in which the journal stores a day. Its distributions are texts, as in interval logs.
 #[derive(Serialize, Deserialize)]
 struct StoredDay {
     counts: Counts,
@@ -206,7 +206,7 @@ pub(super) fn unix_ns() -> Ns {
     ns(clock::wall())
 }
 
-/// Returns the number of the day (UTC) that contains a time, counted from 1970.
+/// Returns the number of the day (UTC) that contains a time. Day 0 is 1 January 1970.
 pub(super) fn day_of(time_ns: Ns) -> u64 {
     time_ns / DAY_NS
 }
@@ -235,7 +235,7 @@ impl Account {
         })
     }
 
-    /// Returns the number that the route's next message will have.
+    /// Returns the number of the route's next message, which includes the number of the route.
     pub(super) fn next_number(&self, route: u16) -> u64 {
         u64::from(route) << ROUTE_SHIFT | self.routes.get(&route).map_or(0, |route| route.next)
     }
@@ -340,6 +340,7 @@ impl RouteAccount {
             message.arrival = Some(kind);
             day_of(message.due_ns)
         } else if let Some(place) = self.missing.iter().position(|message| !is_copy && message.number == number) {
+            // The message was overdue and has been counted as lost or in doubt, so correct the counts.
             let Some(message) = self.missing.remove(place) else { return };
             self.count(message.day, |counts| {
                 match message.was_accepted {
@@ -350,6 +351,7 @@ impl RouteAccount {
             });
             message.day
         } else {
+            // Nobody waits for this message, so its own day is unknown. Count it under the latest day.
             self.counts.repeated += 1;
             if let Some(mut day) = self.days.last_entry() {
                 day.get_mut().counts.repeated += 1;
@@ -389,6 +391,7 @@ impl RouteAccount {
         let was_accepted = looked && message.answer == Some(Answer::Accepted);
         let day = day_of(message.due_ns);
         self.count(day, |counts| *(if was_accepted { &mut counts.lost } else { &mut counts.in_doubt }) += 1);
+        // Remember the message, because it may still arrive late.
         self.missing.push_back(MissingMessage { number, day, was_accepted });
         if self.missing.len() > MAX_MISSING {
             self.missing.pop_front();
@@ -423,8 +426,9 @@ mod tests {
 
     const SECOND: Ns = 1_000_000_000;
 
-    /// Plays events of the first route's messages: c created, a accepted, r rejected, f failed, u unknown, d delivered, b bounced,
-    /// D a second copy, o overdue, x not looked for. A digit names another message than 0.
+    /// Plays a script of events for messages of the first route. The letters mean created (c), accepted (a), rejected
+    /// (r), failed (f), unknown answer (u), delivered (d), bounced (b), delivered again (D), overdue (o), and overdue
+    /// without anybody looking (x). A digit selects another message than message 0.
     fn played(script: &str, watched: bool) -> RouteAccount {
         let mut account = Account::new(String::new());
         assert_eq!(account.open_route("a"), Some(0));

@@ -17,7 +17,7 @@ const MAX_EVENT_BYTES: usize = 256 << 10;
 /// Maximum size of the file in bytes that is read.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 const VERSION: u32 = 1;
-/// Length of the checksum and the space after it.
+/// Length of the checksum at the beginning of a line, and of the space after it.
 const PREFIX_BYTES: usize = 9;
 
 /// The file operations that a journal needs. Tests use memory instead of a file.
@@ -45,15 +45,15 @@ pub(super) struct Journal<S> {
     /// Reason why the last write failed. The file may then end in part of a line, so it must be replaced before events
     /// are added.
     fault: Option<String>,
-    /// Number of writes that have failed so far.
+    /// Number of writes that have failed since the probe started, for `/metrics`.
     pub(super) failures: u64,
 }
 
-/// The content of the file, as it was understood.
+/// The account that the file contains, as far as the file is readable.
 #[derive(Debug, PartialEq)]
 pub(super) struct Recovered {
     pub(super) account: Account,
-    /// Number of lines in the middle of the file that cannot be read.
+    /// Number of lines before the last one that cannot be read. Their events are missing from the account.
     pub(super) damaged: u64,
 }
 
@@ -72,7 +72,8 @@ impl<S: Storage> Journal<S> {
         content.map(|content| recover(&content)).transpose()
     }
 
-    /// Replaces the file by a new one with only this account.
+    /// Replaces the file by a new one that contains only a snapshot of this account. Afterwards, an earlier failure no
+    /// longer matters.
     pub(super) fn compact(&mut self, account: &Account) -> Result<(), String> {
         let result = line(&Snapshot { version: VERSION, account }).and_then(|content| {
             self.storage.replace(&content)?;

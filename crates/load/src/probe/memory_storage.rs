@@ -8,7 +8,7 @@ use std::rc::Rc;
 #[derive(Clone, Default)]
 pub(super) struct MemoryStorage {
     pub(super) content: Rc<RefCell<Option<Vec<u8>>>>,
-    /// Bytes that can still be written. `None`: any number.
+    /// Number of bytes that can still be written, or `None` for any number.
     pub(super) room: Rc<Cell<Option<usize>>>,
 }
 

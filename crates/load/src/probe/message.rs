@@ -8,7 +8,7 @@ use mailrun_measurement::{ClockId, RunId, Trace};
 use memchr::memmem;
 use std::time::Duration;
 
-/// Time at which a message was due, and the clock on which it was.
+/// Time at which a message was due, and the clock that this time was read from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Creation {
     pub(super) time: Duration,

@@ -5,21 +5,23 @@ use mailrun_measurement::buckets::BOUNDS_S;
 use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::collections::HashMap;
 
-/// State that `/metrics` shows. The loop changes it, and the HTTP server reads it.
+/// State that `/metrics` shows. The probe's loop changes it, and the thread of the HTTP server
+/// reads it.
 pub(super) struct Shared {
     pub(super) probe: Probe,
     pub(super) journal: JournalState,
-    /// End of the validity of each route's server certificate, in seconds since 1970.
+    /// Time at which the certificate of each route's server expires, in seconds since 1970.
     pub(super) certificates: HashMap<u16, i64>,
     /// True if the sink or mailbox of a route can be read at present.
     pub(super) watches: HashMap<u16, bool>,
-    /// Time at which the configuration was last read successfully. The next field tells whether the
-    /// last attempt succeeded.
+    /// Time at which the configuration was last read successfully.
     pub(super) reloaded_ns: Ns,
+    /// False if the last attempt to read the configuration failed. The former configuration is then
+    /// still in force.
     pub(super) is_reload_good: bool,
 }
 
-/// State of the file that keeps the account.
+/// State of the journal, the file that keeps the account.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct JournalState {
     pub(super) is_writable: bool,

@@ -54,18 +54,18 @@ use watch::{Report, WatchThread};
 
 /// Maximum time between two checks of signals, clocks and overdue messages.
 const TICK: Duration = Duration::from_millis(250);
-/// Time at the end in which messages that are being sent may get their answers.
+/// Time that messages in transit have for their answers when the probe ends.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a report is written again if it could not be written.
 const REPORT_RETRY: Duration = Duration::from_secs(600);
 
-/// A report from one of the other threads to the loop.
+/// A report from a thread that sends a message or watches a mailbox, to the loop.
 enum Input {
     Answered { number: u64, outcome: Outcome },
     Watched { routes: Vec<u16>, keeps_times: bool, report: Report },
 }
 
-/// Result of sending a message, as its thread reports it to the loop.
+/// Result of sending a message. The thread that has sent the message reports it to the loop.
 struct Outcome {
     answer: Answer,
     took: Duration,
@@ -80,6 +80,7 @@ struct Outcome {
 /// Fails if the probe could not start: its directory cannot be used, its account is damaged, or it cannot listen.
 pub fn run(options: ProbeOptions) -> Result<()> {
     let ProbeOptions { routes, state, http, http_name, mut reload } = options;
+    // SIGHUP ends the probe only if there is no configuration to read again.
     let interrupt = if reload.is_some() { Interrupt::watch_without_hangup()? } else { Interrupt::watch()? };
     let hangups = reload.as_ref().map(|_| SighupWatch::watch()).transpose()?;
     let unusable = |reason: String| anyhow!("cannot use the directory {} (--state): {reason}", state.display());
@@ -152,11 +153,11 @@ struct Shell {
     /// Messages whose arrival is recorded, so that they may be deleted from their mailbox.
     settled: Arc<Mutex<Ledger>>,
     input_tx: Sender<Input>,
-    /// True if the last write of the account succeeded.
+    /// True if the last write of the account succeeded. The user is told only when this changes.
     was_writable: bool,
-    /// Directory for the daily reports. The next field is the time from which one may be written, on the monotonic
-    /// clock.
+    /// Directory for the daily reports.
     reports: PathBuf,
+    /// Time on the monotonic clock before which no report is written, because the last attempt failed.
     report_from: Duration,
 }
 
@@ -239,6 +240,8 @@ impl Shell {
         }
         for due in shared.probe.due(now_ns) {
             let event = shared.probe.created(&due);
+            // Write the event to disk before the message leaves, so that a probe that is killed now still knows about
+            // the message after a restart.
             let written = self.journal.append(&[event], &shared.probe.account, true);
             self.tell_written(&written, &mut shared);
             match written {
@@ -293,6 +296,7 @@ impl Shell {
         let Some(route) = place.and_then(|place| self.routes.get(place)).cloned() else { return };
         let (run, input) = (self.run, self.input_tx.clone());
         let age = Duration::from_nanos(now_ns.saturating_sub(due.due_ns));
+        // Latency counts from when the message was due, so convert that time to the monotonic clock.
         let due_at = clock::now().saturating_sub(age);
         let number = due.number;
         let work = move || {
@@ -330,6 +334,7 @@ impl Shell {
         }
         let Some(route) = shared.probe.route(number) else { return };
         let name = printable(&route.pace.name);
+        // Tell the user only about changes, so that a server that is down causes a single line.
         match (was_up, route.is_up) {
             (Some(false), Some(true)) => tell!("mailrun probe: {name}: the server accepts mail again"),
             (None | Some(true), Some(false)) => tell!("mailrun probe: {name}: {}", printable(&outcome.line)),
@@ -366,7 +371,7 @@ impl Shell {
         }
     }
 
-    /// Records events that have happened, in the journal and in the account.
+    /// Records events that have happened: first in the journal, and then in the account.
     fn record(&mut self, shared: &mut Shared, events: &[Event]) {
         if events.is_empty() {
             return;
@@ -394,7 +399,7 @@ impl Shell {
         };
     }
 
-    /// Waits for the answers to messages that are being sent, and then writes the account.
+    /// Waits for the answers to messages that are being sent, and then writes a snapshot of the account.
     fn finish(mut self, input: &Receiver<Input>) {
         let limit = clock::now() + END_TIMEOUT;
         while clock::now() < limit && !lock(&self.shared).probe.account.unanswered().is_empty() {
@@ -407,7 +412,7 @@ impl Shell {
     }
 }
 
-/// Sends a message, and returns how sending ended, also if it failed.
+/// Sends a message, and returns how that ended. A failure is an outcome as well.
 fn deliver(route: &RouteOptions, run: RunId, number: u64, due_at: Duration) -> Outcome {
     let failed =
         |line: String| Outcome { answer: Answer::Failed, took: clock::now() - due_at, line, certificate_ends: None };

@@ -18,7 +18,7 @@ pub enum Watch {
     Mailbox { mailbox: Box<MailboxOptions>, keep: bool },
 }
 
-/// A server, and the messages that the probe sends to it.
+/// A server to which the probe sends messages, with the messages and the place where they arrive.
 #[derive(Clone, Debug)]
 pub struct RouteOptions {
     pub name: String,
@@ -38,7 +38,7 @@ pub struct RouteOptions {
     pub watch: Watch,
 }
 
-/// Reads the configuration again and returns its routes.
+/// Reads the configuration again and returns its routes. The probe calls this at SIGHUP.
 pub type Reload = Box<dyn FnMut() -> Result<Vec<RouteOptions>>>;
 
 pub struct ProbeOptions {

@@ -11,7 +11,7 @@ const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;
 /// second.
 const CLOCK_SET_NS: u64 = 1_000_000_000;
 
-/// When a route sends, and when its messages count as lost.
+/// How often a route sends, and when its messages count as lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     pub(super) name: String,
@@ -37,7 +37,7 @@ impl Skip {
         [(Self::Busy, "busy"), (Self::Backoff, "backoff"), (Self::Disk, "disk")];
 }
 
-/// A route, with the state that decides when it sends.
+/// A route, and the state that decides when it sends its next message.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) number: u16,
@@ -47,14 +47,14 @@ pub(super) struct Route {
     /// Number of messages that were not accepted since the last accepted one.
     pub(super) refusals: u32,
     backoff_until_ns: Ns,
-    /// Time until which all arrivals on the route are known.
+    /// Time up to which all arrivals on the route are known. Messages may be called lost only up to this time.
     seen_until_ns: Ns,
     pub(super) skipped: [u64; Skip::ALL.len()],
     /// True if the server accepted the last message. `None` if no message was sent since the start.
     pub(super) is_up: Option<bool>,
 }
 
-/// A message that is to be sent now.
+/// A message that must be sent now. It is not in the account yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) number: u64,
@@ -69,14 +69,14 @@ pub(super) struct Probe {
     /// Messages that were reported to this process as arrived. A sink that is asked from the beginning reports them
     /// again.
     told: Ledger,
-    /// Wall clock minus monotonic clock, as last compared.
+    /// Wall clock minus monotonic clock at the last comparison. A sudden change shows that the wall clock was set.
     clock_offset_ns: Option<i128>,
     pub(super) clock_sets: u64,
 }
 
 impl Probe {
-    /// Continues an account. Also returns an event for each message without an answer: its answer is unknown, because
-    /// the process that waited for it is gone.
+    /// Continues the account of an earlier process. Also returns an event for each message without an answer, which
+    /// says that the answer is unknown: the process that waited for the answer is gone.
     pub(super) fn new(mut account: Account) -> (Self, Vec<Event>) {
         let answer = |number| Event::Answered { number, answer: Answer::Unknown, took_ns: 0, at_ns: 0 };
         let events: Vec<Event> = account.unanswered().into_iter().map(answer).collect();
@@ -168,13 +168,13 @@ impl Probe {
         due
     }
 
-    /// Makes the event that must be in the journal before the message is sent.
+    /// Makes the event that announces a message. It must be in the journal before the message is sent.
     pub(super) fn created(&self, due: &Due) -> Event {
         let watched = self.route(due.number).is_some_and(|route| route.pace.is_watched);
         Event::Created { number: due.number, due_ns: due.due_ns, watched }
     }
 
-    /// Records that the event is in the journal and the message is being sent.
+    /// Records that the message is being sent, after its event has been written to the journal.
     pub(super) fn began(&mut self, event: &Event) {
         self.account.apply(event);
         if let Event::Created { number, .. } = event
@@ -184,7 +184,7 @@ impl Probe {
         }
     }
 
-    /// Records that the event could not be written to the journal, so the message is not sent.
+    /// Records that a due message is not sent, because its event could not be written to the journal.
     pub(super) fn skipped(&mut self, number: u64) {
         if let Some(route) = self.route_mut(number) {
             route.skipped[Skip::Disk as usize] += 1;
@@ -202,7 +202,8 @@ impl Probe {
         Event::Answered { number, answer, took_ns, at_ns: now_ns }
     }
 
-    /// Takes an arrival that a sink or mailbox has reported. Returns `None` if it does not change the account.
+    /// Handles an arrival that a sink or mailbox has reported. Returns `None` if the arrival does not change the
+    /// account, for example because it was reported before.
     pub(super) fn arrived(&mut self, arrival: &Arrival, now_ns: Ns) -> Option<Event> {
         if arrival.kind == ArrivalKind::Delivered && self.told.mark(arrival.number, 0) == MarkResult::Again {
             return None;
@@ -219,7 +220,7 @@ impl Probe {
         (from..self.account.next_number(route)).contains(&number)
     }
 
-    /// Records that a sink or mailbox of these routes has reported everything that had arrived at that time.
+    /// Records that a sink or mailbox has reported everything that had arrived on these routes until `at_ns`.
     pub(super) fn seen(&mut self, routes: &[u16], at_ns: Ns) {
         let seen = self.routes.iter_mut().filter(|route| routes.contains(&route.number));
         seen.for_each(|route| route.seen_until_ns = route.seen_until_ns.max(at_ns));
@@ -246,7 +247,7 @@ impl Probe {
         self.routes.iter().map(|route| route.next_due_ns).min()
     }
 
-    /// Returns the routes and days whose reports can be written.
+    /// Returns the days whose reports can be written, each with its route.
     pub(super) fn finished_days(&self, now_ns: Ns) -> Vec<(u16, u64)> {
         self.account.finished_days(day_of(now_ns))
     }

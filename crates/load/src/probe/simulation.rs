@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 const SECOND: Ns = 1_000_000_000;
 const START: Ns = 1_790_000_000 * SECOND;
 
-/// The truth about the messages of a route, with which the test compares the probe's account.
+/// What really happened to the messages of a route. The test compares the probe's account with it.
 #[derive(Debug, Default, PartialEq)]
 struct Truth {
     accepted: u64,

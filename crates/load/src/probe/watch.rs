@@ -31,10 +31,10 @@ const LATER_PASSES: Duration = Duration::from_secs(300);
 /// Interval at which a pausing thread checks whether it should end.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// A report of a thread that watches a sink or mailbox.
+/// A report of a thread that watches a sink or mailbox, to the probe's loop.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// Arrivals that were not reported before. Everything that arrived until `until_ns` is now reported.
+    /// Arrivals that were not reported before. With them, everything that arrived until `until_ns` is reported.
     Seen { until_ns: Ns, arrivals: Vec<Arrival> },
     /// The sink or mailbox could not be read, for this reason.
     Blind(String),
@@ -81,7 +81,7 @@ impl Drop for WatchThread {
     }
 }
 
-/// Returns a name of the watched sink or mailbox. Routes with the same name share a thread.
+/// Returns a name that is the same for all routes that watch the same sink or mailbox. These routes share a thread.
 pub(super) fn name_of(watch: &Watch) -> Option<String> {
     match watch {
         Watch::Nothing => None,

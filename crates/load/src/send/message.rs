@@ -52,8 +52,9 @@ impl FromStr for HeaderField {
 
 #[derive(Clone, Debug)]
 pub struct MessageParts<'a> {
-    /// Sender of the envelope, without brackets. The next field has the recipients.
+    /// Sender of the envelope, without brackets.
     pub from: &'a str,
+    /// Recipients of the envelope, without brackets.
     pub to: &'a [String],
     /// Name of this host, which becomes part of the Message-ID.
     pub host: &'a str,

@@ -75,6 +75,7 @@ async fn run(options: SendOptions, buffers: WorkerBuffers) -> Result<SendReport>
         let (socket, child) = match connected {
             Ok(connected) => connected,
             Err(error) => {
+                // Try the next address, because a server may listen on only one of its addresses.
                 failure = format!("{}: {}", target.describe(), reason(&error));
                 sender.event(&format!("No connection to {failure}"));
                 continue;

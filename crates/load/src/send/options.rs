@@ -13,7 +13,7 @@ pub struct SendOptions {
     /// Servers in the order in which they are tried, until one accepts the connection.
     pub targets: Vec<SendTarget>,
     pub hello: String,
-    /// Sender of the envelope; empty for the null sender of notifications.
+    /// Sender of the envelope. It is empty for the null sender of notifications.
     pub from: String,
     pub to: Vec<String>,
     /// True if `from` and `to` are sent exactly as they are, and not as `<address>`.

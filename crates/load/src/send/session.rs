@@ -23,7 +23,7 @@ pub(super) struct SingleMessage {
     is_verbatim: bool,
     message: Arc<[u8]>,
     dsn_parameters: DsnParameters,
-    /// True if the session ends before MAIL, so that no message is sent.
+    /// Set if the session ends before MAIL, so that no message is sent.
     stops_before_mail: bool,
     /// Point after which the session ends, or `None` if it sends the message.
     stops_after: Option<QuitAfter>,
@@ -34,15 +34,16 @@ pub(super) struct SingleMessage {
     accepted_recipients: usize,
     /// Number of recipients for which the server accepted the message.
     delivered: usize,
-    /// Last positive reply to the message. The next field is the time at which it came.
+    /// Last positive reply to the message, for the report.
     acceptance: String,
+    /// Time at which the last positive reply to the message came.
     answered_at: Option<Duration>,
     /// First rejection of the session. The rejection of a recipient is forgotten when another recipient is accepted.
     rejection: Option<(SendStage, String)>,
 }
 
 impl SingleMessage {
-    /// Prepares the session of a message.
+    /// Prepares the session that sends the message.
     ///
     /// # Errors
     ///
@@ -78,7 +79,7 @@ impl SingleMessage {
         }
     }
 
-    /// Prints a line even if the dialogue is not shown.
+    /// Prints a line, even if the user has not asked to see the dialogue.
     pub(super) fn show(&mut self, text: &str) {
         self.printer.get_or_insert_with(DialoguePrinter::new).event(text);
     }
@@ -92,7 +93,8 @@ impl SingleMessage {
         self.answered_at
     }
 
-    /// Returns how sending ended. An accepted message counts as accepted, whatever happened later in the session.
+    /// Returns the outcome of the session. An accepted message counts as accepted, whatever happened later in the
+    /// session.
     pub(super) fn end(&mut self, ended: &SessionEnd, is_pipe: bool) -> SendEnd {
         let recipients = self.to.len();
         if self.delivered > 0 {
@@ -148,7 +150,7 @@ impl SingleMessage {
         // Each text consists of the address and the parameters of RCPT. The number is the length of the address.
         let recipients: Vec<(Vec<u8>, usize)> = recipients.zip(self.to.iter().map(String::len)).collect();
         let recipients = recipients.iter().map(|(text, length)| text.split_at(*length));
-        // These addresses are placeholders, which the next line replaces.
+        // Begin with placeholders, because the next line replaces the addresses and an envelope cannot be empty.
         let mut envelope = Envelope::verbatim("<>", ["<>"]).map_err(|error| anyhow!(error))?;
         let written = envelope.rewrite_with(self.from.as_bytes(), parameters.join(" ").as_bytes(), recipients);
         written.map_err(|_| match self.to.iter().find(|to| to.contains(',')) {
@@ -159,7 +161,8 @@ impl SingleMessage {
     }
 
     fn reject(&mut self, stage: SendStage, reply: String) {
-        // Only the first rejection counts. Later ones, such as that of a pipelined DATA, are its consequence.
+        // Keep only the first rejection. Later ones are its consequence, for example the rejection of a DATA that was
+        // sent with a rejected RCPT.
         self.rejection.get_or_insert((stage, reply));
     }
 }

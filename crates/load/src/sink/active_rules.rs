@@ -26,17 +26,17 @@ pub(super) struct ActiveRules {
     /// Number of changes of the rules so far, or 0 if there have never been any rules.
     version: AtomicU64,
     current: Mutex<Arc<Ruleset>>,
-    /// Number of times that each rule has acted, by the rule's text.
+    /// Number of times that each rule has acted. The key is the rule's text.
     counts: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
-    /// Seed for a rulebook that has none.
+    /// Seed of random choices, for rules that come without a seed of their own.
     seed: u64,
     /// Number of sessions so far, from which each new session gets its own number.
     sessions: AtomicU64,
-    /// Rules that were added or removed while the sink was running.
+    /// Rules that were added or removed while the sink was running, for the record.
     changes: Mutex<Vec<RuleChange>>,
 }
 
-/// Begin or end of a fault that a rule orders.
+/// Begin or end of a fault that a rule orders, with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleChange {
     pub(super) at: Duration,
@@ -64,7 +64,7 @@ pub(super) struct RuleState {
 pub(super) enum PolicyState {
     Stateless,
     RateLimit(Mutex<GcraLimiter>),
-    /// A separate rate limit for each recipient or for each domain.
+    /// A separate rate limit for each recipient or for each domain, whichever the key says.
     KeyedLimit(LimitKey, Mutex<KeyedLimiter>),
     Greylist(Mutex<Greylist>),
     DomainCap(Mutex<DomainCap>),
@@ -89,7 +89,7 @@ impl PolicyState {
 }
 
 impl Ruleset {
-    /// True if a rule must be evaluated for each recipient at the end of a message.
+    /// Returns true if a rule must be evaluated for each recipient at the end of a message.
     pub(super) fn has_recipient_rules(&self) -> bool {
         self.rules.iter().any(|rule_state| rule_state.rule.is_for_each_recipient())
     }
@@ -145,7 +145,7 @@ impl ActiveRules {
         }
     }
 
-    /// Replaces the rules. Every command after this sees the new rules.
+    /// Puts other rules in force. Every command after this sees the new rules.
     pub(super) fn replace(&self, rulebook: Rulebook) {
         let mut current = lock(&self.current);
         let mut counts = lock(&self.counts);

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// Maximum number of messages that are kept for a probe that asks for them later.
 const MAX_KEPT: usize = 4096;
 
-/// Kind of a message's arrival at a sink.
+/// How a message has reached the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ArrivalKind {
@@ -77,7 +77,8 @@ fn numbers(units: &Ledger) -> impl Iterator<Item = u64> {
     units.messages_without(&none, usize::MAX).into_iter().map(|(sequence, _)| message_number(sequence))
 }
 
-/// Returns the recorded times in nanoseconds, in ascending order.
+/// Returns each recorded time in nanoseconds, in ascending order. A time that occurs twice is
+/// returned twice.
 fn times(latencies: &Latencies) -> impl Iterator<Item = u64> + '_ {
     latencies.buckets().flat_map(|(ns, count)| (0..count).map(move |_| ns))
 }
@@ -116,7 +117,8 @@ impl ArrivalLog {
         log
     }
 
-    /// Adds the messages of a run in a worker's tally that has not been merged with another.
+    /// Adds the messages of a run from a worker's tally, which must not have been merged with
+    /// another tally.
     pub(super) fn add(&mut self, tally: &SinkTally, run: RunId) {
         let arrivals = self.finder.of_worker(tally, run);
         self.keep(arrivals);

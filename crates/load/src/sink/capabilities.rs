@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default)]
 pub struct CapabilityOptions {
-    /// Point of the session at which TLS starts, or none.
+    /// Point of the session at which TLS starts, if the session uses TLS.
     pub tls: TlsMode,
     /// Files with the certificate chain and its key. Without them, the sink creates its own
     /// certificate.
@@ -43,7 +43,7 @@ pub enum LoginPolicy {
 }
 
 impl CapabilityOptions {
-    /// True if the options offer or require anything beyond plain SMTP without a login.
+    /// Returns true if the options offer or require anything beyond plain SMTP without a login.
     pub fn is_used(&self) -> bool {
         let is_plain = self.tls == TlsMode::None && self.protocol == Protocol::Smtp;
         !is_plain || !matches!(self.login, LoginPolicy::Off)

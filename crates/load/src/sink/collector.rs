@@ -21,7 +21,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Interval at which the collector checks whether the run should end.
+/// Interval at which the collector checks whether the run should end, for example because the user
+/// has stopped it.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct SinkCollector {
@@ -30,7 +31,7 @@ pub(super) struct SinkCollector {
     _status: Option<StatusServer>,
 }
 
-/// The place from which the sink gets its mail, in words for the user.
+/// Where the sink gets its mail from, in words for the user.
 pub(super) struct SinkPlace {
     /// Verb for the first line of output: `listening on` or `watching`.
     pub(super) does: &'static str,
@@ -176,6 +177,8 @@ pub(super) struct SinkCertificates {
 }
 
 impl SinkCertificates {
+    /// Starts to watch for SIGHUP, at which the certificate files are read again.
+    ///
     /// # Errors
     ///
     /// Fails if the process cannot watch for SIGHUP.

@@ -46,7 +46,7 @@ impl DumpTarget {
 #[derive(Debug)]
 pub(super) struct MessageDump {
     target: DumpTarget,
-    /// Prefix of all file names, which is unique for this process. The next field is their suffix.
+    /// Prefix of all file names, which is unique for this process.
     prefix: String,
     suffix: String,
     serial: AtomicU64,
@@ -54,8 +54,8 @@ pub(super) struct MessageDump {
 }
 
 impl MessageDump {
-    /// Opens the target. Creates missing directories or the missing file, and checks that they can
-    /// be written before any mail arrives.
+    /// Prepares the place where messages are stored. Creates missing directories or the missing
+    /// file, and checks that they can be written before any mail arrives.
     pub(super) fn open(target: DumpTarget) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let pid = std::process::id();
@@ -131,7 +131,7 @@ fn host_name() -> String {
 #[derive(Debug)]
 pub(super) struct MessageWriter {
     envelope: DumpEnvelope,
-    /// Bytes that were received but not written to a file yet.
+    /// Bytes that were received but are not in a file yet, at most [`MAX_BUFFERED_BYTES`].
     buffer: Vec<u8>,
     bytes: u64,
     file: Option<DumpFile>,
@@ -180,7 +180,8 @@ impl MessageWriter {
         }
     }
 
-    /// Writes the buffered bytes, followed by the block.
+    /// Writes the buffered bytes and then the block. The file is created if this is the message's
+    /// first write.
     fn flush_with(&mut self, dump: &MessageDump, block: &[u8]) -> io::Result<()> {
         let spill = match &mut self.file {
             Some(spill) => spill,

@@ -98,15 +98,15 @@ pub(super) struct SinkHandler {
 #[derive(Default)]
 struct ExtendedSession {
     rules: Option<SessionRules>,
-    /// Search for the byte to change, in a message that a rule corrupts.
+    /// State of the search for the byte to change, if a rule corrupts this message.
     corruption: Option<Corruption>,
     /// True once the byte has been changed, so that later bytes stay as they are.
     is_changed: bool,
     hello: String,
     message_writer: Option<MessageWriter>,
-    /// Reader of a message from <>, which may be a notification.
+    /// Reader of a message from <>. Such a message may be a notification about a message of the run.
     notice: Option<Box<NoticeReader>>,
-    /// Only in LMTP: the message whose recipients are being answered.
+    /// In LMTP, the complete message whose recipients are being answered one after another.
     lmtp_replies: Option<Rc<LmtpReplies>>,
 }
 
@@ -356,8 +356,8 @@ impl Handler for SinkHandler {
 }
 
 impl SinkHandler {
-    /// True if the session only counts messages, because it has no rules and stores nothing. Most sessions take this
-    /// short way.
+    /// Returns true if the session only counts messages, because it has no rules and stores nothing. Most sessions take
+    /// this short way.
     fn only_counts(&self) -> bool {
         self.extended.is_none() && self.worker.context.active_rules.version() == 0
     }
@@ -554,8 +554,8 @@ const SHORT_DELAY: Duration = Duration::from_millis(1);
 /// 15 to 20 µs.
 const WAKE_UP: Duration = Duration::from_micros(20);
 
-/// Waits for `delay`. Near the end of a short delay, the worker serves other sessions instead of sleeping, because
-/// waking up would take too long.
+/// Waits for the delay that rules have ordered. Near the end of a short delay, the worker serves other sessions instead
+/// of sleeping, because waking up would take too long.
 async fn pause(delay: Duration) {
     let until = clock::now() + delay;
     if delay >= SHORT_DELAY {

@@ -12,7 +12,7 @@ use mailrun_smtp::server::Protocol;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// Result of the rules for one recipient of a message.
+/// What the rules have decided about one recipient of a message.
 #[derive(Debug)]
 pub(super) struct RecipientDecision {
     pub(super) delay: Duration,
@@ -20,12 +20,13 @@ pub(super) struct RecipientDecision {
 }
 
 impl RecipientDecision {
-    /// True if the recipient is treated as without rules.
+    /// Returns true if the recipient is treated as if there were no rules.
     pub(super) fn is_unchanged(&self) -> bool {
         self.effect == RuleEffect::Accept && self.delay.is_zero()
     }
 
-    /// True if this result makes the results of later recipients irrelevant.
+    /// Returns true if this result makes the results of later recipients irrelevant. In SMTP, this is any refusal,
+    /// because it decides for the whole message. In LMTP, only the end of the session does that.
     pub(super) fn ends_evaluation(&self, protocol: Protocol) -> bool {
         let is_refused = |code| protocol == Protocol::Smtp || code == SERVICE_CLOSING;
         self.effect.cuts_connection() || self.effect.error_code().is_some_and(is_refused)
@@ -76,10 +77,10 @@ pub(super) struct LmtpReplies {
     notice: Option<Box<RunNotice>>,
     bytes: u64,
     recipients: Vec<SinkRecipient>,
-    /// Results of the recipients, up to the first that ends the session.
+    /// Results of the recipients, from the first up to the one that ends the session.
     decisions: Vec<RecipientDecision>,
     storage: RefCell<StorageState>,
-    /// True if a rule has changed the message.
+    /// True if a rule has changed a byte of the message.
     is_changed: bool,
     /// Slots under domain caps, which are released when the last recipient has been answered.
     _domain_slots: DomainSlots,
@@ -112,7 +113,7 @@ impl LmtpReplies {
         }
     }
 
-    /// Returns the delay of the answer for this recipient.
+    /// Returns the time by which the rules delay the reply for this recipient.
     pub(super) fn delay(&self, place: usize) -> Duration {
         self.decisions.get(place).map_or(Duration::ZERO, |decision| decision.delay)
     }
@@ -143,7 +144,7 @@ impl LmtpReplies {
         decision.effect.clone().into_answer()
     }
 
-    /// True if the message was dropped for every recipient that was not refused.
+    /// Returns true if the message was dropped for every recipient that was not refused.
     fn is_dropped(&self) -> bool {
         matches!(*self.storage.borrow(), StorageState::Pending(_))
             && self.decisions.iter().any(|decision| decision.effect == RuleEffect::Drop)

@@ -8,7 +8,8 @@ use mailrun_process::dialogue_output::DialogueOptions;
 use mailrun_process::outputs::Outputs;
 use mailrun_smtp::Limits;
 
-/// Number of file descriptors that the sink needs in addition to one for each session.
+/// Number of file descriptors that the sink needs for everything except its sessions, which need
+/// one each.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 64;
 
 #[derive(Clone, Debug)]
@@ -23,13 +24,14 @@ pub struct SinkOptions {
     /// Number of messages after which the sink ends, or `None` for no limit.
     pub messages: Option<u64>,
     pub workers: usize,
-    /// Time for which workers poll for events before they sleep.
+    /// Time for which workers poll for events before they sleep. Polling saves the time of waking
+    /// up.
     pub busy_poll: BusyPoll,
     pub sessions: usize,
     pub limits: Limits,
     pub hello: String,
     pub rules: Rulebook,
-    /// Seed of random choices, unless the rules have a seed.
+    /// Seed of random choices. It applies only if the rules have no seed of their own.
     pub seed: u64,
     /// Place where messages are stored, or `None` to store none.
     pub dump: Option<DumpTarget>,

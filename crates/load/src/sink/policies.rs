@@ -112,7 +112,8 @@ impl Greylist {
     }
 }
 
-/// Number of open transactions of each domain. Domains without open transactions take no memory.
+/// Number of open transactions of each domain. A domain is forgotten when its last transaction
+/// ends.
 #[derive(Debug)]
 pub(super) struct DomainCap {
     limit: u32,
@@ -120,7 +121,7 @@ pub(super) struct DomainCap {
     hasher: RandomState,
 }
 
-/// Key of a domain in a [`DomainCap`], by which the slot is released again.
+/// Identifies a domain in a [`DomainCap`], so that its slot can be released later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DomainKey(u64);
 

@@ -32,22 +32,22 @@ pub(super) struct SinkReport {
     pub(super) began: Duration,
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
-    /// Figures per second of each run and, under `None`, of mail without a trace.
+    /// Figures per second of each run. The key `None` stands for mail without a trace.
     series: Vec<(Option<RunId>, Series)>,
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
-    /// Time at which the first client connected.
+    /// Time at which the first client connected. Stalls count from this time.
     first_connection: Option<Duration>,
     /// Counts of the sink at the time at which each announced run began.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
-    /// Latencies of all runs until delivery, for Prometheus. The next field has the latencies until a mailbox's server
-    /// announced the message.
+    /// Latencies of all runs until delivery, for Prometheus.
     pub(super) delivered: Buckets,
+    /// Latencies of all runs until a mailbox's server announced the message, for Prometheus.
     pub(super) announced: Buckets,
-    /// Arrivals of each run whose arrivals an HTTP client has requested. The next field names this process in the
-    /// responses.
+    /// Arrivals of the runs for which an HTTP client has asked.
     arrivals: Vec<(RunId, ArrivalLog)>,
+    /// Identifies this process in responses with arrivals.
     process: String,
 }
 
@@ -111,6 +111,7 @@ impl SinkReport {
             rules: self.active_rules.rule_counts(),
             untraced_sample: None,
         };
+        // Drop the starts of runs that the sink has forgotten, so that the list cannot grow forever.
         self.starts.retain(|(known, _)| total.runs.find(*known).is_some());
         self.starts.push((run, start));
     }

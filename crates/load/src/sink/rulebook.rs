@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
 
-/// Maximum length of a rules file in bytes.
+/// Maximum length of a rules file in bytes, and so of a request that replaces the rules.
 pub(super) const MAX_FILE_BYTES: usize = 1 << 20;
 const MAX_RULES: usize = 1000;
 

@@ -48,7 +48,7 @@ const DEFAULT_TRIPLETS: usize = 100_000;
 /// Default maximum delay of a tarpit.
 const TARPIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// A command of a client, or another event of a session.
+/// A command of a client, or another event of a session to which rules can apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum RuleCommand {
@@ -174,7 +174,7 @@ pub(super) enum RuleAction {
     Corrupt,
 }
 
-/// Key by which a rate limit counts. Each value of the key has the whole rate to itself.
+/// Key of a rate limit. The limit has a separate bucket for each value of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitKey {
     /// Everything to which the rule applies shares one rate.
@@ -191,7 +191,7 @@ pub struct Rule {
     /// True if the rule applies only to mail from <>.
     is_for_notices: bool,
     pub(super) action: RuleAction,
-    /// Probability with which the rule acts, from 0 to 1.
+    /// Probability with which the rule acts, from 0 to 1. Without a chance in the rule, it is 1.
     pub(super) chance: f64,
 }
 
@@ -230,13 +230,14 @@ impl Rule {
         &self.text
     }
 
-    /// True if the rule is evaluated for each recipient at the end of the message, instead of once for the whole
-    /// message.
+    /// Returns true if the rule is evaluated for each recipient at the end of the message, instead of once for the
+    /// whole message.
     pub(super) fn is_for_each_recipient(&self) -> bool {
         self.commands.contain(RuleCommand::Dot) && (self.pattern.is_some() || self.action == RuleAction::Directed)
     }
 
-    /// True if the rule applies to mail from the sender of a transaction. `is_notice` is true if that sender is <>.
+    /// Returns true if the rule applies to mail from the sender of a transaction. `is_notice` is true if that sender is
+    /// <>.
     pub(super) fn matches_sender(&self, is_notice: bool) -> bool {
         let only_delays = matches!(
             self.action,
@@ -249,8 +250,8 @@ impl Rule {
         if is_notice { self.is_for_notices || only_delays } else { !self.is_for_notices }
     }
 
-    /// True if the rule applies to mail for this address. A rule without a pattern applies to every address, and also
-    /// without an address.
+    /// Returns true if the rule applies to mail for this address. A rule without a pattern applies to every address,
+    /// and also without an address.
     pub(super) fn matches_address(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
@@ -297,7 +298,7 @@ impl RuleError {
     }
 }
 
-/// Parses the commands before the colon, and the pattern of addresses if there is one.
+/// Parses the commands before the colon, and the pattern of addresses (`to` or `from`) if there is one.
 fn parse_commands(words: &mut RuleTokens<'_>) -> Result<(CommandSet, RuleAddresses), RuleError> {
     let mut commands = CommandSet::default();
     while let Some(word) = words.peek() {
@@ -349,7 +350,8 @@ fn unknown_command(word: Option<&str>) -> String {
     }
 }
 
-/// All actions, each with the words with which it begins and the parser of the rest.
+/// All actions of the language. Each has the words with which it begins, and the function that parses the words after
+/// them.
 const ACTIONS: &[(&str, ActionParser)] = &[
     ("hang up", hang_up),
     ("soft reject", |words| Ok(RuleAction::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),

@@ -21,7 +21,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct SessionRules {
     number: u64,
-    /// Number of times that the session has sent each command.
+    /// Number of times that the session has sent each command. Random choices of the rules depend
+    /// on it.
     command_counts: [u32; RuleCommand::ALL.len()],
     commands: u32,
     sender: Vec<u8>,
@@ -113,9 +114,9 @@ impl RuleEffect {
 #[derive(Debug, Default)]
 struct BodyRules {
     throttle: Option<ReadThrottle>,
-    /// Maximum number of bytes in one read.
+    /// Maximum number of bytes of the message that are taken in one read.
     piece: Option<usize>,
-    /// Byte of the message at which a rule resets the connection (RST).
+    /// Number of the message's byte at which a rule resets the connection (RST).
     reset: Option<(u64, Arc<RuleState>)>,
     /// Time at which a rule stops reading, and the reply that the sink then sends.
     abort: Option<(Duration, Reply, Arc<RuleState>)>,
@@ -213,7 +214,8 @@ impl SessionRules {
         decision
     }
 
-    /// Remembers the address of the recipient at this place.
+    /// Remembers the address of the recipient at this place, for rules that are evaluated at the
+    /// end of the message.
     pub(super) fn add_recipient(&mut self, place: usize, recipient: &Path<'_>) {
         self.recipients.insert(place, recipient);
     }
@@ -328,6 +330,8 @@ impl SessionRules {
                 {
                     return true;
                 }
+                // This is the transaction's first recipient in the domain, so it needs a slot.
+                // Further recipients share it.
                 let has_room = domains.acquire(domain);
                 if has_room {
                     self.domain_slots.0.push((Arc::clone(rule_state), domain));
@@ -422,7 +426,7 @@ impl BodyRules {
 }
 
 impl DomainSlots {
-    /// Releases all slots except the first `kept`.
+    /// Releases the slots that were taken last. The first `kept` slots are kept.
     fn release_after(&mut self, kept: usize) {
         for (rule_state, domain) in self.0.drain(kept..) {
             if let PolicyState::DomainCap(domains) = &*rule_state.policy {
@@ -776,8 +780,8 @@ mod tests {
     }
 
     proptest! {
-        /// The effects on a session must not depend on how its commands are interleaved with those
-        /// of others.
+        /// The effects on a session must not depend on how its commands are interleaved with
+        /// commands of other sessions.
         #[test]
         fn a_session_meets_the_same_whatever_others_do(
             seed in any::<u64>(), turns in proptest::collection::vec((0..4_usize, 0..11_usize), 1..100)

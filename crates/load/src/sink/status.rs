@@ -133,7 +133,7 @@ async fn ledger(State(view): ReportState, Path(run): Path<String>) -> Response {
     }
 }
 
-/// Begins to count a run. If the run is already known, its counts are kept.
+/// Begins to count a run, unless the run is already known and has counts.
 async fn announce(State(view): ReportState, Path(run): Path<String>) -> Response {
     let mut view = lock(&view);
     if let Ok(run) = run.parse::<RunId>() {

@@ -29,7 +29,7 @@ static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A tally on its way to the collector, and the channel on which the collector returns it empty.
+/// A full tally for the collector, with the channel on which the collector returns it when it is empty again.
 pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 
 #[derive(Debug)]
@@ -40,14 +40,15 @@ pub(super) struct SinkContext {
     pub(super) users: Option<Users>,
     pub(super) first_connection: OnceLock<Duration>,
     message_limit: Option<u64>,
-    /// The run whose counts are always kept, if the sink was started for one.
+    /// The run for which the sink was started, if there is one. Its counts are always kept.
     own_run: Option<RunId>,
     /// Protocol of the sessions. At the end of a message, SMTP has one answer and LMTP one for each recipient.
     pub(super) protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
-    /// Time at which the sink began to count. The next field is Unix time minus the monotonic clock at that time.
+    /// Time on the monotonic clock at which the sink began to count.
     pub(super) began: Duration,
+    /// Unix time minus the monotonic clock when the sink began to count.
     unix_offset: Duration,
 }
 
@@ -76,7 +77,7 @@ impl SinkContext {
         }
     }
 
-    /// Returns a time on this host's monotonic clock at which a second of the trace's run begins.
+    /// Returns a time on this host's monotonic clock at which a second of the run in this trace begins.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
@@ -87,7 +88,7 @@ impl SinkContext {
         }
     }
 
-    /// True if the sink has answered the requested number of messages, so it takes no more.
+    /// Returns true if the sink has answered the requested number of messages, so that it takes no more.
     pub(super) fn has_enough(&self) -> bool {
         self.message_limit.is_some_and(|limit| self.answered.load(Ordering::Relaxed) >= limit)
     }
@@ -98,8 +99,9 @@ pub(super) struct SinkWorkerState {
     pub(super) tally: RefCell<Box<SinkTally>>,
     tally_tx: Sender<TallyTransfer>,
     empty_tallies: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
-    /// Rules in force when the worker last looked. The next field is their version.
+    /// Rules in force when the worker last looked.
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
+    /// Version of `cached_rules`. The worker looks again when the version of the rules in force differs.
     rules_version: Cell<u64>,
     /// Domain of the worker's first recipient. In most runs, all recipients have this domain, so comparing it is
     /// enough.
@@ -191,8 +193,8 @@ impl PairNumbers {
 }
 
 impl DeliveryAddress {
-    /// Returns the pair of addresses, the hash of the second, and whether the server added the recipient. Returns
-    /// `None` if the recipient is the one that the source named.
+    /// Returns the number of the pair of addresses, the hash of the second address, and true if the server added the
+    /// recipient. Returns `None` if the recipient is the one that the source named.
     #[inline]
     fn elsewhere(self, trace: &Trace) -> Option<(u16, u32, bool)> {
         match self {
@@ -211,7 +213,8 @@ pub(super) struct RunNotice {
 }
 
 impl RunNotice {
-    /// Returns `None` for any other mail, and for a notification that does not tell which run its message belongs to.
+    /// Returns the notification, or `None` for any other mail. A notification that does not tell which run its message
+    /// belongs to is treated as other mail.
     pub(super) fn read(reader: NoticeReader) -> Option<Self> {
         let notice = reader.finish()?;
         // Some servers do not return the message, or remove header fields that they do not know. ENVID then still names
@@ -230,7 +233,7 @@ pub(super) struct SinkMessage {
     pub(super) bytes: u64,
     pub(super) effect: RuleEffect,
     pub(super) message_writer: Option<MessageWriter>,
-    /// True if a rule has changed the message.
+    /// True if a rule has changed a byte of the message.
     pub(super) is_changed: bool,
     /// Slots under domain caps, which are released when the message has been answered.
     pub(super) _domain_slots: DomainSlots,
@@ -337,6 +340,7 @@ impl SinkWorkerState {
     /// Sends the tally to the collector, and continues with an empty tally.
     pub(super) fn send_tally(&self) {
         let empty = self.empty_tallies.1.try_recv();
+        // If the collector has not returned a tally yet, make a new one instead of waiting.
         let empty = empty.unwrap_or_else(|_| Box::new(SinkTally::keeping(self.context.own_run)));
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
@@ -402,9 +406,11 @@ impl SinkWorkerState {
             _domain_slots: _slots,
         } = arrival;
         let Some(times) = effect.copies() else { return effect.into_answer() };
+        // A dropped message counts 0 times. It is answered with 250, but not stored.
         if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
             return refusal;
         }
+        // A notification is mail about a message of the run, so it is not counted as a message itself.
         if let Some(notice) = notice.filter(|_| times > 0) {
             self.count_notice(&notice, recipients.len() as u64, bytes, now);
             return effect.into_answer();
@@ -472,7 +478,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Counts that the server of a mailbox announced a message at this time.
+    /// Records the time at which the server of a mailbox announced a message. Messages of the warm-up are left out.
     pub(super) fn count_announced(&self, trace: &Trace, at: Duration) {
         if trace.is_warm_up() {
             return;
@@ -644,7 +650,7 @@ fn phase(command: RuleCommand) -> Phase {
     }
 }
 
-/// Counts a message also in the stage of the load in which it was due.
+/// Counts a message in the stage of the load in which it was due, in addition to the totals of the run.
 #[cold]
 fn count_in_stage(
     stage: &mut RunTally,

@@ -36,7 +36,7 @@ enum PatternPart {
         choices: Vec<WeightedText>,
         total_weight: u64,
     },
-    /// The number of the message. Only patterns of texts may contain it, and not patterns of addresses.
+    /// The message's number in the run. Only patterns of texts may contain it, and not patterns of addresses.
     MessageNumber,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct PatternDomains {
     pub(super) is_cut: bool,
 }
 
-/// Form of the recipient's number before the `@`, from which the ledger reads it.
+/// How the recipient's number is written into the part before the `@`, from which the ledger reads the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientTag {
     /// The address stays as it is, without a number added.
@@ -104,7 +104,7 @@ impl AddressPattern {
         &self.expression
     }
 
-    /// Returns the address if all messages have the same one.
+    /// Returns the address, if it is the same for all messages.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
@@ -362,7 +362,7 @@ fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
     write!(out, "{number:0digits$}").expect("a vector takes all");
 }
 
-/// Inserts the tag into the address that begins at `start`.
+/// Inserts the tag before the `@` of the address that begins at `start`.
 fn append_tag(tag: RecipientTag, number: u32, start: usize, out: &mut Vec<u8>) {
     let plus = match tag {
         RecipientTag::Bare => return,

@@ -35,7 +35,7 @@ pub(super) struct SourceCollector {
     run: RunId,
     started_at: jiff::Timestamp,
     monitor: Monitor<SourceLoad>,
-    /// True if sessions were abandoned before their end.
+    /// True if sessions were abandoned before their end, so that some messages may be unfinished.
     is_abandoned: bool,
 }
 
@@ -49,8 +49,9 @@ struct SourceLoad {
     /// Time at which the first message since the last tick was due, or in a closed loop was created.
     first_due: Option<Duration>,
     stalls: StallDetector,
-    /// Schedules of all workers. The next field is the number of their messages that have become due so far.
+    /// Schedules of all workers, by which messages become due in an open loop.
     schedules: Vec<ArrivalSchedule>,
+    /// Number of messages in `schedules` that have become due so far.
     due_so_far: u64,
     /// Time at which the load was stopped before all messages were offered, if it was.
     stopped_at: Option<Duration>,

@@ -25,7 +25,7 @@ pub(super) struct SourceContext {
     /// Domains of the recipients, or `None` if there is only one domain.
     pub(super) domains: Option<RecipientDomains>,
     pub(super) plan: Arc<LoadPlan>,
-    /// Start of this part, if the load is divided into parts.
+    /// Time at which this part began, if the load is divided into parts.
     pub(super) shard_start: Option<ShardStart>,
     pub(super) began: Duration,
     /// Second 0 of the record, at which the load began or, for a part of a load, all parts were to begin.
@@ -36,7 +36,7 @@ pub(super) struct SourceContext {
     pub(super) load_stage_ends: Vec<Duration>,
     /// The server's description of itself on the trial connection, if there was one.
     pub(super) introduction: Option<ServerRow>,
-    /// Replies that were kept by workers that have ended.
+    /// Replies to the last messages. Each worker adds the replies that it has kept when it ends.
     pub(super) replies: Mutex<Vec<ReplyLog>>,
 }
 

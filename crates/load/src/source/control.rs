@@ -86,7 +86,7 @@ pub struct LoadControl {
     next_message: AtomicU64,
 }
 
-/// The number of users that the load should have, and the time from which this number applies.
+/// The number of users that the load should have, and the time since which it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UserTarget {
     pub(super) users: u32,

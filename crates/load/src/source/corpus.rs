@@ -58,7 +58,7 @@ pub enum InvalidMessagePolicy {
     Skip,
 }
 
-/// Messages of a corpus in the form in which they are sent.
+/// All messages of a corpus, in the form in which they are sent.
 #[derive(Debug)]
 pub(super) struct Corpus {
     pub(super) kind: &'static str,
@@ -241,7 +241,8 @@ impl CorpusReader<'_> {
         Ok(())
     }
 
-    /// Stores a complete message. If it is invalid, it is skipped or the corpus is refused.
+    /// Stores a message that has been read. If it is invalid, it is skipped or the corpus is
+    /// refused.
     fn finish(&mut self, draft: CorpusMessageBuilder, path: &Path) -> Result<()> {
         self.add(draft.finish(), path)
     }
@@ -359,7 +360,7 @@ fn unquote_from_line(line: FileLine<'_>) -> FileLine<'_> {
     line
 }
 
-/// A message that has been read in part. Each line is dot-stuffed as it comes.
+/// A message that is being read. Each line is dot-stuffed as it comes.
 #[derive(Debug, Default)]
 struct CorpusMessageBuilder {
     headers: Vec<u8>,

@@ -56,7 +56,7 @@ pub(super) enum UnitFate {
     InDoubt,
 }
 
-/// Number of the domain of each recipient of a message; empty if domains are not counted.
+/// Number of each recipient's domain in one message. It is empty if domains are not counted.
 #[derive(Debug, Default)]
 pub(super) struct MessageDomains(Vec<u16>);
 

@@ -47,7 +47,8 @@ pub(super) struct GeneratedEnvelopes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EnvelopeInput<'a> {
     pub(super) number: u64,
-    /// The number of the message with the stage of the load and the mark of the warm-up.
+    /// The number of the message as in its trace, with the stage of the load and the mark of the
+    /// warm-up.
     pub(super) sequence: u64,
     pub(super) recipients: u32,
     pub(super) content: MessageChoice,
@@ -274,9 +275,11 @@ impl EnvelopeBuffer {
         envelope
     }
 
-    /// Returns a newly allocated envelope with the content of this buffer.
+    /// Returns a new envelope with the content of this buffer. It is needed only if there is no
+    /// unused envelope in this slot.
     fn new_envelope(&self) -> Envelope {
-        // These addresses are placeholders, which the next line replaces.
+        // Begin with placeholders, because the next line replaces the addresses and an envelope
+        // cannot be empty.
         let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");
         self.write(&mut envelope);
         envelope

@@ -32,7 +32,7 @@ use std::time::Duration;
 pub(super) struct OutgoingMessage {
     claim: ClaimedMessage,
     content: MessageChoice,
-    /// Slot of the message's envelope in the session's buffer.
+    /// Slot of the session's buffer that holds the message's envelope.
     envelope_slot: usize,
     /// Time from which latency counts: when the message was created (closed loop) or due (open
     /// loop).
@@ -46,19 +46,19 @@ pub(super) struct OutgoingMessage {
     accepted: u64,
     /// Bits of the recipients beyond the first 64, 64 in each word. Most messages have none.
     accepted_beyond: Vec<u64>,
-    /// Number of recipients that the peer refused.
+    /// Number of recipients that the peer has refused so far.
     rejected: u32,
     /// Only in LMTP: number of recipients whose replies to the message have come, from the first
     /// recipient on. The peer took responsibility for those that are still accepted (RFC 2033
     /// §4.2).
     answered_recipients: usize,
-    /// Durations of the phases of the message's dialogue so far.
+    /// Durations of the phases of the message's dialogue that have ended so far.
     phases: MessagePhases,
     phase_ended_at: Duration,
     domains: MessageDomains,
 }
 
-/// Reason for which a message is given up.
+/// Tells whether a message that is given up counts as rejected or as failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageFailure {
     /// The server refused the session or a command of the message with 4xx or 5xx.
@@ -102,7 +102,7 @@ impl OutgoingMessage {
         self.phase_ended_at = now;
     }
 
-    /// Returns the facts about the message for the list of the slowest messages.
+    /// Describes the message for the list of the slowest messages. `reply` is the last reply to it.
     fn summary(&self, reply: Option<ReplyText>) -> SlowTransaction {
         SlowTransaction {
             reply,
@@ -240,8 +240,9 @@ impl LoadSession {
         self.messages.push_back(message);
     }
 
-    /// Counts an error of the session. The example for the error is the recipient at `place` of the
-    /// oldest message, if the session has already named that recipient to the server.
+    /// Counts an error that the session has met. The example for the error is the recipient at
+    /// `place` of the oldest message, if the session has already named that recipient to the
+    /// server.
     fn count_error(&self, tally: &mut SourceTally, error: ErrorEvent<'_>, place: u32) {
         tally.count_error(error, self.context.zero, || {
             let message = self.messages.front().filter(|_| error.phase >= Phase::Rcpt)?;
@@ -612,6 +613,8 @@ impl MessageSource for LoadSession {
         if is_full {
             return Poll::Ready(NextAction::Quit);
         }
+        // Only a streaming session without pauses may begin a message before it knows the result of
+        // the last.
         if early && (options.pipelining != Pipelining::Stream || options.think.is_some()) {
             return Poll::Ready(NextAction::Nothing);
         }
@@ -734,7 +737,8 @@ fn recipient_domains(claim: &ClaimedMessage, context: &SourceContext, domains: &
     MessageDomains::new(context.envelopes.domains_of(claim.number, claim.recipients, domains))
 }
 
-/// Returns the phase that ends with a reply to this command.
+/// Returns the phase that ends with a reply to this command. Commands without a phase of their own
+/// share the phase of a related command.
 fn phase_of(verb: Verb) -> Phase {
     match verb {
         Verb::Greeting => Phase::Banner,
@@ -749,7 +753,7 @@ fn phase_of(verb: Verb) -> Phase {
     }
 }
 
-/// Returns the command whose failure ended the session.
+/// Returns the command under which the failure that ended the session is counted.
 fn failed_verb(cause: GaveUp) -> Verb {
     match cause {
         GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
@@ -759,7 +763,8 @@ fn failed_verb(cause: GaveUp) -> Verb {
     }
 }
 
-/// True if the reason was a reply of the peer, which has already been counted as an error.
+/// Returns true if the reason was a reply of the peer. Such a reply has already been counted as an
+/// error.
 fn was_rejected(cause: GaveUp) -> bool {
     matches!(cause, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }
@@ -771,7 +776,7 @@ const MAX_LINES: u64 = 200;
 #[derive(Debug)]
 pub(crate) struct DialoguePrinter {
     dialogue: Dialogue,
-    /// Lines of the current step, which are printed in one write.
+    /// Lines that the current step shows. They are printed together in one write.
     shown: String,
 }
 

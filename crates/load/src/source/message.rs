@@ -29,7 +29,7 @@ pub(super) enum TraceClock {
     Wall,
 }
 
-/// The parts of a trace that are the same for all messages of a run.
+/// The parts of a trace that are the same for all messages of a run, for example the run id.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TraceStamp {
     run: RunId,
@@ -107,12 +107,14 @@ impl MessageHead {
         Self { octets, stamp, id_at }
     }
 
-    /// Sets the time at which the seconds of the run begin, for the traces.
+    /// Sets the time at which the seconds of the run begin. Traces state it, so that the sink
+    /// counts in the same seconds.
     fn set_zero(&mut self, zero: Duration) {
         self.stamp.zero = ZeroPhase::of(zero + self.stamp.clock_offset);
     }
 
-    /// Appends the head for the message with this number and time, and returns the appended bytes.
+    /// Appends the head of a message with this sequence number and start time, and returns the
+    /// appended bytes.
     fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
         let start = bytes.len();
         bytes.extend_from_slice(&self.octets);
@@ -163,7 +165,8 @@ impl MessageTemplate {
         }
     }
 
-    /// Builds the template from a message that is already dot-stuffed.
+    /// Builds the template from a message of a corpus, which is already dot-stuffed. Its own
+    /// Message-ID is kept.
     pub(super) fn from_corpus(stamp: TraceStamp, message: CorpusMessage) -> Self {
         Self {
             head: MessageHead::new(stamp, message.checksum, &message.headers, MessageIdMode::Unchanged),
@@ -173,12 +176,12 @@ impl MessageTemplate {
         }
     }
 
-    /// Sets the time at which the seconds of the run begin, for the traces.
+    /// Sets the time at which the seconds of the run begin, which traces state.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         self.head.set_zero(zero);
     }
 
-    /// Renders the message with this number and time, and the end of data.
+    /// Renders a message with this sequence number and start time, followed by the end of data.
     pub(super) fn render(&self, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let bytes = outbox.bytes();
         self.head.render(sequence, since, bytes);
@@ -222,7 +225,7 @@ impl SizedTemplate {
         Self { head: MessageHead::new(stamp, 0, fields, MessageIdMode::Patched), body: body.into(), checksums }
     }
 
-    /// Sets the time at which the seconds of the run begin, for the traces.
+    /// Sets the time at which the seconds of the run begin, which traces state.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         self.head.set_zero(zero);
     }
@@ -232,7 +235,8 @@ impl SizedTemplate {
         stamp.bytes() + fields.len() + 2 + LINE_BYTES
     }
 
-    /// Renders a message of this size with this number and time, and the end of data.
+    /// Renders a message of this size with this sequence number and start time, followed by the end
+    /// of data.
     pub(super) fn render(&self, size: u64, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let (lines, filler) = self.split(size);
         let bytes = outbox.bytes();
@@ -254,7 +258,8 @@ impl SizedTemplate {
         outbox.bytes().extend_from_slice(data::END_OF_DATA);
     }
 
-    /// Returns the number of body lines and the number of filler bytes of a message of this size.
+    /// Splits the room that a message of this size leaves for its content. Returns the number of
+    /// body lines and the length of the filler line in bytes.
     fn split(&self, size: u64) -> (usize, usize) {
         let room = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(self.head.octets.len() + 2);
         match (room / LINE_BYTES, room % LINE_BYTES) {

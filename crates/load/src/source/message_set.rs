@@ -180,7 +180,7 @@ impl MessageSet {
         }
     }
 
-    /// Sets the time at which the seconds of the run begin, for the traces.
+    /// Sets the time at which the seconds of the run begin, which traces state.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         match self {
             Self::Fixed(template) => template.set_zero(zero),

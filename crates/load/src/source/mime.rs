@@ -85,7 +85,7 @@ pub(super) struct MimeFields<'a> {
     pub(super) to: &'a str,
     pub(super) date: &'a str,
     pub(super) message_id: &'a str,
-    /// Subject of the messages, or `None` for generated subjects.
+    /// Subject of all messages, or `None` to generate one for each message.
     pub(super) subject: Option<&'a str>,
 }
 
@@ -106,7 +106,8 @@ pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u
         .collect()
 }
 
-/// Returns the number of messages in a set whose messages have this mean size.
+/// Returns the number of messages that a set can have if their mean size is this, so that the set
+/// fits into [`MAX_SET_BYTES`].
 fn set_size(mean_bytes: f64) -> u64 {
     ((MAX_SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MAX_SET_MESSAGES)
 }
@@ -135,7 +136,7 @@ struct MimeText {
     subject: String,
     paragraphs: Vec<String>,
     attachment_type: (&'static str, &'static str),
-    /// Random part of the boundaries of both multiparts.
+    /// Random part of the boundaries of both multiparts in the message.
     boundary: String,
 }
 

@@ -171,7 +171,7 @@ fn clock_for(server: &Endpoint) -> message::TraceClock {
     if is_loopback(server) { message::TraceClock::Monotonic } else { message::TraceClock::Wall }
 }
 
-/// Returns the part of an address before the port. The brackets of an IPv6 address are removed.
+/// Returns the host of an address, without the port and without the brackets of an IPv6 address.
 fn host_part(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
 }

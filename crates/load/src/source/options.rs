@@ -75,9 +75,9 @@ pub struct SourceOptions {
     pub transport: TransportOptions,
     pub thresholds: Vec<Threshold>,
     pub abort_on: Vec<Threshold>,
-    /// Time without a working server after which the run ends.
+    /// Time without a working server after which the run ends, so that it does not wait forever.
     pub give_up_timeout: Duration,
-    /// Whether a trial connection is made before the load.
+    /// Whether one connection is tried before the load.
     pub preflight: Preflight,
     pub dialogue: DialogueOutput,
     pub outputs: Outputs,
@@ -155,7 +155,7 @@ impl SourceOptions {
         Ok(self)
     }
 
-    /// Checks for options that contradict each other.
+    /// Refuses options that contradict each other.
     pub(super) fn check(&self, server: &Endpoint) -> Result<()> {
         if self.transport.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
             bail!("--bind has IPv4 addresses, but {} is not an IPv4 address", self.to);

@@ -132,7 +132,8 @@ impl PreflightCheck {
         (!is_own).then(|| format!("{}. Check that a server listens there.", reason(error)))
     }
 
-    /// Returns a description of the failure that would affect every message, if there is one.
+    /// Returns a description of the first failure that would affect every message, if there is one. The description
+    /// contains advice.
     fn failure(&self, attempt: &PreflightResult) -> Option<String> {
         let refused = |is_meant: fn(Verb) -> bool| attempt.rejections.iter().find(|refusal| is_meant(refusal.verb));
         if let Some(refusal) = refused(|verb| verb == Verb::Greeting) {
@@ -270,7 +271,7 @@ impl RejectedCommand {
         format!("{} {}", self.code, self.text)
     }
 
-    /// Returns the option that may help, unless the reply is about the address.
+    /// Returns advice that names the option which may help against this reply, or `None` if no option would.
     fn remedy(&self) -> Option<&'static str> {
         let text = self.text.to_ascii_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| text.contains(word));

@@ -51,7 +51,7 @@ pub(super) struct Recipients {
 struct RecipientPattern {
     pattern: AddressPattern,
     tag: RecipientTag,
-    /// Number in the tag of this recipient, if there are several patterns.
+    /// Number that the tag of this recipient shows. It is used only if there are several patterns.
     number: u32,
 }
 
@@ -90,7 +90,7 @@ impl Recipients {
         self.numbering
     }
 
-    /// True if all messages with the same number of recipients have the same recipients.
+    /// Returns true if all messages with the same number of recipients have the same recipients.
     pub(super) fn is_literal(&self) -> bool {
         self.patterns.iter().all(|recipient| recipient.pattern.literal().is_some())
     }
@@ -150,7 +150,7 @@ pub fn check_recipients(patterns: &[AddressPattern], limit: u64, tags: Recipient
     Recipients::new(patterns, limit, tags).map(drop)
 }
 
-/// Returns the numbering of messages that have one recipient.
+/// Returns the numbering for messages that have a single recipient.
 fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
     match patterns {
         [pattern] if pattern.literal().is_some() => RecipientNumbering::address_bits(MIN_BITS_OF_FEW),

@@ -20,13 +20,14 @@ use mailrun_process::usage_sampler::UsageSampler;
 use mailrun_schedule::run_events::RunCourse;
 use std::time::Duration;
 
-/// Number of file descriptors that the source needs in addition to one for each session.
+/// Number of file descriptors that the source needs for everything except its sessions, which need
+/// one each.
 pub(super) const RESERVED_DESCRIPTORS: u64 = 64;
 
 pub(super) struct SourceResults<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) series: &'a Series,
-    /// Time at which all sessions had ended or were abandoned.
+    /// Time at which the last session had ended or was abandoned.
     pub(super) now: Duration,
     pub(super) offered_time: Option<Duration>,
     /// Number of messages that were due, or `None` in a closed loop.
@@ -34,7 +35,7 @@ pub(super) struct SourceResults<'a> {
     /// Number of messages that were due in each stage of the load; empty if all due messages were
     /// created.
     pub(super) due_by_stage: Vec<u64>,
-    /// True if sessions were abandoned before their end.
+    /// True if sessions were abandoned before their end, so that some messages may be unfinished.
     pub(super) is_abandoned: bool,
     pub(super) course: RunCourse<'a>,
     pub(super) usage: &'a UsageSampler,
@@ -127,7 +128,8 @@ fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.slowest.sorted().into_iter().map(row).collect()
 }
 
-/// Lists the messages that the server did not accept.
+/// Lists the messages that the server did not accept. Their recipients are derived again from the
+/// message numbers.
 fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<MissingMessage> {
     let row = |one: &MissingTransaction| MissingMessage {
         message: one.message,
@@ -169,7 +171,8 @@ fn load_stages(record: &Record, known: &SourceResults<'_>, since: Stage) -> Vec<
     rows
 }
 
-/// Describes the part that this source sent, for the record.
+/// Describes the part of the load that this source sent, for the record. Returns `None` if the load
+/// is not divided.
 fn shard_row(
     options: &SourceOptions,
     start: Option<ShardStart>,

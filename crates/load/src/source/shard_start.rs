@@ -19,17 +19,17 @@ pub struct SourceShard {
     pub part: Shard,
     pub start_at: Timestamp,
     pub plan: PlanHash,
-    /// Number of messages of all parts together, or `None` if time ends the run.
+    /// Number of messages that all parts send together, or `None` if time ends the run.
     pub(super) messages: Option<u64>,
-    /// Number of sessions of all parts together.
+    /// Number of sessions that all parts have together.
     pub(super) sessions: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardStart {
-    /// Time on the monotonic clock at which the part began.
+    /// Time on the monotonic clock at which this part really began.
     pub(super) began: Duration,
-    /// Delay of the actual start after the planned one.
+    /// Time by which this part began later than planned.
     pub(super) late: Duration,
 }
 

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub struct TransportOptions {
-    /// Point of the session at which TLS starts, or none.
+    /// Point of the session at which TLS starts, if the session uses TLS.
     pub tls: TlsMode,
     /// True if the server's certificate is not verified.
     pub tls_insecure: bool,
@@ -63,7 +63,7 @@ impl TransportOptions {
         Ok(())
     }
 
-    /// True if a password may be sent without encryption.
+    /// Returns true if a password may be sent without encryption.
     fn exposes_password(&self) -> bool {
         const SHOWING: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::Xoauth2];
         let mechanisms = self.credentials.as_ref().map_or(Mechanisms::NONE, |credentials| credentials.mechanisms);
@@ -112,7 +112,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// Connection options in the form that sessions use.
+/// Connection options, converted once to the form that sessions use.
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub(crate) security: Option<ClientSecurity>,

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 /// have.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The collector's ends of the channels to the workers.
+/// The channels between the collector and the workers, as the collector holds them.
 pub(super) struct SourceWorkers {
     /// Receives tallies, each with the number of its worker. The channel closes when the last
     /// worker has ended.
@@ -64,7 +64,8 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
                 empty_rx: emptied,
             };
             let work = move |buffers| async move {
-                // Tell the starting thread that the worker has begun.
+                // Tell the starting thread that this worker has its event loop. Ignore the error,
+                // because that thread may have given up.
                 let _ = begun.send(());
                 run(post, buffers).await;
             };

@@ -89,7 +89,7 @@ enum ParkState {
     Running,
     Parked,
     Woken,
-    /// The session was told to end, because there were more sessions than wanted.
+    /// The session was told to end, because the control of the load wants fewer sessions.
     Surplus,
 }
 
@@ -110,14 +110,14 @@ pub(super) struct SourceWorkerState {
     name: Arc<str>,
     tally: RefCell<Box<SourceTally>>,
     replies: RefCell<ReplyLog>,
-    /// Schedule of an open loop, or `None` in a closed loop.
+    /// Schedule that says when messages are due in an open loop, or `None` in a closed loop.
     schedule: Option<RefCell<ArrivalSchedule>>,
-    /// Number of users for which the schedule was made, if the load is controlled.
+    /// Number of users for which the schedule was last made. Used only if the load is controlled.
     scheduled_users: Cell<Option<UserTarget>>,
     parked: RefCell<VecDeque<ParkedSession>>,
     /// Wakers of the sessions that pause between messages, one for each session.
     pausing: RefCell<Vec<Waker>>,
-    /// Number of sessions that were started and not told to end.
+    /// Number of sessions that were started and have not been told to end.
     live_sessions: Cell<usize>,
 }
 
@@ -150,7 +150,7 @@ impl SourceWorkerState {
         self.replies.borrow_mut().record(sequence, now, reply);
     }
 
-    /// Returns the last reply to a message, if the worker still has it.
+    /// Returns the last reply to a message, unless newer replies have overwritten it.
     pub(super) fn find_reply(&self, sequence: u64) -> Option<ReplyText> {
         self.replies.borrow().find(sequence)
     }
@@ -173,7 +173,7 @@ impl SourceWorkerState {
         all / workers + usize::from(self.args.number < all % workers)
     }
 
-    /// Returns the number of sessions that must be started now, and counts them as started.
+    /// Returns the number of sessions that must be started now. They count as started from then on.
     pub(super) fn missing_sessions(&self) -> usize {
         let missing = self.session_share().saturating_sub(self.live_sessions.get());
         self.live_sessions.update(|live| live + missing);
@@ -218,6 +218,8 @@ impl SourceWorkerState {
             return Poll::Ready(None);
         }
         let plan = &self.args.context.plan;
+        // In an open loop, latency counts from when the message was due, even if all sessions were
+        // busy then.
         let since = match &self.schedule {
             None => now,
             Some(_) if plan.is_over(now) => return Poll::Ready(None),
@@ -280,8 +282,8 @@ impl SourceWorkerState {
         }
     }
 
-    /// Registers a session that will pause between messages, so that the end of the run wakes it.
-    /// Each session must call this only once.
+    /// Registers a session that will pause between messages, so that the end of the run can wake
+    /// it. Each session must call this only once.
     pub(super) fn register_pause(&self, cx: &mut Context<'_>) {
         self.pausing.borrow_mut().push(cx.waker().clone());
     }

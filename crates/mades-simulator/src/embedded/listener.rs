@@ -34,7 +34,7 @@ const MIN_READ_BYTES: usize = 64 << 10;
 /// Reading pauses while more bytes than this wait to be written, so that a peer that does not read causes no more
 /// answers.
 const PENDING_OUTPUT_LIMIT: usize = 4 << 20;
-/// Pause after an accept has failed. The usual reason is that the process has no descriptors left.
+/// Pause after an accept has failed, usually because the process has no descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// A peer counts as gone after this time without a frame. It is twice the idle timeout that the
 /// listener announces.
@@ -65,15 +65,15 @@ pub struct ListenOptions {
     pub mechanisms: ListenerAuth,
     pub tls: Option<Arc<ServerConfig>>,
     pub max_message_bytes: u64,
-    /// Maximum number of connections. Excess connections are closed as soon as they are open, so that their clients get
-    /// an error.
+    /// Maximum number of connections, beyond which connections are closed as soon as they are open, so that their
+    /// clients get an error.
     pub max_connections: usize,
     pub container: String,
 }
 
 impl ListenOptions {
-    /// Makes options without TLS. The caller must choose the authentication, because there is no
-    /// safe default.
+    /// Makes options without TLS, for which the caller must choose the authentication, because there is no safe
+    /// default.
     pub fn new(mechanisms: ListenerAuth) -> Self {
         Self {
             mechanisms,
@@ -110,8 +110,7 @@ pub fn serve(
     Box::pin(accept_connections(listener, queues, options, counts))
 }
 
-/// Accepts connections. [`serve`] boxes this future, so that it is compiled only once, in this
-/// crate.
+/// Does the work of [`serve`], which boxes this future, so that it is compiled only once, in this crate.
 async fn accept_connections(
     listener: TcpListener,
     queues: MemoryQueues,

@@ -1,5 +1,4 @@
-//! Queues in memory. They are found by address, are first in first out, and have limits of messages
-//! and bytes.
+//! Queues in memory, which are found by address, are first in first out, and have limits of messages and bytes.
 //!
 //! A message stays in its queue until it is settled. Unsettled messages count towards the limits,
 //! because they may come back. When a queue is full, its producers get no more credit, and a
@@ -15,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-/// Maximum number of queues. A limit is needed because peers create queues by choosing their names.
+/// Maximum number of queues, which is needed because peers create queues by choosing their names.
 const MAX_QUEUES: usize = 256;
 pub(super) const MAX_NAME_BYTES: usize = 255;
 
@@ -28,7 +27,7 @@ const MAX_SHARE: usize = 64;
 /// because peers choose the number of queues.
 const TOTAL_BYTES_FACTOR: usize = 4;
 
-/// Limits of a queue. All queues together hold at most four times `bytes`.
+/// Limits of each queue, while all queues together hold at most four times `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Number of messages, including messages that consumers hold unsettled.
@@ -70,7 +69,7 @@ pub(super) enum TakeResult {
     /// A message, which the consumer holds until it settles the message.
     Message(EnqueuedMessage),
     Empty,
-    /// Other consumers get the messages first. This consumer is notified when it may ask again.
+    /// Other consumers get the messages first, and this consumer is notified when it may ask again.
     OthersFirst,
 }
 
@@ -93,7 +92,7 @@ pub struct QueueCounts {
     pub put: u64,
     pub accepted: u64,
     pub returned: u64,
-    /// Number of messages that a consumer rejected. They were discarded.
+    /// Number of messages that a consumer rejected, so that they were discarded.
     pub rejected: u64,
     pub refused: u64,
 }
@@ -103,7 +102,7 @@ struct MemoryQueue {
     name: String,
     waiting: VecDeque<EnqueuedMessage>,
     counts: QueueCounts,
-    /// The owner of a reserved queue. Other consumers may attach to such a queue but get nothing.
+    /// The owner of a reserved queue, to which other consumers may attach without getting messages.
     owner: Option<Arc<Notify>>,
     consumers: Vec<QueueConsumer>,
     last_served: Option<ConsumerId>,
@@ -124,14 +123,14 @@ struct State {
     consumed_notify: Option<Arc<Notify>>,
 }
 
-/// All queues. Clones refer to the same queues.
+/// The queues of a broker in memory, which all clones share.
 #[derive(Clone, Debug)]
 pub struct MemoryQueues {
     state: Arc<Mutex<State>>,
 }
 
 impl MemoryQueues {
-    /// Makes an empty set of queues. Each queue gets these limits.
+    /// Makes an empty set of queues, each of which will get these limits.
     pub fn new(limits: QueueLimits) -> Self {
         let queues = Vec::new();
         let by_name = HashMap::new();
@@ -162,7 +161,7 @@ impl MemoryQueues {
         Some(id)
     }
 
-    /// Reserves a queue for the caller. Other consumers that attach to the queue get nothing.
+    /// Reserves a queue for the caller, so that other consumers that attach to it get nothing.
     pub fn reserve(&self, id: QueueIndex, notify: Arc<Notify>) {
         let queue = &mut self.state().queues[id.0];
         queue.owner = Some(notify);
@@ -173,13 +172,13 @@ impl MemoryQueues {
         self.state().consumed_notify = Some(notify);
     }
 
-    /// Returns the `confirm_id` of the next message that a consumer has accepted. `None` if all of them have been
+    /// Returns the `confirm_id` of the next message that a consumer has accepted, or `None` if all of them have been
     /// returned.
     pub fn next_consumed(&self) -> Option<u64> {
         self.state().consumed.pop_front()
     }
 
-    /// Adds a consumer. It is notified whenever the queue may have a message for it.
+    /// Adds a consumer, which is notified whenever the queue may have a message for it.
     pub(super) fn subscribe(&self, id: QueueIndex, notify: Arc<Notify>) -> ConsumerId {
         let mut state = self.state();
         state.consumers += 1;
@@ -205,7 +204,7 @@ impl MemoryQueues {
         queue.notify_wanting(None);
     }
 
-    /// Adds a message. If there is no room for the message, returns it as the error.
+    /// Adds a message to a queue, or returns it as the error if there is no room for it.
     pub fn put(&self, id: QueueIndex, message: EncodedMessage, confirm_id: Option<u64>) -> Result<(), EncodedMessage> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -242,8 +241,7 @@ impl MemoryQueues {
         self.room(id, notify) != (0, 0)
     }
 
-    /// Takes the first message for the owner of a reserved queue. The owner must settle the
-    /// message.
+    /// Takes the first message for the owner of a reserved queue, who must settle it later.
     pub fn take(&self, id: QueueIndex) -> Option<EnqueuedMessage> {
         self.state().queues[id.0].take()
     }
@@ -332,7 +330,7 @@ impl MemoryQueue {
         if is_new_round {
             self.consumers.iter_mut().for_each(|consumer| consumer.served = 0);
         }
-        // A round never begins with the consumer with which the last round ended.
+        // A round must not begin with the consumer that ended the last round, because it would get two shares in a row.
         let goes_on = !had_its_share || is_new_round && self.last_served != Some(id);
         if is_contested && (gave_it_back == Some(id) || !goes_on) {
             self.notify_wanting(Some(id));
@@ -357,8 +355,7 @@ impl MemoryQueue {
         self.consumers.iter().for_each(|consumer| consumer.notify.notify_one());
     }
 
-    /// Notifies all consumers that want a message, except `but`. Does nothing if there is no
-    /// message.
+    /// Notifies all consumers that want a message, except `but`, if there is a message.
     fn notify_wanting(&self, but: Option<ConsumerId>) {
         if !self.waiting.is_empty() {
             let hungry = self.consumers.iter().filter(|consumer| consumer.wants_message && Some(consumer.id) != but);

@@ -1,5 +1,5 @@
-//! Connects one AMQP connection with the queues. It puts incoming messages into the queues, and
-//! takes out messages for the consumers of the connection. It has no socket and no clock.
+//! Connects one AMQP connection with the queues, without a socket or a clock. It puts incoming messages into the
+//! queues, and takes out messages for the consumers of the connection.
 use super::queues::{ConsumerId, EnqueuedMessage, MAX_NAME_BYTES, MemoryQueues, QueueIndex, TakeResult};
 use bytes::{Buf, BytesMut};
 use mailrun_amqp::{
@@ -87,7 +87,7 @@ impl BrokerSession {
         &mut self.connection
     }
 
-    /// Processes the input and the messages in the queues.
+    /// Processes the input, and moves messages to and from the queues.
     pub(super) fn process(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         if self.admission == Admission::Refused {
             return self.refuse(input);
@@ -101,7 +101,7 @@ impl BrokerSession {
         done
     }
 
-    /// Reads until the connection is open, and then closes it.
+    /// Reads until the connection is open, and then closes it with an error, which the peer could not read earlier.
     fn refuse(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         while self.connection.next_event(input)?.is_some() {}
         if self.connection.is_open() {
@@ -161,8 +161,8 @@ impl BrokerSession {
         }
     }
 
-    /// Returns the last message first, so that the first message is at the front of the queue
-    /// again.
+    /// Gives the messages back to their queues, the last message first. The first message is then at the front of its
+    /// queue again.
     fn requeue_returned(&mut self) {
         while let Some((queued, outcome)) = self.returned.pop() {
             self.queues.settle(queued, outcome);
@@ -204,7 +204,7 @@ impl BrokerSession {
         }
     }
 
-    /// Takes messages that may be sent, one for each link in turn.
+    /// Takes messages from the queues for links that may send, one for each link in turn.
     fn send_queued(&mut self) {
         let mut more = true;
         while more && self.connection.output().remaining() < OUTPUT_LIMIT {
@@ -231,7 +231,7 @@ impl BrokerSession {
             }
         }
         if more {
-            // There are enough bytes to write. The consumers ask again when these are written.
+            // Enough bytes wait to be written, so let the consumers ask again when these bytes are written.
             self.consumers.iter_mut().for_each(|consumer| consumer.set_idle(&self.queues));
         }
     }

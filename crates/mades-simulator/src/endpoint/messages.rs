@@ -25,7 +25,7 @@ const DOCUMENT_HEAD_BYTES: usize = 4_096;
 /// The parts of an outbox message that the simulator needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct OutboxMessage {
-    /// The correlation-id, in the bytes in which it was encoded. The reply must repeat it unchanged.
+    /// The correlation-id, in the bytes in which it was encoded, because the reply must repeat it unchanged.
     correlation: Option<Bytes>,
     receiver_code: Option<Box<str>>,
     message_type: Option<Box<str>>,
@@ -33,7 +33,7 @@ pub(super) struct OutboxMessage {
     ba_message_id: Option<Box<str>>,
     ba_correlation_id: Option<Box<str>>,
     sender_application: Option<Box<str>>,
-    /// Component code of the sender. `None` if the sender is A.
+    /// Component code of the sender, or `None` if the sender is A.
     sender_code: Option<Box<str>>,
     tracing: bool,
     body: EncodedMessage,
@@ -44,7 +44,7 @@ pub(super) struct OutboxMessage {
 }
 
 impl OutboxMessage {
-    /// Reads a message. Parts that cannot be read are treated as missing.
+    /// Reads a message from the outbox, and treats parts that cannot be read as missing.
     pub(super) fn read(mut message: EncodedMessage, id: Uuid) -> Self {
         let first = message.pieces().first().cloned().unwrap_or_default();
         let mut outbox_message = Self { id, ..Self::default() };
@@ -104,8 +104,8 @@ impl OutboxMessage {
         Ok(())
     }
 
-    /// Reads the body. If the body is a single data section up to the end of the message, it is
-    /// kept as it is. Several sections or a footer are parsed.
+    /// Reads the body, and keeps it as it is if it is a single data section up to the end of the message. Several
+    /// sections or a footer are parsed.
     fn read_body(&mut self, mut message: EncodedMessage, at: usize) {
         message.cut(at);
         let front = message.pieces().first().cloned().unwrap_or_default();
@@ -170,8 +170,7 @@ impl OutboxMessage {
         }
         // In EDX, the receiver code has the form endpoint@SERVICE-X.
         let endpoint = receiver.split('@').next().unwrap_or(receiver);
-        // Messages back to A have A as their receiver, so the sender's code is a known receiver,
-        // too.
+        // An acknowledgement document is addressed to A, so A's own code also counts as a known receiver.
         let is_known = |known: &String| known == receiver || known == endpoint;
         if !plan.receivers.is_empty() && !plan.receivers.iter().chain([&plan.sender_code]).any(is_known) {
             return Some(RefusalReason::UnknownReceiver);
@@ -305,7 +304,7 @@ impl OutboxMessage {
         })
     }
 
-    /// Reads the head of the document in the payload. `None` if the payload is not XML.
+    /// Reads the head of the document in the payload, or returns `None` if the payload is not XML.
     fn document_head(&self) -> Option<DocumentHead> {
         let mut at = 0;
         let mut front = Vec::new();
@@ -321,7 +320,7 @@ impl OutboxMessage {
     fn changed_body(&self, draw: u64) -> Bytes {
         let mut octets = self.body.whole().to_vec();
         let place = self.first_data.start + (draw % self.first_data.len() as u64) as usize;
-        // The byte is never combined with 0, so it always changes.
+        // The byte is combined with a number from 1 to 255, so it always changes.
         octets[place] ^= 1 + (draw >> 32) as u8 % 255;
         octets.into()
     }
@@ -391,8 +390,7 @@ struct DocumentHead {
 }
 
 impl DocumentHead {
-    /// Reads the name of the root element and the mRID directly below it. The text may be cut at
-    /// any place.
+    /// Reads the name of the root element and the mRID directly below it, from a text that may be cut at any place.
     fn read(front: &[u8]) -> Option<Self> {
         // The cut may have split the last character, so leave out its bytes.
         let text = match xml::is_utf16(front) {
@@ -434,8 +432,8 @@ impl DocumentHead {
     }
 }
 
-/// Writes every message that a simulator may write about a message, whatever the bytes of that
-/// message are. Fuzz targets call this function.
+/// Lets fuzz targets write every message that a simulator may write about a message, whatever the bytes of that message
+/// are.
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: u64) -> Vec<EncodedMessage> {

@@ -34,8 +34,7 @@ const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 /// answer.
 const RESEND_DELAY: Duration = Duration::from_millis(100);
 
-/// A delivery from the outbox. It consists of the number of its connection and its handle on that
-/// connection.
+/// A delivery from the outbox, with the number of its connection and its handle on that connection.
 #[derive(Debug)]
 pub(super) struct BrokerDelivery {
     connection: u64,
@@ -47,8 +46,7 @@ struct PendingSend {
     token: (MessageKey, EndpointStep),
 }
 
-/// Reports of the tasks. The number of waiting reports is limited by the receiver's credit and by
-/// the senders' windows.
+/// Reports of the tasks, whose number in the channel is limited by the receiver's credit and by the senders' windows.
 enum LinkReport {
     Received(EncodedMessage, BrokerDelivery),
     Settled((MessageKey, EndpointStep), SendResult),
@@ -166,7 +164,7 @@ impl BrokerQueues {
     pub(super) async fn changed(&mut self) {
         match self.reports.recv().await {
             Some(report) => self.record(report),
-            // The supervisor only ends when the process ends.
+            // Wait forever, because the supervisor ends only when the process ends.
             None => std::future::pending().await,
         }
     }
@@ -182,7 +180,7 @@ struct BrokerLinks {
     b: Broker,
     outbox: ReceiverOptions,
     senders: [SenderOptions; 3],
-    /// The sender to A's inbox. `None` if B's application sends no documents.
+    /// The sender to A's inbox, or `None` if B's application sends no documents.
     documents: Option<SenderOptions>,
 }
 
@@ -222,7 +220,7 @@ struct SupervisorState {
 struct SendQueue {
     messages: UnboundedReceiver<PendingSend>,
     unsettled: VecDeque<PendingSend>,
-    /// Messages that the broker did not accept. They wait to be sent again.
+    /// Messages that the broker did not accept, and that wait to be sent again.
     released: VecDeque<PendingSend>,
 }
 
@@ -369,7 +367,7 @@ impl OutputQueue {
     pub(super) const COUNT: usize = 4;
     pub(super) const ALL: [Self; Self::COUNT] = [Self::Reply, Self::Inbox, Self::Event, Self::Documents];
 
-    /// Returns the queue for the message of a step. `None` if the step sends nothing.
+    /// Returns the queue for the message of a step, or `None` if the step sends nothing.
     pub(super) fn of_step(step: EndpointStep) -> Option<Self> {
         match step {
             EndpointStep::Accept | EndpointStep::Acknowledge { .. } => None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const MAX_WORKERS: u32 = 10_000;
 
-/// The capacity of a step. A missing value means that there is no limit.
+/// The capacity of a step, in which a missing value means that there is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {

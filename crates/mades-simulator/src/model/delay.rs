@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(super) use mailrun_measurement::seeded::{SeededRng, hash_text};
 const MAX_SIGMA: f64 = 5.0;
-/// Longest delay. Larger random values are cut to it.
+/// Longest delay, to which larger random values are cut.
 const MAX_DELAY: Duration = Duration::from_secs(7 * 86_400);
 const MAX_TIMES: usize = 10_000_000;
 
@@ -143,8 +143,8 @@ impl From<DelayDistribution> for String {
     }
 }
 
-/// Random decisions of the simulator. Each depends only on the seed, its purpose and the number of
-/// the message. A seed therefore yields the same faults, in whatever order the messages arrive.
+/// Random decisions of the simulator, each of which depends only on the seed, its purpose and the number of the
+/// message. A seed therefore yields the same faults, in whatever order the messages arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RandomDecision {
     Error = 1,

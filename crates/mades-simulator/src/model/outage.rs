@@ -60,7 +60,7 @@ impl From<Outage> for String {
 
 /// Returns `at` if the target is up at that time, otherwise the end of the outage.
 pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) -> Duration {
-    // An outage may end within another outage, so search again after each of them. There are only a few.
+    // An outage may end within another outage, so search again after each of the few outages.
     while let Some(outage) =
         outages.iter().find(|outage| outage.target == target && outage.from <= at && at < outage.to)
     {
@@ -69,7 +69,7 @@ pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) 
     at
 }
 
-/// Returns the latest time, not after `at`, at which an outage of the target ended. Zero if there was no outage yet.
+/// Returns the latest time, not after `at`, at which an outage of the target ended, or zero if there was no outage yet.
 pub(super) fn up_since(outages: &[Outage], target: OutageTarget, at: Duration) -> Duration {
     let end_times = outages.iter().filter(|outage| outage.target == target && outage.to <= at).map(|outage| outage.to);
     end_times.max().unwrap_or(Duration::ZERO)

@@ -1,4 +1,4 @@
-//! The plan of the simulator. It has all settings, as a plan file or the command line gives them.
+//! The plan of the simulator, with all settings that a plan file or the command line can give.
 use super::capacity::Capacity;
 use super::delay::DelayDistribution;
 use super::outage::Outage;
@@ -26,7 +26,7 @@ pub enum TracingValue {
     /// TRACING, which the protocol prescribes.
     #[default]
     Tracing,
-    /// The value that go-mades-bench needs. If the event says TRACING, go-mades-bench waits forever.
+    /// DELIVERED, which go-mades-bench needs, because it waits forever if the event says TRACING.
     Delivered,
 }
 
@@ -121,7 +121,7 @@ pub struct SimulatorPlan {
     pub tracing_value: TracingValue,
     pub received_on: ReceivedOn,
     pub seed: u64,
-    /// Component codes of endpoint B. If the list is empty, every receiver code is accepted.
+    /// Component codes of endpoint B, or an empty list to accept every receiver code.
     pub receivers: Vec<String>,
     pub sender_code: String,
     /// The way of a message from the outbox to the reply.
@@ -145,10 +145,10 @@ pub struct SimulatorPlan {
     /// Maximum number of messages that are taken from the outbox and not yet accepted.
     #[serde(deserialize_with = "quantity::count")]
     pub credit: u32,
-    /// Maximum number of messages in the pair. When it is reached, no more messages are taken.
+    /// Maximum number of messages in the pair, at which no more messages are taken from the outbox.
     #[serde(deserialize_with = "quantity::count")]
     pub max_stored_messages: u32,
-    /// Maximum number of bytes of the messages in the pair. When it is reached, no more messages are taken.
+    /// Maximum number of bytes of the messages in the pair, at which no more messages are taken from the outbox.
     #[serde(deserialize_with = "quantity::size")]
     pub max_stored_size: u64,
 }

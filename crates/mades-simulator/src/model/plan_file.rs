@@ -92,7 +92,7 @@ fn check_keys(section: &mut Section<'_>, keys: &[PlanKey]) {
     }
 }
 
-/// Overwrites values of the table `into` with values of the table `from`. Tables in both are merged.
+/// Overwrites values of the table `into` with values of the table `from`, and merges tables that are in both.
 fn merge(into: &mut toml::Table, from: toml::Table) {
     for (key, value) in from {
         match (into.get_mut(&key), value) {

@@ -1,5 +1,5 @@
-//! Reads the quantities in a plan: `250ms`, `5s..10s`, `64k`, `1%`. A time is at most a week. A
-//! number may be a TOML number, or a text with a unit.
+//! Reads the quantities in a plan: `250ms`, `5s..10s`, `64k`, `1%`. A time is at most a week, and a number may be a
+//! TOML number or a text with a unit.
 pub use mailrun_text::quantities::bytes;
 use mailrun_text::quantities::{self, count_up_to, duration, interval};
 use serde::de::{Deserialize, Deserializer, Error};

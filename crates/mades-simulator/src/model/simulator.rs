@@ -25,7 +25,7 @@ use uuid::Uuid;
 /// Speed at the beginning of a slow start, as a share of the full speed.
 const MIN_START_SPEED: f64 = 0.1;
 
-/// Identifies a message in transit. The key of a finished message is never used again.
+/// Identifies a message in transit, with a key that is never used again after the message is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageKey {
     slot: u32,
@@ -57,11 +57,10 @@ pub enum RefusalReason {
 /// A step that the caller must perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndpointStep {
-    /// Accept the delivery from the outbox. The step counts as done as soon as it is returned.
+    /// Accept the delivery from the outbox, which counts as done as soon as the step is returned.
     Accept,
     Reply(ReplyKind),
-    /// Put the message into B's inbox. If `changed` is set, one byte of the message must be
-    /// changed.
+    /// Put the message into B's inbox, after changing one byte of it if `changed` is set.
     Inbox {
         /// 0 for the message itself, and 1 for its duplicate.
         copy: u8,
@@ -102,8 +101,7 @@ pub enum SendEventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsumedMessage {
     pub identity: Option<(u64, Uuid)>,
-    /// Number for random decisions. It is the message's own number, or is derived from the id of
-    /// the message.
+    /// Number for random decisions, which is the message's own number or derived from its id.
     pub number: u64,
     pub bytes: usize,
     pub tracing: bool,
@@ -156,7 +154,7 @@ struct MessageSlot<M> {
 /// step.
 type DueStep = Reverse<(Duration, u64, MessageKey, EndpointStep)>;
 
-/// The pair of endpoints. `M` is the caller's data about each message.
+/// The simulated pair of endpoints, in which `M` is the caller's data about each message.
 #[derive(Debug)]
 pub struct Simulator<M> {
     plan: SimulatorPlan,
@@ -219,7 +217,8 @@ impl<M> Simulator<M> {
         room && self.accepting < self.plan.credit && self.when_up(OutageTarget::A, now) == now
     }
 
-    /// Returns the time of the next step if nothing else happens before.
+    /// Returns the time of the next step, or of the end of A's present outage if that comes first. `None` if no step is
+    /// scheduled and A is up.
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         let due = self.due_steps.peek().map(|Reverse((at, ..))| *at);
         let up = Some(self.when_up(OutageTarget::A, now)).filter(|at| *at > now);
@@ -386,7 +385,7 @@ impl<M> Simulator<M> {
     }
 }
 
-/// Decisions that depend on chance and on time.
+/// These methods draw the faults of each message and compute the times of its steps.
 impl<M> Simulator<M> {
     fn draw_faults(&self, consumed: &ConsumedMessage) -> InjectedFaults {
         let faults = &self.plan.faults;
@@ -558,7 +557,7 @@ impl<M> Simulator<M> {
         let number = consumed.number;
         let lateness = self.chance(RandomDecision::Lateness, number).unit();
         let lateness = if fault.reorder { self.plan.faults.reorder_by.0.mul_f64(lateness) } else { Duration::ZERO };
-        // With `!number`, this draw does not depend on the draw that decided about the corruption.
+        // Draw with `!number`, because a draw with `number` would repeat the draw that decided about the corruption.
         let changed = fault.corrupt.then(|| self.chance(RandomDecision::Corruption, !number).next_u64());
         let totals = self.totals.of_mut(consumed.kind);
         totals.corrupted += u64::from(fault.corrupt);
@@ -604,7 +603,7 @@ impl<M> Simulator<M> {
         self.set_fate(key, MessageFate::Delivered);
     }
 
-    /// Schedules the only reply of a toolbox. A fault may suppress it.
+    /// Schedules the only reply of a toolbox, unless a fault suppresses it.
     fn push_status(&mut self, key: MessageKey, at: Duration, reply: ReplyKind) {
         let silent = self.message(key).is_some_and(|message| message.record.fault.no_reply);
         if silent {
@@ -747,7 +746,7 @@ impl<M> Simulator<M> {
         self.totals.of_mut(kind)
     }
 
-    /// Decrements the number of open steps. After the last step, the message is finished.
+    /// Decrements the number of open steps, and finishes the message after its last step.
     fn close_step(&mut self, key: MessageKey) {
         let Some(message) = self.message_mut(key) else { return };
         message.open_steps -= 1;

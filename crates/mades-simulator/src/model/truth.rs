@@ -28,8 +28,7 @@ pub enum DocumentKind {
     /// A message that does not acknowledge another message.
     #[default]
     Message,
-    /// An acknowledgement document. B's application sends it, or it names a message in
-    /// `baCorrelationID`.
+    /// An acknowledgement document, which B's application sends, or which names a message in `baCorrelationID`.
     Acknowledgement,
 }
 
@@ -90,14 +89,14 @@ impl fmt::Display for InjectedFaults {
     }
 }
 
-/// Record of one message. Times are in nanoseconds of CLOCK_MONOTONIC.
+/// Record of one message, with times in nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MessageRecord {
-    /// Number of the message in its run. `None` if no bench sent the message.
+    /// Number of the message in its run, or `None` if no bench sent the message.
     pub seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_words")]
     pub run: Option<Uuid>,
-    /// Kind of the document. An acknowledgement has the number of the message that it acknowledges.
+    /// Kind of the document, which tells an acknowledgement from the message with the same number that it acknowledges.
     #[serde(skip_serializing_if = "DocumentKind::is_message")]
     pub kind: DocumentKind,
     /// Time at which the message was taken from the outbox, or sent by B's application.
@@ -138,11 +137,10 @@ fn as_text<S: Serializer>(faults: &InjectedFaults, serializer: S) -> Result<S::O
     done.then(|| faults.to_string()).serialize(serializer)
 }
 
-/// Counts of the whole run. `consumed` is the sum of the six fates and the unfinished messages.
+/// Counts of the whole run, in which `consumed` is the sum of the six fates and the unfinished messages.
 #[derive(Clone, Debug, Default)]
 pub struct SimulationTotals {
-    /// Number of messages that were still in the outbox at the end. Only known for queues in this
-    /// process.
+    /// Number of messages that were still in the outbox at the end, which is known only for queues in this process.
     pub waiting: u64,
     pub consumed: u64,
     pub bytes: u64,
@@ -165,7 +163,7 @@ pub struct SimulationTotals {
     pub unanswered: u64,
     pub duplicated: u64,
     pub corrupted: u64,
-    /// Number of changed messages in the inbox. Each copy counts.
+    /// Number of changed messages in the inbox, including each copy.
     pub corrupt_copies: u64,
     /// Number of messages that failed without a report, because the only reply of the toolbox was
     /// suppressed.
@@ -174,7 +172,7 @@ pub struct SimulationTotals {
     /// Number of messages that were put into the inbox after a message of the same run with a
     /// higher number.
     pub overtaken: u64,
-    /// Number of documents in the inbox that reject their message. Duplicates do not count.
+    /// Number of documents in the inbox that reject their message, without duplicates.
     pub rejecting: u64,
     /// Times from the outbox to the settled reply.
     pub to_reply: Latencies,

@@ -1,5 +1,4 @@
-//! Send events. An endpoint reports the state of a message as text in the queue `send.event`
-//! (reference §2.6).
+//! Send events, in which an endpoint reports the state of a message as text in the queue `send.event` (reference §2.6).
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::{DecodedMessage, Oddity, RunMessageId, names};
 use std::borrow::Cow;
@@ -18,11 +17,11 @@ pub enum EventState {
     Delivered,
     /// The receiver's business application has taken the message, or the message is in the application's inbox.
     Received,
-    /// The message will not arrive.
+    /// The endpoint has given the message up, so it will not arrive.
     Failed,
     /// The tracing message has reached the receiver's endpoint.
     Tracing,
-    /// A state that the reference does not define. Only its first 64 characters are kept.
+    /// A state that the reference does not define, of which only the first 64 characters are kept.
     Unknown(String),
 }
 
@@ -60,7 +59,7 @@ impl fmt::Display for EventState {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SendEvent<'m> {
-    /// `None` if the body has no text.
+    /// State that the event reports, or `None` if the body has no text.
     pub state: Option<EventState>,
     pub correlation: Option<Cow<'m, str>>,
     /// Id that the sender's endpoint gave the message.
@@ -94,8 +93,8 @@ impl<'m> SendEvent<'m> {
     }
 }
 
-/// Reads the state in the body. The body should be an amqp-value string. A single `data` section is
-/// accepted too, as in go-mades-bench, but it is reported as an oddity.
+/// Reads the state in the body, which should be an amqp-value string. A single `data` section is accepted too, as in
+/// go-mades-bench, but it is reported as an oddity.
 fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventState> {
     let content = content(message);
     let text = match &content {

@@ -1,5 +1,4 @@
-//! The identity of a message, in the form `<sequence>-<run uuid>`. A run recognises its own
-//! messages by it.
+//! The identity of a message, in the form `<sequence>-<run uuid>`, by which a run recognises its own messages.
 use std::fmt;
 use uuid::Uuid;
 
@@ -32,7 +31,7 @@ impl RunMessageId {
         Some(Self { sequence: digits.parse().ok()?, run: Uuid::try_parse(uuid).ok()? })
     }
 
-    /// Replaces the content of `text` with the id. The memory of `text` is used again.
+    /// Replaces the content of `text` with the id, and reuses the memory of `text`.
     pub fn write_into(&self, text: &mut String) {
         text.clear();
         let mut digits = [0; 20];

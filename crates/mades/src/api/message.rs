@@ -49,7 +49,7 @@ pub struct MessageHeader {
     /// Set if the sender asks the broker to keep the message over a restart.
     pub is_durable: bool,
     pub priority: u8,
-    /// Number of earlier deliveries that failed.
+    /// Number of earlier deliveries that failed, according to the broker.
     pub delivery_count: u32,
 }
 
@@ -61,7 +61,7 @@ enum BodyKind {
     Empty,
 }
 
-/// A received message whose sections have been checked. Clones share the bytes.
+/// A received message whose sections have been checked, and whose clones share its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedMessage {
     octets: Bytes,
@@ -73,8 +73,8 @@ pub struct DecodedMessage {
 }
 
 impl DecodedMessage {
-    /// Decodes a message. The sections are only checked and located here. They are read again when a caller asks for
-    /// their content.
+    /// Decodes a received message. The sections are only checked and located here, and are read again when a caller
+    /// asks for their content.
     ///
     /// # Errors
     /// Fails if the bytes are not the sections of a message in the right order.
@@ -172,8 +172,8 @@ impl DecodedMessage {
         }
     }
 
-    /// Returns the application properties in the order in which they came. `None` if the message
-    /// has no such section.
+    /// Returns the application properties in the order in which they came, or `None` if the message has no such
+    /// section.
     pub fn application_properties(&self) -> Option<Vec<(&str, Scalar<'_>)>> {
         let mut entries = self.section(self.application_properties)?.as_map()?;
         let mut properties = Vec::with_capacity(16);
@@ -200,8 +200,7 @@ impl DecodedMessage {
     }
 }
 
-/// Returns the descriptor of a section. Fails unless the section is permitted after the section
-/// `last`.
+/// Returns the descriptor of a section, or fails if the section is not permitted after the section `last`.
 fn next_section(last: u8, section: &Value<'_>) -> Result<u8, DecodeError> {
     let code = section.descriptor().and_then(|code| u8::try_from(code).ok()).unwrap_or(0);
     let is_next = match code {
@@ -303,7 +302,7 @@ impl AmqpMessage {
     }
 }
 
-/// Fields of the sections before the body. A header is always written.
+/// Fields of the sections before the body, of which the header is always written.
 #[derive(Clone, Debug, Default)]
 pub struct SectionFields<'a> {
     pub is_durable: bool,

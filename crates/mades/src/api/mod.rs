@@ -1,5 +1,5 @@
-//! Messages of the Business Application API, read in both directions and built as the application
-//! builds them, without sockets.
+//! Messages of the Business Application API. This module reads messages in both directions, and builds messages as the
+//! business application builds them. It uses no sockets.
 //!
 //! ```text
 //! business application ── outgoing ──▶ outbox        endpoint A
@@ -46,12 +46,12 @@ pub fn payload(octets: impl Into<Vec<u8>>) -> Payload {
 
 /// Names of application properties (reference: ECP Business Application AMQP API).
 pub mod names {
-    /// Component code of the receiver. Every message needs it.
+    /// Component code of the receiver, without which no message is valid.
     pub const RECEIVER_CODE: &str = "receiverCode";
     pub const SENDER_CODE: &str = "senderCode";
-    /// Message type of an ECP message. ECP requires it.
+    /// Message type, which ECP requires in each message.
     pub const MESSAGE_TYPE: &str = "messageType";
-    /// Message type of an EDX message. EDX requires it.
+    /// Message type for EDX, which requires it in each message.
     pub const BUSINESS_TYPE: &str = "businessType";
     /// Id that the business application gave the message.
     pub const BA_MESSAGE_ID: &str = "baMessageID";
@@ -77,7 +77,7 @@ pub mod names {
 /// deviations by kind in bounded memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Oddity {
-    /// A required property is missing.
+    /// The message lacks this property, which the reference requires.
     Missing(&'static str),
     WrongType {
         property: &'static str,
@@ -88,7 +88,7 @@ pub enum Oddity {
         expected: &'static str,
         found: &'static str,
     },
-    /// The named text is not UTF-8.
+    /// The text with this name is not valid UTF-8.
     NotText(&'static str),
     UnknownState,
     BadStatusDocument,

@@ -15,7 +15,7 @@ pub struct OutgoingProperties {
     pub sender_application: String,
     /// Set if the broker must keep the messages when it restarts.
     pub is_durable: bool,
-    /// Priority of the messages. `None` writes no priority, which means 4 (AMQP 1.0 part 3 §3.2.1).
+    /// Priority of the messages, or `None` to write no priority, which means 4 (AMQP 1.0 part 3 §3.2.1).
     pub priority: Option<u8>,
     pub is_tracing: bool,
     /// Run whose messages these messages refer to. In `baCorrelationID`, each message names the message of that run
@@ -109,7 +109,7 @@ impl OutgoingTemplate {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission<'m> {
-    /// Correlation-id of the message. The reply must carry it unchanged.
+    /// Correlation-id of the message, which the reply must carry unchanged.
     pub correlation: Option<AmqpMessageId<'m>>,
     pub receiver_code: Option<Cow<'m, str>>,
     pub message_type: Option<Cow<'m, str>>,
@@ -148,7 +148,7 @@ impl<'m> Submission<'m> {
         }
     }
 
-    /// Returns the identity of the message. `None` if the message does not come from a run of the bench.
+    /// Returns the identity of the message, or `None` if the message does not come from a run of the bench.
     pub fn identity(&self) -> Option<RunMessageId> {
         self.ba_message_id.as_deref().and_then(RunMessageId::read)
     }

@@ -1,12 +1,12 @@
-/// Names of the queues of an endpoint. Endpoints that share a broker have different prefixes.
+/// Names of the queues of an endpoint, with a prefix that distinguishes endpoints at one broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointQueueNames {
     pub outbox: String,
     /// Queue with the endpoint's replies to the messages in the outbox.
     pub reply: String,
     pub inbox: String,
-    /// Queue of send events. An EDX toolbox has no such queue, and reports the state in its reply
-    /// instead.
+    /// Queue in which the endpoint reports send events. An EDX toolbox has no such queue, and reports the state in its
+    /// reply instead.
     pub send_event: Option<String>,
 }
 
@@ -25,8 +25,8 @@ impl EndpointQueueNames {
         }
     }
 
-    /// Queue names of an EDX toolbox. The name of its reply queue does not begin with the name of
-    /// the outbox.
+    /// Returns the queue names of an EDX toolbox. The name of its reply queue does not begin with the name of the
+    /// outbox.
     pub fn edx(prefix: &str) -> Self {
         Self {
             outbox: format!("{prefix}.outbox"),

@@ -11,7 +11,7 @@ pub enum BodyContent<'m> {
     Text(&'m str),
     /// An `amqp-value` of binary, which some clients write instead of data.
     Binary(&'m [u8]),
-    /// Any other body, with the name of its section and type.
+    /// A body of another type, with the name of its section and type.
     Other(&'static str),
     /// No body, or an `amqp-value` of null, which some clients write instead of no body.
     Empty,
@@ -57,7 +57,7 @@ pub fn content(message: &DecodedMessage) -> BodyContent<'_> {
     }
 }
 
-/// Returns an id of any type as text. `None` if the id is binary and not UTF-8.
+/// Returns an id of any type as text, or `None` if the id is binary and not UTF-8.
 pub fn id_text<'m>(id: &AmqpMessageId<'m>) -> Option<Cow<'m, str>> {
     match id {
         AmqpMessageId::String(text) => Some(text.clone()),
@@ -79,7 +79,7 @@ impl<'m> PropertyReader<'m> {
         Self { message, application, oddities: Vec::new() }
     }
 
-    /// Returns an application property. If several have this name, the last one counts.
+    /// Returns the application property with this name, or the last one if several have the name.
     fn get(&self, name: &str) -> Option<Scalar<'m>> {
         self.application.iter().rfind(|(key, _)| *key == name).map(|(_, value)| *value)
     }
@@ -110,7 +110,7 @@ impl<'m> PropertyReader<'m> {
         self.text(name)
     }
 
-    /// Returns a boolean application property. A text such as "true" is accepted too.
+    /// Returns a boolean application property, which may also be a text such as "true".
     pub(super) fn boolean(&mut self, name: &'static str) -> bool {
         match self.get(name) {
             Some(Scalar::Boolean(truth)) => truth,
@@ -119,8 +119,8 @@ impl<'m> PropertyReader<'m> {
         }
     }
 
-    /// Returns a time in milliseconds since 1970. Senders write `sendTimestamp` with different AMQP
-    /// types.
+    /// Returns a time in milliseconds since 1970, of several AMQP types, because senders write `sendTimestamp` with
+    /// different types.
     pub(super) fn time_ms(&mut self, name: &'static str) -> Option<i64> {
         match self.get(name)? {
             Scalar::Timestamp(time) => Some(time),

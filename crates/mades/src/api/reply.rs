@@ -71,7 +71,7 @@ fn refusal<'m>(reader: &mut PropertyReader<'m>) -> Option<ErrorReply<'m>> {
     (refusal != ErrorReply::default()).then_some(refusal)
 }
 
-/// Reads the status document in the body. `None` if the body is empty.
+/// Reads the status document in the body, or returns `None` if the body is empty.
 fn status(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<StatusDocument> {
     let content = content(message);
     let octets: Cow<'_, [u8]> = match &content {

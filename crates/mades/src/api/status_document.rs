@@ -25,9 +25,9 @@ const MAX_HISTORY: usize = 1000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageStatus {
-    /// One of `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED` and `FAILED`.
+    /// The state itself: one of `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED` and `FAILED`.
     pub value: String,
-    /// Time of the change, in the text of the document. It is not parsed.
+    /// Text of the time of the change, which is not parsed.
     pub changed_at: Option<String>,
     pub text: Option<String>,
 }
@@ -41,9 +41,9 @@ impl MessageStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusDocument {
     pub last: MessageStatus,
-    /// Id that the toolbox gave the message. `None` if the toolbox refused the message before giving it an id.
+    /// Id that the toolbox gave the message, or `None` if the toolbox refused the message before giving it an id.
     pub original_message_id: Option<String>,
-    /// Time at which the receiver got the message, in the text of the document. It is not parsed.
+    /// Text of the time at which the receiver got the message, which is not parsed.
     pub received_at: Option<String>,
     /// All states in the order in which they were reached.
     pub history: Vec<MessageStatus>,
@@ -68,7 +68,7 @@ pub enum StatusDocumentError {
 }
 
 impl StatusDocument {
-    /// Reads a status document. Unknown elements are skipped.
+    /// Reads a status document and skips unknown elements.
     ///
     /// # Errors
     /// Fails if the document has no final status, exceeds a limit, or is not well-formed XML.
@@ -150,7 +150,7 @@ fn malformed(error: impl ToString) -> StatusDocumentError {
     StatusDocumentError::Malformed(error.to_string())
 }
 
-/// Elements that the reader understands. It skips all others.
+/// Elements that the reader understands, while it skips all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Element {
     Document,

@@ -1,4 +1,5 @@
-//! Reads any bytes as a notification. The result must not depend on the blocks, and must be bounded.
+//! Reads any bytes as a notification. The result must not depend on how the bytes are divided into blocks, and its size
+//! must be bounded.
 use crate::{Notice, NoticeReader};
 
 fn read(message: &[u8], block: usize) -> Option<Notice> {

@@ -14,7 +14,7 @@ use super::recipient::{NoticeAction, NoticeRecipient, is_reply, mailbox};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Section {
-    /// Text that names no recipients.
+    /// Text outside of the sections below, which names no recipients.
     #[default]
     Text,
     /// Exim: addresses are indented by two columns, and their reasons by more.
@@ -25,7 +25,7 @@ pub(super) enum Section {
     Transcript,
     /// qmail (QSBMF): each paragraph begins with an address and a colon.
     Qmail,
-    /// The returned message has begun.
+    /// The returned message, whose lines name no more recipients.
     Returned,
 }
 
@@ -88,7 +88,7 @@ impl Section {
         }
     }
 
-    /// Returns the section that begins with this line. `None` if the line is no heading.
+    /// Returns the section that begins with this line, or `None` if the line is no heading.
     fn heading(self, line: &[u8]) -> Option<Self> {
         let text = line.trim_ascii();
         let has = |words: &str| memchr::memmem::find(text, words.as_bytes()).is_some();

@@ -1,14 +1,14 @@
 //! The part of a notification about one recipient.
 
-/// Maximum length of an address (RFC 5321 §4.5.3.1).
+/// Maximum length of an address: 64 characters before the `@`, and 255 after it (RFC 5321 §4.5.3.1).
 const MAX_ADDRESS_CHARACTERS: usize = 320;
-/// Maximum length of a diagnostic text. It is enough for the longest line of a reply.
+/// Maximum length of a diagnostic text in characters, which is enough for the longest line of a reply.
 const MAX_DIAGNOSTIC_CHARACTERS: usize = 510;
 
 /// The action of a server for a recipient (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NoticeAction {
-    /// The server gave up. The recipient never gets the message.
+    /// The server gave up, so the recipient never gets the message.
     #[default]
     Failed,
     /// The server keeps the message and tries again.
@@ -21,15 +21,15 @@ pub enum NoticeAction {
 /// A recipient, as a notification describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NoticeRecipient {
-    /// The recipient as the sender first named it. Empty if the notification does not say so.
+    /// The recipient as the sender first named it, or an empty text if the notification does not say so.
     pub original: String,
-    /// The recipient to whom the server tried to deliver. Servers may have rewritten it.
+    /// The recipient to whom the server tried to deliver, whose address servers may have rewritten.
     pub address: String,
     /// Tells whether the server gave up or tries again.
     pub action: NoticeAction,
-    /// Enhanced status code, such as `5.1.1`. Empty if the notification has none.
+    /// Enhanced status code, such as `5.1.1`, or an empty text if the notification has none.
     pub status: String,
-    /// Reply of the next hop, or another reason. Empty if the notification gives no reason.
+    /// Reply of the next hop, or another reason, or an empty text if the notification gives no reason.
     pub diagnostic: String,
 }
 
@@ -38,13 +38,14 @@ impl NoticeRecipient {
         Self { address: mailbox(address), action, ..Self::default() }
     }
 
-    /// Returns the recipient as its sender knows it, as far as the notification tells.
+    /// Returns the recipient as its sender knows it: the original address if the notification has it, and otherwise the
+    /// address to which the server tried to deliver.
     pub fn known_as(&self) -> &str {
         if self.original.is_empty() { &self.address } else { &self.original }
     }
 
-    /// Adds a line of the reason. Lines before the reply of the next hop are dropped once that reply
-    /// is known, because they only say where it came from.
+    /// Adds a line to the reason, but drops earlier lines once the reply of the next hop is known, because they only
+    /// say where it came from.
     pub(super) fn explain(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         if is_reply(line) && !is_reply(self.diagnostic.as_bytes()) {

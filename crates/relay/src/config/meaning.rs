@@ -22,8 +22,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 const MIN_SPOOL_BYTES: u64 = 1 << 20;
-/// Minimum of `max_hops`. A relay must not suspect a loop below this number of `Received:` fields
-/// (RFC 5321 §6.3).
+/// Minimum value of `max_hops`. A relay must not suspect a loop below this number of `Received:` fields (RFC 5321
+/// §6.3).
 const MIN_HOP_LIMIT: u64 = 100;
 
 pub(super) fn read(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Config, ConfigErrors> {

@@ -33,7 +33,7 @@ impl Config {
     /// directory.
     ///
     /// # Errors
-    /// Returns all mistakes in the files.
+    /// Returns all mistakes in the files, so that a user can correct them in one pass.
     #[cfg(test)]
     pub(crate) fn read(file: &Path) -> Result<Self, ConfigErrors> {
         Self::read_within(file, DeliveryScope::Local)
@@ -73,7 +73,7 @@ impl Config {
     /// Reads `text` as if it were the content of `file`.
     ///
     /// # Errors
-    /// Returns all mistakes in the text and in the files that it names.
+    /// Returns all mistakes in the text and in the files that it names, and not only the first.
     pub(crate) fn parse(text: &str, file: &Path, outside: &ConfigEnvironment<'_>) -> Result<Self, ConfigErrors> {
         meaning::read(text, file, outside)
     }
@@ -269,8 +269,8 @@ mod tests {
         assert!(!format!("{config:?}").contains("pass word"), "secrets are not printed");
     }
 
-    /// A text that follows the line with the spool, and the beginning of each complaint, without
-    /// the file's name.
+    /// A wrong configuration: the text that follows the line with the spool, and the beginning of
+    /// each expected complaint, without the file's name.
     type ConfigErrorRow = (&'static str, &'static [&'static str]);
 
     fn check(rows: &[ConfigErrorRow]) {

@@ -197,12 +197,14 @@ impl<'a> RouteReader<'a, '_> {
         Some((span, template.below(self.reader.base_directory)))
     }
 
-    /// Reads TLS and AUTH of a next hop. A password is sent only over TLS to a verified server,
-    /// unless it does not leave this host.
+    /// Reads the TLS policy and the login of a next hop. A password is sent only over TLS to a
+    /// verified server, unless it does not leave this host.
     fn security(self, section: &mut Section<'a>, hosts: Option<&[TargetHost]>) -> (NextHopTls, Option<Credentials>) {
         let user_at = section.key("user");
         let credentials = self.credentials(section);
         let tls_at = section.key("tls");
+        // A password must not be sent unencrypted, so a next hop with a login requires TLS by
+        // default.
         let default = if user_at.is_some() { TlsPolicy::Required } else { TlsPolicy::Opportunistic };
         let insecure_at = section.key("insecure");
         let insecure = section.flag("insecure").unwrap_or_default();
@@ -244,6 +246,7 @@ impl<'a> RouteReader<'a, '_> {
         let pem = self.reader.file(span, path)?;
         let authority = Arc::new(CaFile { path: path.to_owned(), pem });
         let security = NextHopTls { ca_file: Some(Arc::clone(&authority)), ..security.clone() };
+        // Make TLS settings for any host, only to report now whether the certificates can be used.
         let usable = security.client("localhost").map_err(|error| format!("{}: {error}", path.display()));
         self.errors().ok_or_add(span, usable).map(|_| authority)
     }
@@ -264,6 +267,8 @@ impl<'a> RouteReader<'a, '_> {
             }
             return None;
         };
+        // Do not look for a password, so that the misplaced one is the only mistake that is
+        // reported.
         if misplaced {
             return None;
         }
@@ -299,8 +304,8 @@ impl<'a> RouteReader<'a, '_> {
         is_misplaced
     }
 
-    /// Reads `[local]`. Also returns each domain with its position in the file, for errors that are
-    /// found later.
+    /// Reads the section `[local]`. Also returns each domain with its position in the file, for
+    /// errors that are found later.
     fn local(self, mut section: Section<'a>, has_routes: bool) -> (LocalDomains, Vec<(Range<usize>, String)>) {
         let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
         for (span, domain) in &domains {

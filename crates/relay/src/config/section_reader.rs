@@ -14,7 +14,7 @@ pub(super) struct SectionReader<'a> {
 }
 
 impl<'a> SectionReader<'a> {
-    /// Reads a path. A relative path starts from `base_directory`, and an empty path is a mistake.
+    /// Reads a path, which must not be empty. A relative path starts from `base_directory`.
     pub(super) fn path(self, section: &mut Section<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
         let (span, text) = section.text(key, "\"PATH\"")?;
         if text.is_empty() {

@@ -54,7 +54,7 @@ pub struct Config {
     pub(crate) http_name: Option<String>,
     /// Path of the socket for `mailrun queue`.
     pub control: PathBuf,
-    /// Number of workers. `None` means half the number of processors.
+    /// Number of workers, or `None` for half the number of processors.
     pub workers: Option<usize>,
     /// Time for which event loops look for events before they sleep. It is only for measurements, so
     /// the file has no key for it.
@@ -93,7 +93,8 @@ impl Networks {
 pub struct SpoolConfig {
     pub directory: PathBuf,
     pub durability: DurabilityLevel,
-    /// Maximum number of bytes on disk. When they are used up, clients get 452.
+    /// Maximum number of bytes that the spool may take on disk. When they are used up, clients get
+    /// 452.
     pub max_bytes: u64,
     /// Maximum number of bytes of bodies in memory. Other bodies are read again from the spool.
     pub memory_bytes: u64,
@@ -178,11 +179,11 @@ impl RelayLimits {
 pub(crate) struct LoginLimits {
     pub(crate) failures: u32,
     pub(crate) user_failures: u32,
-    /// Period in which failures are counted. After that, the count begins again at 0.
+    /// Period in which failed logins are counted. After it, the count begins again at 0.
     pub(crate) period: Duration,
     /// Time for which logins are refused after too many failures, without checking the password.
     pub(crate) lock_duration: Duration,
-    /// Delay of the reply to the first failure. The delay doubles with each further failure.
+    /// Delay of the reply to the first failed login. The delay doubles with each further failure.
     pub(crate) delay: Duration,
 }
 
@@ -224,7 +225,7 @@ impl RefusedGreeting {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DsnConfig {
-    /// Recipient of DSNs about failures. `None` means the sender.
+    /// Recipient of DSNs about failures, or `None` for the sender of the message.
     pub(crate) failures: Option<DsnTarget>,
     /// Recipient of DSNs about DSNs that could not be delivered. `None` means that they are only
     /// logged.
@@ -285,7 +286,7 @@ impl Default for DeliveryLimits {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DnsConfig {
-    /// Name servers to query. An empty list means the system's servers.
+    /// Name servers to query, or an empty list to query the servers that the system uses.
     pub(crate) servers: Vec<SocketAddr>,
     pub(crate) timeout: Duration,
 }
@@ -351,7 +352,7 @@ impl ConfigEnvironment<'_> {
     }
 }
 
-/// Reads a file. Fails if the file is longer than [`MAX_FILE_BYTES`], which no valid file is.
+/// Reads a whole file. Fails if it is longer than [`MAX_FILE_BYTES`], which no valid file is.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;

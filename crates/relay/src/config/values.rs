@@ -41,7 +41,7 @@ pub(super) fn connection_limit(text: &str) -> Result<u32, String> {
     count(text, 100_000).map(|number| number as u32)
 }
 
-/// Parses a positive time. In addition to the usual units, days are allowed.
+/// Parses a time above zero. In addition to the usual units, days are allowed.
 pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()).filter(|days| *days <= 10_000);
     match days.map_or_else(|| duration(text), |days| Ok(DAY * days)) {

@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum wait for a reply. It is longer than the time that the relay itself waits for its
-/// workers.
+/// Maximum time for which the client waits for a reply. It is longer than the time for which the
+/// relay itself waits for its workers.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct ControlClient(BufReader<UnixStream>);
@@ -20,7 +20,7 @@ pub struct ControlClient(BufReader<UnixStream>);
 pub enum ControlOutcome {
     Done,
     Refused(String),
-    /// The caller has seen enough, and the rest of the reply was not read.
+    /// The caller has stopped the command with `Break`, and the rest of the reply was not read.
     Stopped,
 }
 
@@ -72,7 +72,8 @@ impl ControlClient {
     }
 }
 
-/// Explains a connection that ended before the reply did.
+/// Explains why there was no complete reply, and how the operator can find out whether the relay
+/// has executed the command.
 fn no_answer(error: Option<io::Error>) -> String {
     let reason = match error {
         Some(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -3,10 +3,9 @@ use crate::control::protocol::HopRow;
 use crate::control::queue_stats::QueueStats;
 use mailrun_text::metrics_text::{Exposition, MetricsText};
 
-/// Everything that `/metrics` reports.
 pub(crate) struct RelayMetrics<'a> {
     pub(crate) queues: &'a QueueStats,
-    /// Counters of the relay. Each row has a name, a description and a value.
+    /// Rows with the name, the description and the value of each counter of the relay.
     pub(crate) counters: &'a [(&'static str, &'static str, u64)],
     /// Counters of the log, of HTTP and of failed tasks, in the same form.
     pub(crate) process: &'a [(&'static str, &'static str, u64)],
@@ -18,12 +17,12 @@ pub(crate) struct RelayMetrics<'a> {
     pub(crate) uptime_s: f64,
 }
 
-/// Metrics of clients outside of the configured `networks`.
+/// Metrics of clients outside of the configured `networks`, to which separate limits apply.
 pub(crate) struct UntrustedClients {
     pub(crate) connections: usize,
     pub(crate) incoming_bytes: u64,
     pub(crate) incoming_limit: u64,
-    /// Number of refusals for each limit, by the name of the limit.
+    /// Names of the limits, each with the number of refusals that it caused.
     pub(crate) refused: Vec<(&'static str, u64)>,
 }
 

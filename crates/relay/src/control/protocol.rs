@@ -25,7 +25,7 @@ pub enum ControlRequest {
         /// Lists only entries for this next hop.
         #[serde(default)]
         hop: Option<String>,
-        /// Lists only entries in this state.
+        /// Lists only entries in this state, such as deferred entries.
         #[serde(default)]
         state: Option<EntryState>,
         #[serde(default)]
@@ -40,7 +40,7 @@ pub enum ControlRequest {
         command: OperatorCommand,
         which: CommandScope,
     },
-    /// Asks for the totals and for the numbers of each next hop.
+    /// Asks for the totals of all queues and the statistics of each next hop.
     Stats,
 }
 
@@ -177,7 +177,8 @@ pub struct MessageRow {
     pub user: Option<String>,
 }
 
-/// Numbers of one next hop, summed over all workers.
+/// Statistics of one next hop, summed over all workers. The counts by state are numbers of queue
+/// entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopRow {
     pub hop: String,
@@ -222,7 +223,7 @@ pub struct TotalsRow {
     pub entries: u64,
     #[serde(rename = "couriers")]
     pub connections: u64,
-    /// Bytes of messages in memory.
+    /// Number of bytes that messages take in memory.
     #[serde(rename = "letter_bytes")]
     pub message_bytes: u64,
     pub spool_messages: u64,

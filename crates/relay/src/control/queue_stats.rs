@@ -122,7 +122,7 @@ fn merge(sum: &mut HopRow, row: &HopRow) {
     }
 }
 
-/// Returns the next hops with the most entries, followed by the sum of the others.
+/// Returns the next hops with the most entries, followed by a row that sums up the others.
 fn largest(mut hops: Vec<HopRow>) -> Vec<HopRow> {
     // A row in which a worker has summed up its other next hops comes last.
     hops.sort_by(|a, b| {

@@ -34,7 +34,7 @@ const BACKLOG_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause after an accept has failed. The usual reason is that the process has no descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// The path of the control socket. Dropping this value removes the socket's file.
+/// The control socket's path. Dropping this value removes the socket's file.
 pub(crate) struct ControlSocket(PathBuf);
 
 impl Drop for ControlSocket {

@@ -70,7 +70,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Connects to a relay. `timeout` applies to connecting and to each read and write.
+/// Connects to a relay's control socket. `timeout` applies to connecting and to each read and
+/// write.
 ///
 /// # Errors
 /// Fails if no relay listens there, or if the relay does not accept the connection in time.

@@ -34,15 +34,15 @@ impl CaFiles {
         *self.lock() = files.map(|file| (file.path.clone(), CaContent::of(file))).collect();
     }
 
-    /// Returns the content of a file. This is the same `Arc` until the content changes, so callers
-    /// can compare pointers to notice a change.
+    /// Returns the content of a CA file. This is the same `Arc` until the content changes, so
+    /// callers can compare pointers to notice a change.
     pub(crate) fn content(&self, file: &CaFile) -> Arc<[u8]> {
         let mut contents = self.lock();
         let content = contents.entry(file.path.clone()).or_insert_with(|| CaContent::of(file));
         Arc::clone(&content.pem)
     }
 
-    /// Rereads changed files. Blocks for as long as the file system takes.
+    /// Rereads the files that have changed. Blocks for as long as the file system takes.
     pub(crate) fn check(&self) {
         let stamps: Vec<_> = self.lock().iter().map(|(path, content)| (path.clone(), content.stamp)).collect();
         for (path, stamp) in stamps {

@@ -69,9 +69,10 @@ pub(crate) enum ConnectionResult {
 
 enum NextTransaction {
     Transaction(Arc<Envelope>),
-    /// There is no message now. The task is woken when there is one.
+    /// The queue has no message for this connection. The task is woken when there is one.
     Wait,
-    /// The message is being converted. The task is woken afterwards.
+    /// The message is being converted by another thread. The task is woken when the conversion is
+    /// done.
     Convert,
     Quit,
 }
@@ -79,7 +80,7 @@ enum NextTransaction {
 /// A message that another thread converts for the server.
 struct Conversion {
     request: DeliveryGuard,
-    /// Result of the conversion. `None` means that the conversion panicked.
+    /// The converted message, or `None` if the conversion panicked.
     form: Pin<Box<dyn Future<Output = Option<FormResult>>>>,
 }
 
@@ -194,7 +195,7 @@ impl SmtpDelivery {
         ConnectionResult::Unreachable(DeliveryRefusal::new(0, Some(EnhancedStatusCode(4, 4, 1)), reason, &self.host))
     }
 
-    /// Ends the session. Messages in transit go back to the queue.
+    /// Ends the session and gives the messages in transit back to the queue.
     fn end_session(
         &mut self,
         ended: SessionEnd,
@@ -275,8 +276,8 @@ impl SmtpDelivery {
         self.closing_reply.take().map_or_else(|| reason.to_string(), |refusal| format!("{reason}: {}", refusal.text))
     }
 
-    /// Sends QUIT. The queue may now open another connection instead of this one, because the peer
-    /// may take long to answer.
+    /// Sends QUIT and takes no more messages. The queue may now open another connection in place of
+    /// this one, because the peer may take long to answer.
     fn begin_quit(&mut self) -> Poll<NextAction> {
         self.waiter.cancel();
         let slot = self.slot.as_mut().expect("the connection is open");
@@ -284,7 +285,8 @@ impl SmtpDelivery {
         Poll::Ready(NextAction::Quit)
     }
 
-    /// Returns the connection to the queue manager.
+    /// Gives the connection back to the queue manager. If the server refused the session for good,
+    /// or is this relay itself, all waiting messages fail first.
     pub(crate) fn finish(mut self, result: ConnectionResult) {
         self.waiter.cancel();
         let slot = self.slot.take().expect("it is given back once");
@@ -323,6 +325,8 @@ impl SmtpDelivery {
                     };
                     planned_panic("delivery");
                     if required_extensions::is_long_conversion(&request.message, extensions) {
+                        // The next round polls the conversion, which then wakes this task when it
+                        // is done.
                         self.conversion = Some(self.convert(request, extensions));
                         continue;
                     }
@@ -359,7 +363,8 @@ impl SmtpDelivery {
 }
 
 impl SmtpDelivery {
-    /// Returns the envelope with which the message is sent in this form.
+    /// Returns the envelope for the message in this form, with the parameters that the server
+    /// understands. Recipients that the form leaves out are not in it.
     fn prepare_transaction(
         &mut self,
         request: &DeliveryRequest<Message>,
@@ -391,7 +396,8 @@ impl SmtpDelivery {
         Ok((envelope, form))
     }
 
-    /// Returns an envelope that no session uses any longer, or a new one.
+    /// Returns an envelope to be filled. An envelope that no session uses any longer is reused,
+    /// which saves an allocation per message.
     fn unused_envelope(&mut self) -> Arc<Envelope> {
         let free = self.spare_envelopes.iter().position(|envelope| Arc::strong_count(envelope) == 1);
         match free {

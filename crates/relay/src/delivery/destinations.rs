@@ -22,7 +22,8 @@ const SCAN_DIVISOR: usize = 20;
 
 struct HostTls {
     host: Arc<str>,
-    /// The trusted certificates from which `security` was made.
+    /// Content of the route's CA file when `security` was last made or tried. If the content has
+    /// changed, `security` is made again.
     pem: Option<Arc<[u8]>>,
     security: Option<ClientSecurity>,
 }
@@ -30,7 +31,7 @@ struct HostTls {
 #[derive(Default)]
 pub(crate) struct Destinations {
     ids: HashMap<NextHop, DestinationId, foldhash::fast::RandomState>,
-    /// Destinations by number. `None` marks a free number.
+    /// All destinations, indexed by their numbers. `None` marks a free number.
     entries: Vec<Option<DestinationEntry>>,
     /// Free numbers, the lowest of which is reused first.
     free_ids: BinaryHeap<Reverse<u32>>,

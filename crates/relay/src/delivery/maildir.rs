@@ -25,7 +25,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
-/// Number of names to try. A name can be taken only if two hosts have the same host name.
+/// Maximum number of file names to try. A name can be taken only if two hosts have the same host
+/// name.
 const MAX_NAME_ATTEMPTS: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,7 @@ impl MaildirNames {
         Ok(())
     }
 
-    /// Returns the next name. `now` counts from the Unix epoch.
+    /// Returns a name that it has not returned before. `now` counts from the Unix epoch.
     fn next(&self, now: Duration) -> String {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         format!("{}.M{:06}P{}Q{serial}.{}", now.as_secs(), now.subsec_micros(), self.pid, self.host)
@@ -138,7 +139,7 @@ fn create_draft(root: &Path, name: &str) -> io::Result<(File, PathBuf)> {
     Ok((file, path))
 }
 
-/// Creates the Maildir. Only its owner has access.
+/// Creates the Maildir with access for its owner only.
 pub(crate) fn create(root: &Path) -> io::Result<()> {
     ["tmp", "new", "cur"]
         .iter()
@@ -240,7 +241,8 @@ impl MaildirError {
         }
     }
 
-    /// Returns true if the failure lasts until an operator acts.
+    /// Returns true if all further attempts fail until an operator acts, for example because the
+    /// relay may not write into the Maildir.
     pub(crate) fn needs_operator(&self) -> bool {
         matches!(self, Self::Denied { .. } | Self::Disk { .. })
     }

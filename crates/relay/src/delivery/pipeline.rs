@@ -37,7 +37,7 @@ pub(crate) enum SendProgress {
 }
 
 impl PipelinedMessage {
-    /// Begins a request in the form that the server accepts.
+    /// Creates the state of a message that is about to be sent. No recipient is refused yet.
     pub(crate) fn new(request: DeliveryGuard, form: DeliveryForm, extensions: &Extensions) -> Self {
         let DeliveryForm { converted, left_out } = form;
         let refused = vec![None; request.recipients.len() - left_out.len()];
@@ -64,7 +64,8 @@ impl PipelinedMessage {
         }
     }
 
-    /// Returns the message in the form in which it is sent.
+    /// Returns the message that is sent: the converted message, or the original if nothing was
+    /// converted.
     pub(crate) fn message(&self) -> &Message {
         self.converted.as_ref().unwrap_or(&self.request.message)
     }

@@ -186,8 +186,8 @@ struct LookupRequest {
 }
 
 impl Resolver {
-    /// Starts the thread. DNS is set up at the first query, so that a relay that needs no DNS needs
-    /// no resolv.conf.
+    /// Starts the thread that queries DNS. It sets DNS up at the first query, so that a relay that
+    /// needs no DNS needs no resolv.conf.
     pub(crate) fn start(
         dns: &DnsConfig,
         own_name: &str,

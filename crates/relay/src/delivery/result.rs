@@ -8,14 +8,16 @@ use mailrun_net::clock;
 use mailrun_smtp::dsn::Notify;
 use std::rc::Rc;
 
-/// Returns the status of an accepted recipient, whose sender may want a DSN (RFC 3461 §5.2.2).
+/// Returns the status of an accepted recipient: confirmed if the sender asked for a DSN of success
+/// (RFC 3461 §5.2.2), else delivered.
 pub(crate) fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) -> RecipientStatus {
     let is_asked = recipient.notify.is_some_and(|notify| notify.wants(Notify::SUCCESS));
     if is_asked { RecipientStatus::Confirmed(how) } else { RecipientStatus::Delivered }
 }
 
-/// Combines the recipients' statuses, and counts them. If all are equal, the result is a single
-/// status. If a recipient was deferred because of a session fault, the queue tries again soon.
+/// Combines the recipients' statuses, and counts them. If all recipients are delivered without a
+/// DSN, the result needs no list. If a recipient was deferred because of a session fault, the queue
+/// tries again soon.
 pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<RecipientStatus>) -> DeliveryResult {
     for status in &statuses {
         match status {

@@ -22,7 +22,8 @@ enum WaiterState {
 }
 
 impl SlotWaiter {
-    /// Cancels the wait. The waiter's entry in the list becomes stale, and a later call drops it.
+    /// Ends the wait without a result. The waiter's entry in the list becomes stale, and a later
+    /// call drops it.
     pub(crate) fn cancel(&mut self) {
         if self.0.get() == WaiterState::Waiting {
             self.0.set(WaiterState::Busy);

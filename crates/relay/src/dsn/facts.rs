@@ -14,7 +14,7 @@ pub(crate) struct DsnFacts<'a> {
     /// Recipient of the DSN: the sender, or somebody else whom the configuration names. It is empty
     /// if nobody receives the DSN.
     pub(crate) addressee: &'a [u8],
-    /// ENVID as received, in xtext.
+    /// The sender's ENVID as received, which is still encoded as xtext.
     pub(crate) envelope_id: Option<&'a [u8]>,
     pub(crate) returns: Option<Return>,
     pub(crate) smtp_utf8: bool,

@@ -111,7 +111,7 @@ fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str
     worker.dsn_failed(pending, &fates);
 }
 
-/// A running task that writes DSNs. It counts as running until this value is dropped.
+/// Counts a task that writes DSNs. The task counts as running until this value is dropped.
 struct DsnTask {
     worker: Rc<RelayWorker>,
 }
@@ -230,11 +230,14 @@ impl<'a> OriginalMessage<'a> {
         let mut succeeded: Vec<_> = of_fates(false).collect();
         let envelope = &self.message.envelope;
         let login = if envelope.user.is_some() { LoggedIn::Yes } else { LoggedIn::No };
+        // An unknown client may have forged the sender, who would then get DSNs about mail of
+        // others.
         if !dsn.success.is_for(envelope.client_address, login, &self.config.networks) {
             succeeded.clear();
         }
         if envelope.sender.is_empty() {
             self.warn_of_double_bounces(&failed);
+            // If a DSN to the postmaster fails, another DSN to the postmaster would fail as well.
             let is_again = is_to_postmaster(envelope);
             let target = dsn.double_bounces.as_ref().filter(|target| !is_again || **target != DsnTarget::Postmaster);
             return target.map(|target| (failed, Addressee::Other(target))).into_iter().collect();
@@ -275,8 +278,8 @@ impl<'a> OriginalMessage<'a> {
         }
     }
 
-    /// Sends a DSN, if one is due. Returns false if the DSN cannot be stored in a Maildir at
-    /// present.
+    /// Sends a DSN to the addressee, if one is due. Returns false if the DSN cannot be stored in a
+    /// Maildir at present.
     async fn send(&self, worker: &Rc<RelayWorker>, recipients: &[DsnRecipient<'_>], addressee: Addressee<'_>) -> bool {
         let Some(dsn_message) = self.build(recipients, addressee) else { return true };
         if let Addressee::Other(DsnTarget::Maildir(root)) = addressee {
@@ -346,7 +349,7 @@ impl<'a> OriginalMessage<'a> {
     }
 }
 
-/// Stores a DSN. The original message is kept until the DSN is stored.
+/// Stores a DSN in the spool. The original message is kept until the DSN is stored.
 async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups: Vec<RecipientGroup>) {
     let Ok(new_message) = message.to_spool() else { return };
     match store_from_reserve(&worker.context.spool, new_message).await {
@@ -385,6 +388,7 @@ fn route_dsn(
 ) -> Option<(Message, Vec<RecipientGroup>)> {
     let null = Path::mailbox(b"").expect("the null path is a path");
     let to = Path::mailbox(&dsn_message.recipient).ok()?;
+    // The relay itself sends the DSN, so it may go to any domain.
     let members = match config.router.route(Access::Trusted, &null, &to).ok()? {
         ResolvedRoute::Direct(next_hop) => vec![(dsn_message.recipient.clone(), next_hop)],
         ResolvedRoute::Alias(members) => {
@@ -397,6 +401,7 @@ fn route_dsn(
         recipients.push(EnvelopeRecipient { address, original: None, notify: Some(Notify::NEVER) });
         groups.push(RecipientGroup { next_hop, recipients: vec![u16::try_from(number).ok()?] });
     }
+    // Mark a DSN to the postmaster, so that its failure is recognised after a restart as well.
     let client_name = if addressee == Addressee::Sender { Vec::new() } else { TO_POSTMASTER.to_vec() };
     let envelope = MessageEnvelope {
         client_name,

@@ -37,7 +37,8 @@ pub(crate) struct DsnTasks {
 }
 
 impl DsnTasks {
-    /// Returns the event if another task may run. Otherwise the event waits for its turn.
+    /// Returns the event if its DSN may be written now. Otherwise keeps the event until `next`
+    /// returns it, and returns `None`.
     pub(crate) fn admit(&self, id: MessageId, event: DsnEvent) -> Option<DsnEvent> {
         if self.running.get() < MAX_DSN_TASKS {
             return Some(event);

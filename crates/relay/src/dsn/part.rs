@@ -36,8 +36,8 @@ impl<'a> DsnPart<'a> {
     }
 }
 
-/// Returns a boundary. It consists of the queue id and a number, and no part contains this
-/// combination. All such boundaries have the same length, so that none is a prefix of another.
+/// Returns a boundary that no part contains. It consists of the queue id and a number. All such
+/// boundaries have the same length, so that none is a prefix of another.
 pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     const DIGITS: usize = 8;
     let prefix = format!("=_{}_", text::sanitize_token(id));

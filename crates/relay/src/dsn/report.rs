@@ -50,7 +50,8 @@ pub(crate) fn compose(
 ) -> Option<Dsn> {
     let is_reported = |recipient: &&DsnRecipient<'_>| is_due(facts.addressee, recipient.notify, recipient.action);
     let mut reported: Vec<DsnRecipient<'_>> = recipients.iter().filter(is_reported).copied().collect();
-    // A stable sort keeps recipients with the same action in the order of the envelope.
+    // Put failures first, because a person should read them first. The sort is stable, so
+    // recipients with the same action stay in the order of the envelope.
     reported.sort_by_key(|recipient| recipient.action);
     let gravest = reported.first()?.action;
     let returned = Returned::choose(facts, gravest, whole_bytes);

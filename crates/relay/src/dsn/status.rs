@@ -64,7 +64,7 @@ fn recipient_fields(recipient: &DsnRecipient<'_>, charset: Charset) -> String {
     out
 }
 
-/// Decodes xtext. Other text is returned unchanged.
+/// Decodes xtext, and returns any other text unchanged.
 pub(crate) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     Xtext::parse(text).map_or(Cow::Borrowed(text), |xtext| xtext.decode())
 }

@@ -45,7 +45,8 @@ pub(crate) fn sanitize_token(name: &str) -> String {
     name.chars().map(fit).take(255).collect()
 }
 
-/// Converts an address to ASCII. For example, `ä` becomes `\x{E4}` (utf-8-addr-xtext, RFC 6533 §3).
+/// Converts an address to ASCII for servers without SMTPUTF8. For example, `ä` becomes `\x{E4}`
+/// (utf-8-addr-xtext, RFC 6533 §3).
 pub(crate) fn ascii_address(address: &[u8]) -> String {
     let mut out = String::new();
     for c in String::from_utf8_lossy(address).chars() {

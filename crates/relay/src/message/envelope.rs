@@ -39,7 +39,7 @@ pub(crate) const MAX_REFUSAL_BYTES: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum WithProtocol {
-    /// The message was created here. It is a DSN.
+    /// The relay itself has created the message, which is a DSN.
     Local = 0,
     Smtp = 1, Esmtp = 2, Esmtps = 3, Esmtpa = 4, Esmtpsa = 5,
     Lmtp = 6, Lmtps = 7, Lmtpa = 8, Lmtpsa = 9,
@@ -91,7 +91,7 @@ pub(crate) struct MessageEnvelope {
     pub(crate) smtp_utf8: bool,
     pub(crate) body: BodyType,
     pub(crate) returns: Option<Return>,
-    /// ENVID as received, in xtext.
+    /// The sender's ENVID as received, which is still encoded as xtext.
     pub(crate) envelope_id: Option<Vec<u8>>,
     pub(crate) recipients: Vec<EnvelopeRecipient>,
 }
@@ -153,12 +153,12 @@ pub(crate) struct DeliveryRefusal {
 }
 
 impl DeliveryRefusal {
-    /// Creates a refusal. A peer's text is cut if it is too long.
+    /// Creates a refusal. If the peer's text is too long, only its beginning is kept.
     pub(crate) fn new(code: u16, enhanced: Option<EnhancedStatusCode>, text: &str, by: &str) -> Self {
         Self { code, enhanced, text: truncated(text), by: truncated(by) }
     }
 
-    /// Returns true if the message or recipient is refused permanently.
+    /// Returns true if another attempt would be useless, because the server answered with 5xx.
     pub(crate) fn is_permanent(&self) -> bool {
         mailrun_smtp::reply::is_permanent(self.code)
     }
@@ -180,11 +180,11 @@ pub(crate) enum RecipientFate {
     Failed(DeliveryRefusal),
     /// The message became too old. Contains the last refusal, if there was one.
     Expired(Option<DeliveryRefusal>),
-    /// An operator removed the message. No DSN is sent.
+    /// An operator removed the message, and nobody gets a DSN about it.
     Removed,
 }
 
-/// Word for a delivery in a DSN (RFC 3464 §2.3.3).
+/// The action that a DSN of success reports (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmation {
     Delivered,
@@ -512,7 +512,8 @@ pub(crate) struct RecipientProgress {
 }
 
 impl RecipientProgress {
-    /// Returns true if the DSN about the recipient still has to be written.
+    /// Returns true if the sender may have to be notified of the recipient's fate, and the spool
+    /// has no DSN about it yet.
     pub(crate) fn is_dsn_due(&self) -> bool {
         !self.dsn_stored && self.fate.as_ref().is_some_and(RecipientFate::needs_dsn)
     }

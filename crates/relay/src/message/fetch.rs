@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub(crate) enum Fetched {
     Whole(Message),
-    /// The message with an empty body, and the reason why the body could not be read.
+    /// Only the envelope could be read. The message has an empty body, and the text says why.
     EnvelopeOnly(Message, String),
     Unreadable(String),
 }
@@ -46,7 +46,8 @@ pub(crate) async fn fetch(spool: &Spool, pool: &BlockingPool, id: Id) -> Fetched
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Message {
-    /// Converts the message to the form that the spool stores.
+    /// Converts the message to the form that the spool stores. Fails if the encoded envelope would
+    /// exceed the limits of its format.
     pub(crate) fn to_spool(&self) -> Result<NewMessage, EnvelopeTooLarge> {
         Ok(NewMessage {
             received_ns: u64::try_from(self.received.as_nanos()).unwrap_or(u64::MAX),

@@ -19,7 +19,7 @@ const MAX_LINE_BYTES: usize = 78;
 /// Maximum length of a domain (RFC 5321 §4.5.3.1.2).
 const MAX_NAME_BYTES: usize = 255;
 
-/// Content of a Received field, except its date.
+/// Content of a `Received:` field, except its date. All messages of a second share the date.
 pub(crate) struct ReceivedField<'a> {
     /// Name that the client gave, which may contain any bytes.
     pub(crate) name: &'a [u8],
@@ -50,6 +50,8 @@ impl ReceivedField<'_> {
     /// the queue id.
     pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) -> usize {
         let mut field = HeaderFieldWriter::open(out);
+        // Only a domain or an address literal may follow `from` (RFC 5321 §4.4). Any other name
+        // becomes a comment.
         if is_dot_atom(self.name) || address_literal(self.name).is_some() {
             field.clause(|out| write_all(&[b"from ", self.name], out));
             field.clause(|out| write_all(&[b"(", self.client.as_bytes(), b")"], out));
@@ -151,7 +153,8 @@ fn write_comment(text: &[u8], out: &mut Vec<u8>) {
     out.push(b')');
 }
 
-/// Writes a name. Characters that a name cannot contain become `?`, and a long name is cut.
+/// Writes a word, such as the name of a host. Characters that a name cannot contain become `?`, and
+/// a long name is cut.
 fn write_name(name: &[u8], out: &mut Vec<u8>) {
     let fit = |octet: &u8| if octet.is_ascii_alphanumeric() || b"-._:".contains(octet) { *octet } else { b'?' };
     out.extend(name.iter().take(MAX_NAME_BYTES).map(fit));
@@ -202,7 +205,7 @@ impl DateCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderProgress {
     Open,
-    /// The empty line has been read.
+    /// The empty line after the header has been read.
     Ended,
     /// The header exceeds the limit, and the rest of it was not read.
     TooLarge,
@@ -221,7 +224,7 @@ pub(crate) enum HeaderProgress {
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedCount {
     count: u32,
-    /// Number of bytes that the header may still have.
+    /// Number of bytes that may still be read before the header counts as too large.
     remaining: usize,
     header: HeaderProgress,
     position: LinePosition,
@@ -247,8 +250,8 @@ impl ReceivedCount {
         Self { count: 0, remaining: most_bytes, header: HeaderProgress::Open, position: LinePosition::Start }
     }
 
-    /// Processes a block. Costs nothing once the header is [`HeaderProgress::Ended`] or
-    /// [`HeaderProgress::TooLarge`].
+    /// Processes the next block of the message. This costs nothing once the header is
+    /// [`HeaderProgress::Ended`] or [`HeaderProgress::TooLarge`].
     pub(crate) fn feed(&mut self, block: &[u8]) {
         if self.header != HeaderProgress::Open {
             return;

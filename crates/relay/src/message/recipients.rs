@@ -86,8 +86,8 @@ impl RecipientList {
         self.group_number(next_hop).is_some_and(is_key)
     }
 
-    /// Adds a recipient. If the list has its mailbox already, adds the requested notifications to
-    /// that recipient.
+    /// Adds a recipient, unless the list has its mailbox already. In that case, only adds the
+    /// requested notifications to the existing recipient.
     pub(crate) fn add(&mut self, router: &Router, recipient: EnvelopeRecipient, next_hop: NextHop) {
         let number = self.recipients.len() as u16;
         let bytes = recipient_bytes(&recipient.address, &next_hop);

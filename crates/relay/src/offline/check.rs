@@ -4,7 +4,7 @@ use mailrun_spool::{Damage, DamageKind, SegmentInfo, SegmentState};
 use serde::Serialize;
 use std::fmt;
 
-/// The report of `mailrun spool check`.
+/// The report of `mailrun spool check`, which is printed as text or as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SpoolReport {
     pub(crate) directory: String,
@@ -20,7 +20,7 @@ pub struct SpoolReport {
     pub(crate) damaged_messages: u64,
     pub(crate) held: u64,
     pub(crate) recipients: RecipientCounts,
-    /// Number of bytes at the end of the log that a crash tore.
+    /// Number of bytes at the end of the log that a crash left incomplete.
     pub(crate) torn_bytes: u64,
     /// If false, no client got a 250 for the torn bytes. If true, a client may have got one,
     /// because `durability = "write"` does not wait for the disk.
@@ -38,7 +38,7 @@ pub(crate) struct SegmentRow {
     pub(crate) messages: u64,
 }
 
-/// Numbers of the recipients of all unfinished messages.
+/// Numbers of recipients, summed over all unfinished messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RecipientCounts {
     pub(crate) to_deliver: u64,

@@ -81,7 +81,7 @@ fn is_undelivered(progress: &RecipientProgress) -> bool {
     progress.fate.is_none() || (progress.is_dsn_due() && progress.fate.as_ref().is_some_and(RecipientFate::is_failure))
 }
 
-/// Converts bytes to text. Invalid UTF-8 becomes replacement characters.
+/// Converts bytes to text, with replacement characters in place of invalid UTF-8.
 pub(super) fn lossy(octets: &[u8]) -> String {
     String::from_utf8_lossy(octets).into_owned()
 }

@@ -47,7 +47,7 @@ impl OfflineSpool {
         }
     }
 
-    /// Counts the damaged places at which something may be lost.
+    /// Counts the damaged places at which unknown messages may have been lost.
     fn damage_count(&self) -> u64 {
         self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count() as u64
     }

@@ -18,9 +18,10 @@ const MAX_BATCH_BYTES: usize = 32 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SalvageTarget {
-    /// A Maildir. It gets one file for each message that some recipient has not received.
+    /// Write a Maildir, with one file for each message that at least one recipient has not
+    /// received.
     Maildir(PathBuf),
-    /// A new spool. It gets all unfinished messages and their progress.
+    /// Write a new spool, with all unfinished messages and their progress.
     Spool(PathBuf),
 }
 

@@ -79,8 +79,8 @@ impl<M: Clone> MailQueue<M> {
         is_in_backoff || state == EntryState::Deferred
     }
 
-    /// Makes an entry ready at once. A fact for the spool ensures that it is ready after a restart
-    /// as well.
+    /// Makes an entry ready at once. Also records this as a fact for the spool, so that the entry
+    /// is ready after a restart as well.
     fn requeue(&mut self, at: EntryIndex, actions: &mut Actions) {
         let entry = &self.entries[at];
         if let Some(refusal) = &entry.refusal {

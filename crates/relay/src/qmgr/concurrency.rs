@@ -73,7 +73,8 @@ impl<M: Clone> MailQueue<M> {
         ConnectionSlot { destination: key, is_idle: false, must_quit: false, is_quitting: false, trial: Some(standing) }
     }
 
-    /// Ends the trial of a connection, because it has a session or is closed.
+    /// Ends the trial of a connection, because it has a session or is closed. Another attempt may
+    /// then begin in its place.
     pub(super) fn end_trial(&mut self, slot: &mut ConnectionSlot) {
         if let Some(standing) = slot.trial.take() {
             self.connections.trials[standing as usize] -= 1;
@@ -205,7 +206,8 @@ impl<M: Clone> MailQueue<M> {
         leaves || slot.must_quit
     }
 
-    /// Records that a connection found nothing to do.
+    /// Records that a connection found no message to send. It can now be woken, or closed in favour
+    /// of another destination.
     pub(super) fn mark_idle(&mut self, slot: &mut ConnectionSlot) {
         slot.is_idle = true;
         self.destination(slot.destination).idle += 1;
@@ -291,7 +293,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Frees the memory of an unreachable destination, so that reachable destinations can use it.
+    /// Drops the messages of an unreachable destination from memory, so that reachable destinations
+    /// can use it. The spool still has them.
     fn drop_messages(&mut self, key: DestinationId) {
         let mut at = self.destination(key).ready.first;
         for _ in 0..MAX_DROPPED_MESSAGES {
@@ -307,7 +310,8 @@ impl<M: Clone> MailQueue<M> {
         destination.next_unread = destination.ready.first;
     }
 
-    /// Updates the lists to which a changed destination belongs.
+    /// Adds a changed destination to the lists of destinations for which an action may be due.
+    /// Nothing is removed here, because each list entry is checked again before it is used.
     pub(super) fn update_lists(&mut self, key: DestinationId) {
         let limit = self.options.destination_concurrency_limit;
         let can_wake = self.can_wake(key);
@@ -342,7 +346,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Allows an attempt at the destination at once, whatever its failures.
+    /// Allows an attempt at the destination at once, although its last attempts failed. An
+    /// operator's command to retry uses this.
     pub(super) fn end_backoff(&mut self, key: DestinationId) {
         self.destination(key).backoff_until_ms = 0;
         self.update_lists(key);
@@ -364,7 +369,8 @@ impl DestinationQueue {
         self.idle + self.woken + self.dismissed
     }
 
-    /// Returns the number of connections that take messages, or will take them.
+    /// Returns the number of connections that take messages now or as soon as they have a session.
+    /// A connection that has sent QUIT is not counted.
     fn active_connections(&self) -> u32 {
         self.connections - self.quitting
     }

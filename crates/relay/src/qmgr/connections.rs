@@ -12,7 +12,8 @@ pub(crate) struct ConnectionSlot {
     pub(crate) destination: DestinationId,
     pub(super) is_idle: bool,
     pub(super) must_quit: bool,
-    /// Set if the connection has sent QUIT. It accepts nothing more, but still counts.
+    /// Set if the connection has sent QUIT. It takes no more messages, but counts towards the
+    /// limits until it is closed.
     pub(super) is_quitting: bool,
     /// Standing of the destination when the attempt began. `None` once a session has been
     /// established.

@@ -37,7 +37,8 @@ pub(super) struct DestinationQueue {
     pub(super) quitting: u32,
     /// Number of messages that each connection takes at a time.
     pub(super) batch_size: u32,
-    /// Number of messages taken since a connection was last opened.
+    /// Number of messages taken since a connection was last opened. It tells when the destination
+    /// has had its fair share.
     pub(super) served: u32,
     pub(super) origin: DestinationOrigin,
     pub(super) has_answered: bool,
@@ -125,6 +126,7 @@ impl DestinationQueue {
     }
 
     /// Shares the text of a refusal with the previous entry, if that entry got the same refusal.
+    /// Thousands of entries that fail alike then need one copy.
     pub(super) fn share_refusal(&mut self, refusal: DeliveryRefusal) -> Arc<DeliveryRefusal> {
         match &self.refusal {
             Some(last) if **last == refusal => last.clone(),

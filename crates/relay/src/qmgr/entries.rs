@@ -63,7 +63,7 @@ impl<M> EntryTable<M> {
         at
     }
 
-    /// Frees a place. The entry must not be in any list.
+    /// Frees a place, whose entry must not be in any list.
     pub(super) fn free(&mut self, at: EntryIndex) {
         self.live -= 1;
         if self.live == 0 {

@@ -144,7 +144,7 @@ pub(super) enum ListKind {
     Message = 3,
 }
 
-/// An entry of the queue. Times are in milliseconds of the queue's clock.
+/// An entry of the queue. Its times are in milliseconds of the queue's clock.
 pub(super) struct QueueEntry<M> {
     pub(super) links: [EntryLinks; 4],
     /// Slots of the entry in the timer wheels, indexed by `ListKind::State` and `ListKind::Age`.

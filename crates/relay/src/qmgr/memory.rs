@@ -79,7 +79,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Returns true if this many more bytes fit into the destination's share.
+    /// Returns true if the destination may use this many more bytes of the memory budget.
     fn fits(&self, key: DestinationId, message_bytes: u32) -> bool {
         let free = self.options.message_bytes.saturating_sub(self.memory.used_bytes);
         let share = free.min(MAX_DESTINATION_BYTES);

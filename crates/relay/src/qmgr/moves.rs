@@ -7,7 +7,8 @@ use super::queue::MailQueue;
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
 impl<M: Clone> MailQueue<M> {
-    /// Adds the entry to the lists of its destination and of its message.
+    /// Adds a new entry to the lists of its destination and of its message, which contain it in
+    /// every state.
     pub(super) fn link(&mut self, at: EntryIndex) {
         let destination = self.entries[at].destination;
         let id = self.entries[at].id;
@@ -40,8 +41,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Sets an entry's state, and counts it. If the state has a list, the caller must add the entry
-    /// to it.
+    /// Sets an entry's state, and counts the entry in it. If the state has a list, the caller must
+    /// add the entry to that list.
     pub(super) fn enter_state(&mut self, at: EntryIndex, state: EntryState) {
         self.entries[at].state = state;
         let destination = self.entries[at].destination;
@@ -79,7 +80,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Removes an entry in any state. Returns true if it was the last entry of its message.
+    /// Removes an entry, whatever its state. Returns true if it was the last entry of its message.
     pub(super) fn remove_entry(&mut self, at: EntryIndex) -> bool {
         self.leave_state(at);
         self.cancel_age_check(at);

@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// Maximum number of bytes of messages in memory. Other messages are read from the spool when
     /// their turn comes.
     pub(crate) message_bytes: u64,
-    /// Seed of the random spread of delays.
+    /// Seed of the random factor in the delays between attempts.
     pub(crate) seed: u64,
     /// Unix time at which the queue's clock (`now`) is zero.
     pub(crate) origin_unix: Duration,
@@ -52,7 +52,7 @@ pub(crate) struct NewEntry<M> {
     pub(crate) id: MessageId,
     pub(crate) destination: DestinationId,
     pub(crate) recipients: RecipientNumbers,
-    /// The message. `None` if it is only in the spool.
+    /// The message itself, or `None` if it is only in the spool.
     pub(crate) message: Option<M>,
     pub(crate) message_bytes: u32,
     pub(crate) received_unix_s: u64,
@@ -100,7 +100,7 @@ pub(crate) struct DeliveryRequest<M> {
 #[derive(Debug)]
 pub(crate) enum NextRequest<M> {
     Deliver(DeliveryRequest<M>),
-    /// There is no message now. The connection is woken when there is one
+    /// The queue has no message for this connection. The connection is woken when there is one
     /// (`ConnectionAction::Wake`).
     Wait,
     /// Another destination waits for a connection, so this one must send QUIT and close.
@@ -268,7 +268,7 @@ impl<M: Clone> MailQueue<M> {
         })
     }
 
-    /// Forgets an idle destination. Its number may be reused from then on.
+    /// Forgets an idle destination, whose number may be reused from then on.
     pub(crate) fn forget_destination(&mut self, key: DestinationId) {
         if let Some(destination) = self.destinations.get_mut(key.0 as usize) {
             debug_assert!(destination.all.is_empty() && destination.connections == 0);

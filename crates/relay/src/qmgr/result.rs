@@ -35,7 +35,7 @@ pub(crate) enum RecipientStatus {
     Delivered,
     /// The message was delivered, and the sender asked for a DSN.
     Confirmed(Confirmation),
-    /// The server answered with 5xx.
+    /// The server refused the recipient permanently, with 5xx.
     Failed(DeliveryRefusal),
     /// The server answered with 4xx, or did not answer.
     Deferred(DeliveryRefusal),
@@ -125,7 +125,7 @@ impl<M: Clone> MailQueue<M> {
         actions
     }
 
-    /// Records that the destination has answered, so it is reachable.
+    /// Records that the destination has answered, so its earlier failures no longer count.
     fn mark_reachable(&mut self, at: EntryIndex) {
         self.entries[at].unsent_tries = 0;
         let destination = self.entries[at].destination;
@@ -158,7 +158,8 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts: Vec::new(), dsn: None, done: false }
     }
 
-    /// Settles recipients with a final status, and defers the others.
+    /// Settles recipients with a final status, and defers all others, including those without a
+    /// status. If the entry has expired, its deferred recipients are settled as well.
     fn apply_statuses(
         &mut self,
         at: EntryIndex,
@@ -401,7 +402,7 @@ fn needing_dsn(mut fates: Vec<(u16, RecipientFate)>) -> Vec<(u16, RecipientFate)
     fates
 }
 
-/// Returns one fact for all recipients with the same fate.
+/// Groups the recipients by fate, and returns one fact for each fate.
 fn facts_of(fates: &[(u16, RecipientFate)]) -> Vec<Fact> {
     let mut groups: Vec<(&RecipientFate, Vec<u16>)> = Vec::new();
     for (number, fate) in fates {

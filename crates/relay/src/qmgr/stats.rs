@@ -13,9 +13,9 @@ pub(crate) struct DestinationStats {
     pub(crate) deferred: u32,
     pub(crate) in_flight: u32,
     pub(crate) held: u32,
-    /// Number of entries that are settled except for their DSN.
+    /// Number of entries that are finished except that their DSN is not stored yet.
     pub(crate) awaiting_dsn: u32,
-    /// Number of connections, including attempts.
+    /// Number of open connections, and of attempts to connect.
     pub(crate) connections: u32,
     pub(crate) idle: u32,
     /// Unix time at which the oldest entry was received, in seconds.

@@ -59,13 +59,14 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
             }
         }
         worker.drive();
-        // Sessions, deliveries and calls get a turn after each share.
+        // Give sessions, deliveries and calls a turn after each share, so that a long queue does
+        // not keep them waiting.
         mailrun_net::worker::yield_now().await;
     }
 }
 
-/// Queues one message. If that panics, the message stays in the spool, and the other messages are
-/// still queued.
+/// Queues one message of the former run. If that panics, the message stays in the spool, and the
+/// other messages are still queued.
 fn requeue_catching_panic(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects: &mut Vec<Redirect>) {
     let resumed = catch_unwind(AssertUnwindSafe(|| requeue_message(worker, left, redirects)));
     if resumed.is_err() {
@@ -91,6 +92,7 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
     worker.context.counters.recovered.add(1);
     let queued = requeue_recipients(worker, left, &envelope, &progress, redirects);
     let owed = requeue_dsns(worker, left, &envelope, &progress);
+    // The message was finished, but a crash lost the mark that says so. Write the mark again.
     if queued == RequeueResult::Nothing && !owed {
         worker.context.spool.done(left.id);
     }

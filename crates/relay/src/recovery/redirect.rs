@@ -51,6 +51,7 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
         "a recipient is now an alias; its mail goes to the members"
     );
     worker.enqueue(&stored, &message, groups);
+    // An operator holds the old message, so the new one must be held as well.
     if is_held {
         let id = MessageId(stored.id().0);
         let actions = worker.queue.borrow_mut().apply_command(OperatorCommand::Hold, id, clock::now());
@@ -58,6 +59,7 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
             worker.apply_actions(actions, None);
         }
     }
+    // Finish the old recipient only now, because the new message is in the spool.
     let mut actions = worker.queue.borrow_mut().dsn_stored(pending);
     if !actions.done {
         actions.facts.insert(0, Fact::Settled { recipients: vec![recipient], fate: RecipientFate::Delivered });

@@ -51,7 +51,7 @@ pub(crate) struct AliasContext<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AliasTarget {
-    /// Mail to the alias is discarded. The file has a dot as the target.
+    /// The alias file has a dot as the target, so mail to the alias is discarded.
     Discard,
     Mailbox {
         local_part: Box<str>,
@@ -156,8 +156,8 @@ pub(crate) fn normalize_local_part(local_part: &str) -> Cow<'_, str> {
     Cow::Owned(text.to_lowercase())
 }
 
-/// Finds the alias of a name. An alias for this domain only takes precedence over an alias for all
-/// local domains.
+/// Finds the alias for a name. An alias that applies only to this domain takes precedence over an
+/// alias for all local domains.
 fn find(keys: &HashMap<Box<str>, usize>, name: &str, domain: &str) -> Option<usize> {
     let of_domain = keys.get(qualified_key(name, domain).as_str());
     of_domain.or_else(|| keys.get(name)).copied()

@@ -110,7 +110,7 @@ impl SenderPattern {
 }
 
 /// A pattern for domains: a single domain, all domains below it (with a leading dot), or all
-/// domains. It is in [`Domain`]'s form.
+/// domains (`*`). It is in [`Domain`]'s form, so that patterns and domains compare as texts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DomainPattern(Box<str>);
 
@@ -149,7 +149,8 @@ pub(crate) struct LocalDomains {
     /// The first of the domains, which is used for a bare `Postmaster`.
     pub(crate) primary_domain: Option<Domain<'static>>,
     pub(crate) aliases: Aliases,
-    /// Mailboxes in lower case. If `None`, the next hop decides which mailboxes exist.
+    /// Names of the mailboxes in lower case, or `None` if the next hop decides which mailboxes
+    /// exist.
     pub(crate) users: Option<HashSet<Box<str>>>,
     pub(crate) mailbox: Option<Mailbox>,
 }
@@ -191,8 +192,8 @@ pub(crate) struct RouteIndex {
 }
 
 impl RouteIndex {
-    /// Adds a route. If earlier routes make it useless for one of its domains, returns that domain
-    /// and the number of an earlier route.
+    /// Adds a route after all earlier ones. If earlier routes make it useless for one of its
+    /// domains, returns that domain and the number of an earlier route.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
         let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {
@@ -226,7 +227,8 @@ impl RouteIndex {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PatternScope {
-    /// Considers only patterns that name the domain or a parent domain.
+    /// Considers only patterns that name the domain or a parent domain. The pattern `*` is left
+    /// out.
     Named,
     /// Considers all patterns, including `*`.
     Any,
@@ -325,7 +327,8 @@ impl Router {
         local.mailbox.is_some() || index.first_match(&nobody, domain, PatternScope::Named).is_some() || only_aliases
     }
 
-    /// Returns the next hops that require TLS, but whose certificate is not verified.
+    /// Returns the next hops that require TLS, but whose certificate is not verified, for a
+    /// warning.
     pub(crate) fn insecure_hops(&self) -> impl Iterator<Item = String> {
         self.0.targets.iter().filter_map(|way| match way {
             RouteTarget::NextHop(NextHop::Smtp(smtp)) if smtp.security.insecure => Some(smtp.target.to_string()),

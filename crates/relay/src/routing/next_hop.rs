@@ -9,12 +9,12 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A next hop. A clone only increments a counter.
+/// The server or mailbox to which a message goes next. A clone only increments a counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NextHop {
     Discard,
     Maildir(Arc<Path>),
-    /// A server for final delivery (RFC 2033).
+    /// A server that delivers the mail to its mailboxes and speaks LMTP (RFC 2033).
     Lmtp(Arc<Lmtp>),
     Smtp(Arc<Smtp>),
 }
@@ -22,7 +22,7 @@ pub(crate) enum NextHop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lmtp {
     pub(crate) endpoint: Endpoint,
-    /// Maximum number of connections. `None` means the general limit, `delivery.per_destination`.
+    /// Maximum number of connections, or `None` for the general limit, `delivery.per_destination`.
     pub(crate) connections: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Smtp {
     pub(crate) target: SmtpTarget,
     pub(crate) security: NextHopTls,
     pub(crate) credentials: Option<Credentials>,
-    /// Maximum number of connections. `None` means the general limit, `delivery.per_destination`.
+    /// Maximum number of connections, or `None` for the general limit, `delivery.per_destination`.
     pub(crate) connections: Option<u32>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum TlsPolicy {
     /// eavesdroppers (RFC 7435).
     #[default]
     Opportunistic,
-    /// STARTTLS with verification. If either fails, nothing is sent.
+    /// STARTTLS with verification of the server. If either fails, nothing is sent.
     Required,
     /// TLS with verification, before the greeting (RFC 8314).
     Implicit,
@@ -93,7 +93,7 @@ impl TlsPolicy {
 #[derive(Debug)]
 pub(crate) struct CaFile {
     pub(crate) path: PathBuf,
-    /// Content of the file when the configuration was read.
+    /// Content of the file when the configuration was read. It may be older than the file.
     pub(crate) pem: Vec<u8>,
 }
 

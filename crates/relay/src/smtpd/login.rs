@@ -93,7 +93,8 @@ impl SessionLogins {
         attempt.after_delay(LoginAttempt::secret)
     }
 
-    /// Allows the check of a received proof after the delay of the login.
+    /// Allows the session to check the proof that it has received, after the delay that earlier
+    /// failures cause.
     pub(crate) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -101,7 +102,7 @@ impl SessionLogins {
         attempt.after_delay(|_| Answer::Yes)
     }
 
-    /// Records the result of the session's comparison.
+    /// Records the outcome after the session has compared the proof with the secret.
     pub(crate) fn ended(&mut self, outcome: LoginOutcome) {
         if let Some(attempt) = self.attempt.take() {
             attempt.record_outcome(outcome);
@@ -110,7 +111,8 @@ impl SessionLogins {
 }
 
 impl Drop for SessionLogins {
-    /// Counts the attempt as failed if the session ended before it had an outcome.
+    /// Counts a login as failed if the session ended before its outcome was known. Otherwise its
+    /// charge would stay pending forever.
     fn drop(&mut self) {
         self.ended(LoginOutcome::Failed);
     }
@@ -126,7 +128,8 @@ impl LoginAttempt {
         waited.map_err(|_| self.refused(&LOCKED_REPLY))
     }
 
-    /// Waits for the delay of the login, charges the login, and then calls `then`.
+    /// Waits for the delay of the login, charges the login to its budget, and then calls `then`. If
+    /// the login is refused instead, `then` is not called.
     fn after_delay(self: Rc<Self>, then: impl FnOnce(&Self) -> Answer + 'static) -> Answer {
         let wait = match self.wait() {
             Ok(wait) => wait,
@@ -164,7 +167,7 @@ impl LoginAttempt {
         }
     }
 
-    /// Counts a login that was not checked, and returns the reply to it.
+    /// Counts a login that was refused without a check, and returns the reply to it.
     fn refused(&self, reply: &Reply) -> Reply {
         self.context.counters.logins_refused.add(1);
         reply.clone()
@@ -182,7 +185,8 @@ impl LoginAttempt {
         Answer::Secret(self.config.users.as_deref().and_then(|users| users.secret(&auth)))
     }
 
-    /// Counts the outcome of the proof, if a proof was checked.
+    /// Counts the outcome of the proof. Does nothing if the login was never charged, because then
+    /// no proof was checked.
     fn record_outcome(&self, outcome: LoginOutcome) {
         let Some(account) = self.charged_to.take() else { return };
         let guard = &self.context.login_guard;
@@ -205,7 +209,7 @@ pub(crate) fn log_summaries(context: &RelayContext) {
     log(context, &context.login_guard.summaries(clock::now()));
 }
 
-/// Writes log lines. Their format is documented, because fail2ban reads them.
+/// Writes log lines about logins. Their format is documented, because fail2ban reads them.
 fn log(context: &RelayContext, lines: &[LoginLogLine]) {
     let local = |client: &Option<ClientKey>| client.map_or_else(|| "uncounted".to_owned(), |client| client.to_string());
     for line in lines {

@@ -36,7 +36,7 @@ const MAX_LOGGED_CLIENTS: usize = 1000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoginIdentity<'a> {
-    /// Key of the client. `None` if its failures are not counted.
+    /// Key of the client, or `None` if its failures are not counted.
     pub(crate) client: Option<ClientKey>,
     pub(crate) user: &'a str,
 }
@@ -51,10 +51,11 @@ pub(crate) enum LoginRefusal {
     Busy,
 }
 
-/// Budget to which a login is charged. The outcome of the login is counted there as well.
+/// Budget to which a login is charged before it is checked. A failure then counts against the same
+/// budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginBudget {
-    /// Budget of a pair of address and user that has logged in before.
+    /// Budget of a client and a user, if that client has logged in as that user before.
     Pair,
     /// Budget of the address, if its failures are counted, and budget of the user.
     Shared,
@@ -121,7 +122,7 @@ impl FailureRecord {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Counts a failure. Returns true if it locks the account.
+    /// Counts a failed login. Returns true if this failure locks the account.
     fn fail(&mut self, limit: u32, limits: &LoginLimits, now: Duration) -> bool {
         self.give_back();
         self.failures += 1;
@@ -139,7 +140,8 @@ pub(crate) struct LoginGuard {
     /// Records by the hash of a user name. Names are not stored, because untrusted clients choose
     /// them and they may be long.
     users: Shards<RecentMap<u64, FailureRecord>>,
-    /// Records of clients that have logged in before.
+    /// Records of pairs of client and user. A pair gets a record when the client first logs in as
+    /// that user.
     pairs: Shards<RecentMap<(Option<ClientKey>, u64), FailureRecord>>,
     hasher: RandomState,
     log: Mutex<FailureLog>,
@@ -262,7 +264,8 @@ impl LoginGuard {
         (who.client, self.hasher.hash_one(who.user))
     }
 
-    /// Returns the budget that currently applies to a login.
+    /// Returns the budget of a login: the pair's own budget if the client has logged in as this
+    /// user before, else the shared one.
     fn budget(&self, who: LoginIdentity<'_>) -> LoginBudget {
         let pair = self.pair(who);
         let has_logged_in = self.pairs.lock(&pair).get_mut(&pair).is_some();
@@ -302,8 +305,8 @@ impl LoginGuard {
     }
 }
 
-/// Failures to be logged. The first failure of a client is logged at once, and further failures
-/// once a minute.
+/// Failed logins that are still to be logged. The first failure of a client is logged at once, and
+/// further failures once a minute.
 #[derive(Debug, Default)]
 struct FailureLog {
     clients: HashMap<Option<ClientKey>, FailureSummary>,

@@ -47,7 +47,8 @@ const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
 /// applies when little is left. Sixteen addresses use up everything.
 const CLIENT_SHARE_DIVISOR: u64 = 16;
 
-/// The bytes that the sessions of all workers may hold.
+/// The number of bytes that the sessions of all workers may hold together, and how many of them are
+/// in use.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
     limit: u64,
@@ -55,7 +56,7 @@ pub(crate) struct MemoryBudget {
     /// Limit of untrusted clients, which is a part of `limit`. `untrusted_used` is their part of
     /// `used`.
     untrusted_limit: u64,
-    /// Number of bytes that untrusted clients may use before shares apply.
+    /// Number of bytes that untrusted clients may use before each address is limited to its share.
     unshared_limit: u64,
     untrusted_used: AtomicU64,
     /// Shares of the untrusted clients that are connected.
@@ -82,11 +83,11 @@ enum ReservationOwner {
 #[derive(Debug, Default)]
 struct AdmissionQueue {
     waiters: Mutex<AdmissionWaiters>,
-    /// Set while a message waits. Reading it is cheaper than taking the lock.
+    /// Set while a message waits for room. Reading this flag is cheaper than taking the lock.
     has_waiters: AtomicBool,
 }
 
-/// Waiting messages, in the order of their arrival.
+/// Messages that wait for room, in the order of their arrival.
 #[derive(Debug, Default)]
 struct AdmissionWaiters {
     waiting: VecDeque<(u64, Waker)>,
@@ -191,7 +192,7 @@ impl MemoryBudget {
     /// Forgets the share of an address that has no other connection.
     fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
-        // Two references are the minimum: one is the table's, the other this function's.
+        // Two references are the minimum: the table has one, and this function has the other.
         if Arc::strong_count(&share) <= 2 {
             shares.remove(&share.client);
         }
@@ -340,8 +341,8 @@ impl Drop for DetachedReservation {
     }
 }
 
-/// A waiting message. The future is ready when the message is admitted (`true`) or has waited too
-/// long (`false`).
+/// A message that waits for room. The future is ready when the message is admitted (`true`) or has
+/// waited too long (`false`).
 #[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
 pub(crate) struct PendingAdmission {
@@ -353,7 +354,7 @@ pub(crate) struct PendingAdmission {
 }
 
 impl PendingAdmission {
-    /// Joins the queue. Returns true if the message is the first in the queue.
+    /// Puts the message into the queue. Returns true if it is the first in the queue.
     fn is_first(&mut self, waker: &Waker) -> bool {
         let owner = self.reservation.owner.borrow();
         let queue = self.reservation.budget.queue(&owner);
@@ -371,8 +372,8 @@ impl PendingAdmission {
         waiters.waiting.front().is_some_and(|(first, _)| *first == number)
     }
 
-    /// Looks for room. Returns true if the message is admitted, false if it is refused, and `None`
-    /// while it must wait.
+    /// Takes room for the message if there is enough. Returns true if the message is admitted,
+    /// false if it is refused, and `None` while it must wait.
     fn try_admit(&mut self, waker: &Waker) -> Option<bool> {
         if !self.is_first(waker) {
             return None;
@@ -447,7 +448,8 @@ mod tests {
         fn is_admitted(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.wakes));
             let pending = self.admission.as_mut().expect("it waits");
-            // These tests do not poll the timer, because the budget is full or there is room.
+            // Look for room directly instead of polling the future, because no test waits until the
+            // time limit.
             let looked = pending.try_admit(&waker);
             if looked.is_some() {
                 self.admission = None;
@@ -490,7 +492,7 @@ mod tests {
         assert!(!third.begins(Some(1)), "there is room, and there are others");
         assert!(!second.is_admitted() && first.is_admitted());
         assert!(second.was_woken() && second.is_admitted());
-        // A message that leaves the queue must not block the others.
+        // A waiting message that gives up must not block the messages behind it.
         assert!(third.was_woken());
         third.admission = None;
         assert!(AdmissionFixture::new(&budget).begins(Some(1)));
@@ -546,8 +548,8 @@ mod tests {
         assert_eq!(budget.untrusted_bytes(), 900 * GROWTH_BYTES, "a quarter of the untrusted clients' part is left");
         assert!(matches!(greedy[0].reservation.admit(u64::from(u32::MAX), None), AdmissionDecision::Refused));
         assert!(untrusted_session(&budget, 2).begins(None) && AdmissionFixture::new(&budget).begins(None));
-        // The other clients must get their shares of the rest, and a greedy client must not delay a
-        // modest one.
+        // The other clients must get their shares of the remaining memory, and a greedy client must
+        // not delay a modest one.
         let others: Vec<AdmissionFixture> = (2..6).map(|last| untrusted_session(&budget, last)).collect();
         assert!(others.iter().all(|session| session.reservation.grow(75 * GROWTH_BYTES)));
         let [mut modest, mut more] = [6, 7].map(|last| untrusted_session(&budget, last));

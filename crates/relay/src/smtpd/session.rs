@@ -1,5 +1,5 @@
-//! Receives mail. A session checks senders and recipients, writes the trace fields, and replies to a
-//! message after the message is stored.
+//! Receives mail from clients. A session checks senders and recipients, writes the trace fields,
+//! and replies to a message after the message is stored.
 use crate::config::{Config, DurabilityLevel, LoggedIn};
 use crate::fault_log::{CommonFault, LOG_TARGET};
 use crate::message::Message;
@@ -35,7 +35,7 @@ const MAX_HEADER_BYTES: usize = 1 << 20;
 pub(crate) struct SmtpdSession {
     worker: Rc<RelayWorker>,
     config: Arc<Config>,
-    /// Address of the client. `None` for a Unix-domain socket.
+    /// Address of the client, or `None` for a Unix-domain socket.
     client: Option<IpAddr>,
     /// Address of the client before XCLIENT named another client. It decides whether the next
     /// XCLIENT is allowed.
@@ -54,7 +54,8 @@ pub(crate) struct SmtpdSession {
 }
 
 struct MailTransaction {
-    /// Envelope of the message, without its recipients.
+    /// Envelope of the message. Its recipients are kept in `recipients` until the message is
+    /// complete.
     envelope: MessageEnvelope,
     recipients: RecipientList,
     body: Vec<u8>,
@@ -130,7 +131,8 @@ impl SmtpdSession {
         }
     }
 
-    /// Acts for another client from now on, which a proxy or an authorised client has named.
+    /// Acts for another client from now on. A proxy has named it in its PROXY header, or an
+    /// authorised client with XCLIENT.
     fn set_client(&mut self, client: IpAddr) {
         let client = client.to_canonical();
         self.client = Some(client);
@@ -230,8 +232,8 @@ impl SmtpdSession {
         let mut message = Message { envelope: Arc::new(envelope), body, received };
         let too_long = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
         let new_message = message.to_spool().map_err(too_long)?;
-        // Give up this reference to the body. The spool writes the id into the body, and would have
-        // to copy a body that is shared.
+        // Release this reference to the body first, because the spool writes the id into the body.
+        // If the body were shared, the spool would have to copy it.
         message.body = Arc::default();
         let (receipt, body) = self.worker.context.spool.store_with_id(new_message, id_at);
         message.body = body;
@@ -267,7 +269,8 @@ impl SmtpdSession {
         }
     }
 
-    /// Drops the received part of the message, and the rest that will arrive.
+    /// Drops the received part of the message and releases its memory. The bytes that are still to
+    /// come are discarded as well.
     fn drop_message(&mut self) {
         self.transaction.body = Vec::new();
         self.transaction.is_dropped = true;
@@ -329,7 +332,7 @@ impl Handler for SmtpdSession {
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         if !self.transaction.recipients.is_empty() {
-            // The recipients of an earlier transaction are left: its first BDAT was rejected, and
+            // Recipients of an earlier transaction are left if its first BDAT was rejected and
             // nothing has ended the transaction since.
             self.reset(None);
         }

@@ -137,7 +137,7 @@ fn with_short_texts(record: &Record) -> Record {
     record
 }
 
-/// Shortens texts and lists. Histograms are kept, because a shortened one could not be decoded.
+/// Shortens texts and lists, but no histograms, because a shortened histogram could not be decoded.
 fn shorten(value: &mut Value, key: &str) {
     match value {
         Value::String(text) if !key.ends_with("histogram") => cut(text),

@@ -8,7 +8,8 @@ use crate::{audit, fates, mades, parties, relay, server, stages, workload};
 use mailrun_measurement::record::Record;
 use mailrun_text::numbers::counted;
 
-/// Shows the thresholds with value, limit and margin. The missed ones come first, and the others are folded.
+/// Shows the thresholds with value, limit and margin. Missed thresholds come first, and all other thresholds are
+/// folded.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
     let of = |passed| runs.both(|record| fates::thresholds_by_result(record, passed));
     let table = |(own, other): (Section, Option<Section>)| tables::section(&own, other.as_ref(), None);

@@ -42,7 +42,7 @@ fn drawing(runs: PageRuns<'_>) -> Option<String> {
     Some(figure(&label, &shown, &legend))
 }
 
-/// Draws distributions in one plot. The first curve is drawn first, so it lies behind the others.
+/// Draws distributions in one plot. The first curve lies behind the others, because it is drawn first.
 pub(super) fn figure(label: &str, curves: &[PercentileCurve], legend: &str) -> String {
     let all = || curves.iter().flat_map(|curve| curve.points.iter());
     let y = PlotScale::log(all().map(|(_, ms)| *ms), plot::time_label);

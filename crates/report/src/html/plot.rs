@@ -188,7 +188,7 @@ fn path_element(path: &str, style: CurveStyle) -> String {
     if path.is_empty() { String::new() } else { format!("<path {} d=\"{path}\"/>", style.attributes()) }
 }
 
-/// Draws points. Points so close that a reader could not tell them apart are drawn once.
+/// Draws points, except those that a reader could not tell from an earlier point.
 pub(super) fn dots(points: impl Iterator<Item = (f64, f64)>, x: &PlotScale, y: &PlotScale, colour: &str) -> String {
     let near = |place: i64| place / DOT_GRID * DOT_GRID;
     let mut places: Vec<(i64, i64)> =
@@ -238,7 +238,7 @@ pub(super) fn dot_legend<'a>(rows: impl Iterator<Item = (&'a str, &'static str)>
     format!("<ul class=\"legend\">{}</ul>", rows.map(row).collect::<String>())
 }
 
-/// Draws a horizontal bar. `from` and `to` are shares of the width.
+/// Draws a horizontal bar between `from` and `to`, which are shares of the width.
 pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     let limits = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 });
     let width = ((limits[1] - limits[0]) * VIEW).max(4.0);

@@ -145,7 +145,7 @@ fn recipients(names: &[String], count: u32) -> String {
 /// A part of a message's time: its name, its colour, and its length in milliseconds.
 type TimePart = (&'static str, &'static str, f64);
 
-/// Draws the bar of a message. All bars have the same scale, so the bar of the slowest message takes the whole width.
+/// Draws the bar of a message, on a scale on which the bar of the slowest message takes the whole width.
 fn bar(message: &SlowMessage, all: &[&SlowMessage], record: &Record) -> String {
     let longest = longest_whole(all, record);
     let mut before = 0.0;
@@ -188,7 +188,7 @@ fn parts(message: &SlowMessage, record: &Record) -> Vec<TimePart> {
     parts
 }
 
-/// Returns the colour of a phase. Phases that belong together, such as connecting and TLS, have the same colour.
+/// Returns the colour of a phase, which is the same for phases that belong together, such as connecting and TLS.
 fn colour(phase: Phase) -> &'static str {
     match phase {
         Phase::Connect | Phase::Banner | Phase::Ehlo | Phase::Tls | Phase::Auth => "sent",

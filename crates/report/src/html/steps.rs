@@ -1,5 +1,5 @@
-//! Steps in sequence, drawn as bars: the phases of an SMTP session, and the way of a message over MADES. The other
-//! parts that only the page of a MADES run has are here, too.
+//! Steps in sequence, drawn as bars: the phases of an SMTP session, and the way of a message over MADES. This module
+//! also has the other parts that only the page of a MADES run has.
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::figures::{Section, SectionBody};
@@ -57,7 +57,7 @@ fn phase_bars(record: &Record) -> Vec<String> {
     steps(&means, "accepted")
 }
 
-/// Returns bars in sequence. The length of each is its share of the sum of `lengths`.
+/// Returns bars in sequence, each of which is as long as its share of the sum of `lengths`.
 pub(super) fn steps(lengths: &[f64], colour: &str) -> Vec<String> {
     let whole: f64 = lengths.iter().sum();
     let whole = if whole > 0.0 { whole } else { 1.0 };

@@ -39,7 +39,7 @@ fn fact_list(facts: &[(&'static str, String)]) -> String {
     format!("<dl>{}</dl>", facts.iter().map(row).collect::<String>())
 }
 
-/// Shows a table. Screen readers read out `caption` as its name.
+/// Shows a table, which screen readers introduce by reading out `caption`.
 pub(super) fn table(caption: &str, own: &Table, baseline: Option<&Table>, bars: Option<&BarColumn>) -> String {
     let columns = own.column_cells();
     let others = baseline.map(Table::column_cells);

@@ -1,4 +1,4 @@
-//! The promises that each parser keeps for any input. The property tests and the fuzz targets call
-//! these functions, which panic if a guarantee is broken.
+//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets call these functions,
+//! which panic if a promise is broken.
 pub mod spread;
 pub mod stages;

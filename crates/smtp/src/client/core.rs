@@ -111,7 +111,8 @@ impl ClientCore {
         }
     }
 
-    /// Returns true if MAIL and RCPT are sent together.
+    /// Returns true if MAIL and RCPT are sent together, because the options allow it and the server
+    /// offers PIPELINING.
     pub(super) fn groups(&self) -> bool {
         self.pipelining != PipelineMode::Off && self.extensions.pipelining
     }
@@ -122,7 +123,8 @@ impl ClientCore {
         self.pipelining == PipelineMode::Group && self.extensions.pipelining
     }
 
-    /// Returns true if messages are sent with BDAT.
+    /// Returns true if messages are sent with BDAT, because the options allow it and the server
+    /// offers CHUNKING.
     pub(super) fn chunks(&self) -> bool {
         self.chunking == Chunking::IfOffered && self.extensions.chunking
     }

@@ -37,7 +37,7 @@ pub enum Verb {
 /// A reply from the server, and the command that it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// Command that the reply answers.
+    /// Command to which the server has replied.
     pub to: Verb,
     /// The reply itself, with all its lines.
     pub reply: ReceivedReply<'a>,
@@ -86,7 +86,7 @@ pub enum Want {
 pub enum ChunkPosition {
     /// More chunks of the message follow.
     Middle,
-    /// This chunk ends the message.
+    /// This chunk is the last one of the message.
     Last,
 }
 

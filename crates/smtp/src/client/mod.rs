@@ -134,8 +134,8 @@ impl Client {
         self
     }
 
-    /// Begins a transaction. Writes MAIL, or MAIL, RCPT and DATA together if both sides pipeline.
-    /// Does nothing if the session is not ready for a transaction.
+    /// Begins to send a message. Writes MAIL, or MAIL, RCPT and DATA together if both sides
+    /// pipeline. Does nothing if the session is not ready for a transaction.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         if let ClientState::Transaction(sending @ SendState::Idle) = &mut self.state {
@@ -172,9 +172,9 @@ impl Client {
         self.core.last_received = now;
     }
 
-    /// Records that TLS has begun. If the session [requested TLS](Want::Tls), it sends EHLO again,
-    /// because everything received in the clear must be discarded (RFC 3207 §4.2). If TLS begins
-    /// before the greeting, this must be called before the first reply.
+    /// Tells the session that TLS has begun. If the session [requested TLS](Want::Tls), it sends
+    /// EHLO again, because everything received in the clear must be discarded (RFC 3207 §4.2). If
+    /// TLS begins before the greeting, this must be called before the first reply.
     pub fn tls_started(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.core.last_received = now;
         self.core.is_over_tls = true;
@@ -197,7 +197,7 @@ impl Client {
         self.state = self.take_state().quit(&mut self.core, out);
     }
 
-    /// Returns the session's next request.
+    /// Returns what the caller has to do next, for example to read replies or to write the message.
     pub fn wants(&self) -> Want {
         match &self.state {
             ClientState::Closed(_) => Want::Close,

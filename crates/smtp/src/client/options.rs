@@ -23,12 +23,12 @@ pub enum PipelineMode {
 /// Says whether the client uses STARTTLS (RFC 3207).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartTls {
-    /// STARTTLS is not used. The session has no TLS, or has TLS from the first byte.
+    /// The client never sends STARTTLS. The session has no TLS, or has TLS from the first byte.
     #[default]
     Never,
     /// STARTTLS is used if the server offers and grants it.
     IfOffered,
-    /// STARTTLS is required. Without it, the client sends neither credentials nor mail.
+    /// The client requires STARTTLS. Without it, the client sends neither credentials nor mail.
     Required,
 }
 

@@ -87,7 +87,8 @@ fn give_up(reason: GaveUp, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientSt
     quit(out)
 }
 
-/// Continues the setup. A session without options is ready for its first transaction.
+/// Continues the setup after EHLO was accepted. A session without options is ready for its first
+/// transaction.
 fn next_step(setup: Option<Box<SessionSetup>>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     match setup {
         Some(setup) => setup.secure(core, out),
@@ -176,6 +177,8 @@ fn authenticate(
     let mut unsuitable = None;
     while let Some(mechanism) = remaining.strongest() {
         remaining = remaining.without(mechanism);
+        // A mechanism may not suit the credentials. For example, SCRAM needs a nonce. Then try the
+        // next one.
         let exchange = match ClientExchange::new(mechanism, credentials, nonce) {
             Ok(exchange) => exchange,
             Err(error) => {
@@ -202,7 +205,8 @@ fn authenticate(
     give_up(unsuitable.map_or(GaveUp::NoMechanism, GaveUp::Exchange), core, out)
 }
 
-/// Handles the reply to AUTH, or to a response of the exchange.
+/// Handles the reply to AUTH, or to a response to one of its challenges. A faulty challenge cancels
+/// the exchange with `*`.
 pub(super) fn auth_answered(
     exchange: ClientExchange,
     reply: &ReceivedReply<'_>,
@@ -229,7 +233,8 @@ pub(super) fn auth_answered(
     }
 }
 
-/// Gives up after the reply to `*`, whatever that reply is.
+/// Gives up after the reply to `*`. The reply does not matter, because the exchange had failed
+/// before.
 pub(super) fn cancelled(error: ExchangeError, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     give_up(GaveUp::Exchange(error), core, out)
 }

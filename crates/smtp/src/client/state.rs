@@ -29,7 +29,7 @@ pub(super) enum ClientState {
     /// Waits for the reply to QUIT, after the replies to [earlier
     /// commands](super::core::ClientCore::before_quit).
     ExpectQuit,
-    /// The session is over. The command is the one whose reply did not arrive, if there is one.
+    /// The session is over. Contains the command whose reply did not arrive, if there is one.
     Closed(Option<Verb>),
 }
 
@@ -40,12 +40,12 @@ pub(super) enum SetUpState {
     ExpectGreeting(Option<Box<SessionSetup>>),
     ExpectHello(HelloForm, Option<Box<SessionSetup>>),
     ExpectStartTls(Box<SessionSetup>),
-    /// Waits for the caller to begin TLS.
+    /// Waits for the caller to begin TLS. No reply of the server is due.
     ExpectTls(Box<SessionSetup>),
     ExpectXclient(Box<SessionSetup>),
-    /// Waits for the reply to AUTH, or to a response of the exchange.
+    /// Waits for the reply to AUTH, or to a response to one of its challenges.
     ExpectAuth(Box<ClientExchange>),
-    /// Waits for the reply to `*`, which cancelled AUTH for this reason.
+    /// Waits for the reply to `*`, with which the client has cancelled AUTH because of this error.
     ExpectCancelled(ExchangeError),
 }
 
@@ -61,9 +61,9 @@ pub(super) struct SessionSetup {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HelloForm {
-    /// EHLO or LHLO. The reply lists the extensions.
+    /// EHLO or LHLO, whose reply lists the extensions.
     Extended,
-    /// HELO, sent after EHLO was refused.
+    /// HELO, which is sent after the server has refused EHLO. The session then has no extensions.
     Plain,
 }
 

@@ -63,7 +63,8 @@ impl ClientState {
         Self::Closed(self.awaited(core))
     }
 
-    /// Sends QUIT, unless the session is over.
+    /// Sends QUIT, unless the session is over. Replies that are still due are awaited before the
+    /// reply to QUIT.
     pub(super) fn quit(self, core: &mut ClientCore, out: &mut Vec<u8>) -> Self {
         match self {
             Self::Closed(_) => return self,
@@ -75,7 +76,7 @@ impl ClientState {
         Self::ExpectQuit
     }
 
-    /// Returns the command whose reply comes next.
+    /// Returns the command whose reply comes next, or `None` if no reply is due.
     #[inline]
     pub(super) fn awaited(&self, core: &ClientCore) -> Option<Verb> {
         match self {

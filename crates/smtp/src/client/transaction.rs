@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub(super) struct ReplyStep {
     pub(super) next: SendState,
-    /// The command that the reply answers.
+    /// Command to which the peer has replied.
     pub(super) to: Verb,
     /// Set if the reply ends the transaction of its command.
     pub(super) ends: Option<Outcome>,
@@ -20,7 +20,8 @@ pub(super) struct ReplyStep {
     pub(super) settled: u32,
 }
 
-/// The next state of the sending side, and the outcome of the transaction if the reply ended it.
+/// The next state of the sending side, and the outcome of the transaction. There is no outcome
+/// until a reply has ended the transaction.
 type SendStep = (SendState, Option<Outcome>);
 
 impl SendState {
@@ -298,8 +299,8 @@ impl ClientCore {
         }
     }
 
-    /// Ends a refused transaction. Sends RSET if the peer has accepted MAIL, because the peer would
-    /// otherwise refuse the next MAIL as nested.
+    /// Ends the transaction of a refused message. Sends RSET if the peer has accepted MAIL, because
+    /// the peer would otherwise refuse the next MAIL as nested.
     fn refused(&mut self, out: &mut Vec<u8>) -> SendStep {
         self.accepted_recipients.clear();
         if std::mem::take(&mut self.mail_stands) && !self.is_out_of_step {

@@ -21,7 +21,7 @@ use crate::sasl::server::{ExchangeStep, SecretLookup, ServerExchange, ShownSecre
 use crate::sasl::{self, Mechanism, Nonce, Secret};
 use std::time::Duration;
 
-/// JSON error that the server sends in a 334 challenge when it refuses XOAUTH2.
+/// JSON text of the 334 challenge that tells an XOAUTH2 client that its login is refused.
 const XOAUTH2_REFUSAL: &[u8] = br#"{"status":"401","schemes":"bearer"}"#;
 
 impl AuthRequest {
@@ -38,7 +38,7 @@ impl AuthRequest {
         Ok(Self { mechanism, initial })
     }
 
-    /// Starts the exchange. Mechanisms that need no nonce ignore `nonce`.
+    /// Starts the exchange with this nonce, which a mechanism may ignore.
     pub(super) fn begin(self, nonce: &Nonce, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         let exchange = ServerExchange::new(self.mechanism, nonce, &core.settings.name);
         advance(exchange.begin(self.initial.as_deref()), core, out)
@@ -172,8 +172,8 @@ fn granted(reply: &Reply, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     State::AuthEnd(AuthEnd::Granted)
 }
 
-/// Refuses a login. XOAUTH2 first sends the client an error, and sends the refusal after the client
-/// has acknowledged the error with an empty response.
+/// Refuses a login whose secret the application has rejected. XOAUTH2 first sends the client an
+/// error, and sends the refusal after the client has acknowledged the error with an empty response.
 fn check_refused(secret: &ShownSecret, reply: &Reply, out: &mut Vec<u8>) -> State {
     if secret.mechanism() != Mechanism::Xoauth2 {
         return refused(reply, out);
@@ -199,9 +199,9 @@ fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> Stat
 }
 
 impl AuthEnd {
-    /// Reports the result. Ends the session if the client has made too many errors or failed
-    /// logins. A refusal by the session was counted as an error when it was sent, and a refusal by
-    /// the application is counted here.
+    /// Reports the result of AUTH to the application. Ends the session if the client has made too
+    /// many errors or failed logins. A refusal by the session was counted as an error when it was
+    /// sent, and a refusal by the application is counted here.
     pub(super) fn step<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         let is_borne = match self {
             Self::Granted => return (State::Command(CommandState::ExpectMail), Some(Event::Authenticated)),

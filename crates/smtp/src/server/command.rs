@@ -44,7 +44,8 @@ impl CommandState {
         }
     }
 
-    /// Handles a command. Most commands that are in order become questions to the application.
+    /// Handles a command in the state that it finds. Most commands that are in order become
+    /// questions to the application.
     fn command<'a>(
         self,
         command: &Command<'a>,

@@ -118,7 +118,7 @@ impl ServerCore {
         out.extend_from_slice(reason.reply().wire());
     }
 
-    /// Answers a command without asking the application.
+    /// Answers a command that the session decides by itself, without asking the application.
     pub(super) fn answered<'a>(&self, next: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         self.say(reason, out);
         (next, Some(Event::Answered))
@@ -149,7 +149,8 @@ impl ServerCore {
         self.errors <= limits.errors && self.unknown <= limits.unknown_before_hello
     }
 
-    /// Ends the session because of a fault of the client, such as too many errors.
+    /// Ends the session because of a fault of the client, such as too many errors. The reply for
+    /// this reason is the last one.
     pub(super) fn give_up<'a>(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         (self.give_up_state(reason, out), Some(Event::Answered))
     }

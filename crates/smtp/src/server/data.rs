@@ -111,7 +111,8 @@ impl SkippedChunk {
         State::Skip(Box::new(Self { left: chunk.bytes, pace, refusal }))
     }
 
-    /// Drops the bytes that have arrived. Refuses the chunk after its last byte.
+    /// Drops the bytes of the chunk that have arrived. The refusal is sent after the last byte,
+    /// because the client reads no reply before.
     pub(super) fn step<'a>(
         mut self: Box<Self>,
         input: &mut &[u8],
@@ -167,7 +168,7 @@ impl ServerCore {
         }
     }
 
-    /// Refuses a message whose last byte has been read.
+    /// Refuses a message that has been read to its end. The session continues with the next MAIL.
     fn discard<'a>(&mut self, reason: ReplyReason, times: u32, out: &mut Vec<u8>) -> Transition<'a> {
         self.has_brought_mail();
         (0..times).for_each(|_| self.say(reason, out));

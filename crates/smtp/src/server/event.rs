@@ -18,7 +18,8 @@ pub enum Event<'a> {
     /// 354. A positive answer to BDAT is not sent to the client. Any other answer to BDAT is sent
     /// after the chunk's bytes have been read.
     Data,
-    /// Bytes of the message, without dot-stuffing.
+    /// A block of the message, without dot-stuffing. Blocks come in order, and may end in the
+    /// middle of a line.
     Block(&'a [u8]),
     /// The message is complete. Asks whether the application takes responsibility for it (RFC 5321
     /// §6.1). In LMTP, [`Server::answer`](super::Server::answer) repeats the reply for each
@@ -57,9 +58,9 @@ pub enum Event<'a> {
     /// looked up before the proof arrived. A refusal ends the exchange and does not reveal whether
     /// the proof was right.
     Proof(Auth<'a>),
-    /// AUTH succeeded: the client proved its identity.
+    /// AUTH succeeded, because the client has proved its identity. The session has sent the reply.
     Authenticated,
-    /// AUTH failed, and the client has been told.
+    /// AUTH failed, and the session has sent the refusal.
     NotAuthenticated,
     /// Asks whether to accept XCLIENT, which names the real client behind a proxy. If XCLIENT is
     /// granted, the session starts again with a greeting.

@@ -96,7 +96,7 @@ impl Server {
         self.decide(None, now, out);
     }
 
-    /// Handles a reply other than 421. `None` means yes, with the usual reply.
+    /// Handles any reply of the application except 421. `None` means yes, with the usual reply.
     fn decide(&mut self, reply: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         let next = match self.take_state() {
             State::Answer(question) => {
@@ -109,7 +109,8 @@ impl Server {
         self.state.put(next);
     }
 
-    /// Answers [`Event::Nonce`]. Does nothing if no nonce is awaited.
+    /// Gives the session the nonce that [`Event::Nonce`] asked for. Does nothing if no nonce is
+    /// awaited.
     pub fn answer_nonce(&mut self, nonce: &Nonce, now: Duration, out: &mut Vec<u8>) {
         self.state = match self.take_state() {
             State::Answer(OpenQuestion::Nonce(request)) => {
@@ -167,12 +168,13 @@ impl Server {
         self.core.injected
     }
 
-    /// Returns true if the session runs over TLS.
+    /// Returns true if the session runs over TLS, since its beginning or since STARTTLS.
     pub fn is_over_tls(&self) -> bool {
         self.core.is_over_tls
     }
 
-    /// Returns true if the client is logged in.
+    /// Returns true if the client has logged in. A login before STARTTLS no longer counts, because
+    /// TLS resets the session.
     pub fn is_authenticated(&self) -> bool {
         self.core.is_authenticated
     }

@@ -23,7 +23,8 @@ impl DeliveryState {
     }
 }
 
-/// Sends the application's answer, or the usual positive reply.
+/// Sends the application's answer, or the usual positive reply if there is none. Returns the reply
+/// that was sent.
 fn send<'a>(answer: Option<&'a Reply>, usual: &'a Reply, out: &mut Vec<u8>) -> &'a Reply {
     let reply = answer.unwrap_or(usual);
     out.extend_from_slice(reply.wire());
@@ -80,6 +81,8 @@ impl OpenQuestion {
             Self::Nonce(request) => request.answered(answer, core, out),
             Self::Login(question) => question.answered(answer, core, out),
             Self::Xclient { is_logged_in, before } => {
+                // If XCLIENT is granted, the session starts again for the client that the proxy has
+                // named.
                 let reply = send(answer, &core.settings.greeting, out);
                 core.is_authenticated = if reply.is_positive() { is_logged_in } else { core.is_authenticated };
                 after(reply, CommandState::ExpectHello, before)
@@ -135,6 +138,7 @@ fn data_answered(
     let reply = send(answer, say!("354 End data with <CR><LF>.<CR><LF>"), out);
     match reply.code() / 100 {
         3 => DataMessage::begin(transaction, now, core),
+        // Without a 3xx, the client sends no message, so the transaction stays open.
         _ => State::Command(CommandState::ExpectRecipient(transaction)),
     }
 }

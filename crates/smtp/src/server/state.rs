@@ -54,13 +54,13 @@ pub(super) enum State {
     Chunk(Box<ChunkedMessage>),
     /// Reads and drops the bytes of a refused chunk.
     Skip(Box<SkippedChunk>),
-    /// Asks for the next recipient's result, without waiting for bytes.
+    /// Asks for the next recipient's result. This step needs no bytes from the client.
     Delivery(DeliveryState),
     /// Waits for the client's next line during AUTH.
     AuthResponse(AuthResponse),
-    /// Asks the application about the login, without waiting for bytes.
+    /// Asks the application about the login. This step needs no bytes from the client.
     AuthQuestion(LoginQuestion),
-    /// Reports the result of AUTH, without waiting for bytes.
+    /// Reports the result of AUTH. This step needs no bytes from the client.
     AuthEnd(AuthEnd),
     ExpectTls,
     Closed,

@@ -107,7 +107,7 @@ fn read_command<'s, 'i: 's>(
     }
 }
 
-/// Parses a command. The error is the reason to refuse the line.
+/// Parses a command line. The error is the reason to refuse the line.
 fn parse<'l>(line: &'l [u8], core: &ServerCore) -> Result<Command<'l>, ReplyReason> {
     let mut command = match core.settings.requires.valid_parameters {
         true => Command::parse_strictly(line),

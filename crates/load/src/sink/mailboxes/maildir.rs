@@ -82,7 +82,8 @@ fn read(path: &Path, is_whole: bool) -> io::Result<(u64, Vec<u8>)> {
     Ok((size, with_crlf(&content)))
 }
 
-/// Finds a message of `new` that was moved to `cur`, where flags are appended to its name.
+/// Finds a message that was moved from `new` to `cur`. A mail program appends flags to its name there, so the beginning
+/// of the name is compared.
 fn moved(path: &Path) -> io::Result<PathBuf> {
     let not_found = || io::Error::from(io::ErrorKind::NotFound);
     let name = path.file_name().map(base_name).ok_or_else(not_found)?;

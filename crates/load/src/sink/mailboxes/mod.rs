@@ -44,7 +44,7 @@ const DELETION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size in bytes of the buffer that all connections of the thread share.
 const READ_BYTES: usize = 64 << 10;
 
-/// The thread that watches all mailboxes.
+/// The thread that watches all mailboxes. It ends when [`Self::stop`] is called.
 pub(super) struct Watchers {
     name: String,
     counts: Arc<WatchCounts>,
@@ -118,7 +118,7 @@ impl Watchers {
         Arc::clone(&self.counts)
     }
 
-    /// Stops watching. When this returns, the collector has the last counts.
+    /// Ends the watching of all mailboxes. When this returns, the collector has the last counts.
     pub(super) fn stop(self) {
         self.stops.store(true, Ordering::Relaxed);
         // Ignore a panic of the thread, because it was reported on standard error, and the collector has the counts so
@@ -160,7 +160,7 @@ impl MailboxWatch {
         Some(arrivals)
     }
 
-    /// True if all mailboxes can be read at present.
+    /// Returns true if all mailboxes can be read at present.
     pub(crate) fn is_up(&self) -> bool {
         self.watchers.counts.closed() == 0
     }

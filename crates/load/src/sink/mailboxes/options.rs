@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Mailboxes to watch, and how to treat their messages.
 #[derive(Clone, Debug)]
 pub struct MailboxOptions {
-    /// Mailboxes to watch. There must be at least one.
+    /// Mailboxes to watch, of which there must be at least one.
     pub mailboxes: Vec<WatchedMailbox>,
     /// Interval at which to ask for new mail. Servers that would report new mail by themselves are then asked, too.
     pub poll: Option<Duration>,
@@ -30,7 +30,7 @@ pub struct MailboxOptions {
     pub tls: MailboxTls,
 }
 
-/// A mailbox, the recipient whose mail it holds, and the login.
+/// A mailbox to watch, the recipient whose mail it holds, and the login for its server.
 #[derive(Clone, Debug)]
 pub struct WatchedMailbox {
     pub url: MailboxUrl,
@@ -52,13 +52,13 @@ pub struct MailboxTls {
 }
 
 impl MailboxOptions {
-    /// True if the arrival of the message with this number is recorded.
+    /// Returns true if the arrival of the message with this number is recorded.
     pub(super) fn is_settled(&self, number: u64) -> bool {
         let settled = self.settled.as_ref();
         settled.is_some_and(|settled| lock(settled).contains(number, 0))
     }
 
-    /// True if passwords may be sent to this server without TLS.
+    /// Returns true if passwords may be sent to this server without TLS.
     pub(super) fn allows_plain_login(&self, endpoint: &Endpoint) -> bool {
         self.tls.insecure || is_loopback(endpoint)
     }

@@ -28,10 +28,10 @@ const REMEDIES: Remedies = Remedies {
     name: "write NAME as the host in --mailbox",
     insecure: "--mailbox-insecure",
 };
-/// Time limit for connecting, and again for the TLS handshake.
+/// Time limit for connecting. The TLS handshake has the same time again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Position in the mailbox at which the last session ended. The next session continues from it.
+/// The last session's knowledge of the mailbox, by which the next session recognises new messages.
 enum Memory {
     Imap(Option<Position>),
     Pop(Option<Listing>),
@@ -202,7 +202,7 @@ impl ServerMailbox {
         }
     }
 
-    /// Runs a session until it ends, and counts its messages.
+    /// Runs a session until it ends, and counts the messages that it finds.
     async fn drive(&mut self, session: &mut Session, stream: &mut Stream, is_starting: &mut bool) -> SessionEnd {
         let mut out = Vec::new();
         let mut events = Vec::new();

@@ -18,12 +18,13 @@ use std::time::Duration;
 /// Name of the header field that carries the trace.
 pub(super) const TRACE_FIELD: &str = "X-Mailrun";
 
-/// Counts of all watchers, from which the record is made.
+/// Counts of all watched mailboxes, from which the record is made.
 #[derive(Debug, Default)]
 pub(crate) struct WatchCounts {
     count: u64,
     whole: bool,
-    /// Number of mailboxes whose server reports new messages by itself, of those that have been open.
+    /// Number of mailboxes whose server reports new messages by itself (IDLE). Only mailboxes that have been open are
+    /// counted.
     idle: AtomicU64,
     poll_ns: AtomicU64,
     broken: AtomicU64,
@@ -65,7 +66,7 @@ impl WatchCounts {
     }
 }
 
-/// State that all tasks of the thread share.
+/// State that all tasks of the thread share. The thread has a task for each mailbox.
 pub(super) struct WatchShared {
     pub(super) state: Rc<SinkWorkerState>,
     pub(super) counts: Arc<WatchCounts>,
@@ -86,7 +87,7 @@ pub(super) struct Watcher {
     /// Name of the mailbox in error messages: its URL.
     name: String,
     recipient: SinkRecipient,
-    /// True once the mailbox has been open.
+    /// True once the mailbox has been open. Before that, an error ends the sink instead of being counted.
     pub(super) has_opened: Cell<bool>,
     is_open: Cell<bool>,
     /// True if the mailbox is counted among those whose server reports new messages by itself.
@@ -144,7 +145,7 @@ impl Watcher {
         self.shared.counts.renumbered.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts an error, after which the session may go on.
+    /// Counts an error after which the session may continue.
     pub(super) fn complain(&self, phase: Phase, text: &str) {
         let text = format!("mailbox: {text}");
         let error = ErrorEvent { phase, code: 0, text: &text, at: clock::now() };
@@ -157,7 +158,7 @@ impl Watcher {
         self.shared.undeleted.set(self.shared.undeleted.get().saturating_sub(count));
     }
 
-    /// Counts a message in the tally. Returns true if the caller should delete the message.
+    /// Counts a message as arrived. Returns true if the caller should delete the message from the mailbox.
     pub(super) fn count(&self, result: &TraceResult, announced: Announced, bytes: u64) -> bool {
         let state = &self.shared.state;
         if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = result
