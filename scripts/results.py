@@ -124,7 +124,7 @@ TABLES = [
         "--rounds 6",
         "--messages 200 --sessions 1,20 --rounds 1",
         "The table of go-smtp-source's README. `-d` sends many messages over a connection; without it each has a connection of "
-        "its own, and go-smtp-source opens the next ones ahead, whatever `-s` says. Rows with busy polling stay in report.txt. "
+        "its own, and go-smtp-source opens the next ones ahead, whatever `-s` says. Rows of mailrun with busy polling are not shown here. "
         "Published in the README (seconds, page faults, "
         "blocks of 512 bytes; 10,000 messages, on another machine):",
         3000,

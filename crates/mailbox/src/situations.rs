@@ -109,7 +109,7 @@ fn what_servers_say_has_these_results() {
         ("BYE", opened.clone() + "+ idling\r\n* BYE down\r\n", "idle ! the server closed the session (waiting for mail): down"),
         ("BYE", fetching.clone() + "* BYE down\r\n", "idle ! the server closed the session (fetching): down"),
         ("NO", fetching.clone() + "m4 NO [SERVERBUG] oops\r\n", "idle ! the server refused (fetching): oops"),
-        // These servers break the protocol. The error must name the step and what was wrong.
+        // Here the server breaks the protocol, for example by a wrong tag. The error must name the step and what was wrong.
         (
             "a wrong tag",
             fetching.clone() + "m3 OK fetched\r\n",

@@ -158,7 +158,7 @@ mod tests {
         // More than half of the times must be below 10 ms. In the second row, it is exactly half of them.
         (&[(9, 501), (41, 499)], true),
         (&[(9, 500), (20, 400), (41, 100)], false),
-        // If most messages wait, the median itself is 41 ms, and short times are not required.
+        // Most messages wait for a delayed ACK. The median itself is then 41 ms, so no short times are needed as proof.
         (&[(41, 1000)], true),
         (&[(20, 499), (41, 501)], true),
         (&[(20, 500), (41, 500)], false),

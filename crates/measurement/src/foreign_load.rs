@@ -9,7 +9,7 @@ use crate::stage::Stage;
 
 /// Minimum share of the processor time that foreign programs must use to count as an excuse.
 const MIN_FOREIGN_SHARE: f64 = 0.10;
-/// Minimum busy share of the processor time. While more than a tenth of it is idle, nobody waits
+/// Minimum share of the processor time that all programs together must use. While more than a tenth of it is idle, nobody waits
 /// long for a processor.
 const MIN_BUSY_SHARE: f64 = 0.90;
 /// Number of equal steps of delay from which [`BusyHost::mean_delay_ms`] sums up the mean.

@@ -193,7 +193,7 @@ mod tests {
         let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
         record.due = Some(20);
-        // The age is 1 s at the end of the last second. It would grow until the load ends.
+        // The age is 1 s at the end of the last second. From then on it grows, because the load goes on and nothing more arrives.
         let window = &fresh(&record).unwrap()[0];
         assert_eq!((window.fresh_percent.round(), window.to_s), (55.0, 23.0));
         record.ending = Some(Ending::Interrupted);

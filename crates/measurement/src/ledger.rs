@@ -260,7 +260,7 @@ impl Ledger {
         self.pages_where(|sequence| sequence < WARM_UP_SEQUENCE)
     }
 
-    /// Copies the pages that `is_meant` selects by their first sequence number. All units of a page
+    /// Copies the pages for whose first sequence number `is_meant` returns true. All units of a page
     /// belong to the same stage of the load, and all or none of them to the warm-up.
     fn pages_where(&self, is_meant: impl Fn(u64) -> bool) -> Self {
         let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };

@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn the_full_rate_is_that_of_half_of_the_mail() {
-        // This receiver takes 10/s at first, and opens after 3.5 s. The server waits for its next retry, so nothing
+        // This receiver takes 10 messages a second at first, and any number after 3.5 s. The server waits for its next retry, so nothing
         // arrives until second 9. That wait is part of the recovery.
         let waits = [10, 10, 10, 10, 0, 0, 0, 0, 0, 400, 410, 390, 20];
         assert_eq!(found(&waits, 3.5), Some((5.5, 400.0)));

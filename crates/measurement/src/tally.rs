@@ -148,8 +148,8 @@ pub struct SourceTally {
     /// Units whose connection broke after the last byte of the message was sent and before the reply. Their messages
     /// are included in `failed`.
     pub recipients_in_doubt: u64,
-    /// Counts of each stage of the load, in the order of the stages. Their ledgers are empty, and so is everything else
-    /// that is counted only for the whole load.
+    /// Counts of each stage of the load, in the order of the stages. Figures that are counted only for the
+    /// whole load, such as the ledger, are empty here.
     pub load_stages: Vec<Self>,
     pub bytes_sent: u64,
     pub bytes_accepted: u64,

@@ -38,7 +38,7 @@ const MAX_STEPS: usize = 4096;
 /// computed from the steps in memory. The text is only for `mailrun merge`, which computes the rate of several machines
 /// to a 250th of the time.
 const MAX_WRITTEN_STEPS: usize = 512;
-/// Length of the longest text that is decoded. Our own texts have at most a tenth of this length.
+/// Maximum length of a text that is decoded, so that a hostile record cannot take much memory. Our own texts have at most a tenth of this length.
 const MAX_ENCODED_BYTES: usize = 1 << 17;
 const MAX_INFLATED_BYTES: u64 = 1 << 17;
 

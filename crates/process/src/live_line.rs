@@ -113,7 +113,8 @@ impl LiveLine {
         self
     }
 
-    /// Adds a detail, unless the number is 0 or the line only shows a wait.
+    /// Adds a count such as `3 lost` to the line. A count of 0 is left out, and a line that only says what the program waits
+    /// for gets no counts.
     pub fn with_detail(self, number: u64, word: &str) -> Self {
         let is_wait = matches!(self.parts.as_slice(), [(LinePart::Goal, _)]);
         if number == 0 || is_wait {

@@ -111,7 +111,7 @@ impl UsageSampler {
     /// Returns the usage in the latest second that was sampled for long enough.
     pub fn latest(&self) -> Option<UsageRow> {
         let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
-        // The current second may not be covered for long enough yet, so the second before it is the alternative.
+        // The current second may have only just begun. Then the second before it is used.
         let row = self.rows.iter().rev().take(2).find(is_settled)?;
         let rss_bytes = self.rows.last().map_or(row.rss_bytes, |last| last.rss_bytes);
         Some(UsageRow { second: row.second, cores: row.used_s / row.covered_s, rss_bytes })

@@ -26,7 +26,7 @@ struct QueueTrial {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
-    /// The command said for the time `SETTLE` that the queue is empty, although mail was held back all that time.
+    /// The command kept saying that the queue is empty, although mail was held back all that time (`SETTLE`).
     HidesMail,
     /// All mail has arrived, and the command says that the queue is empty.
     Sound,

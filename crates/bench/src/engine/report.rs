@@ -156,8 +156,8 @@ fn first_names(names: &[&str]) -> String {
     }
 }
 
-/// Puts the names of their runs before remarks. Of remarks that differ only in their digits, only the first is kept,
-/// with the names of all runs that had one.
+/// Puts before each remark the names of the runs that had it. Of remarks that differ only in their digits, only the first is kept,
+/// with the names of all their runs.
 pub(super) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut distinct: Vec<(String, &str, Vec<&str>)> = Vec::new();

@@ -185,7 +185,7 @@ pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     Ok(measure(options)?.report)
 }
 
-/// Checks that the relay can have a backlog, and that everything that it needs is installed.
+/// Checks that the relay has a queue in which mail can wait, and that the programs of its recipe are installed.
 ///
 /// # Errors
 /// Returns an error that says why the relay cannot be measured.

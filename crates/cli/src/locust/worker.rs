@@ -127,8 +127,8 @@ impl WorkerArgs {
         if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local }
     }
 
-    /// Returns the load of a test. It goes to the server that the master has named or, if it has named none, to the
-    /// server on the command line.
+    /// Returns the options for the load of a test. The load goes to the server that the master has named or, if it has
+    /// named none, to the server on the command line.
     fn load(&self, host: Option<&str>) -> Result<SourceOptions> {
         let named =
             host.map(|host| ServerArg::parse(host).map_err(|reason| anyhow!("{host}: {reason}"))).transpose()?;

@@ -471,8 +471,8 @@ impl RuleSample {
     }
 
     fn fraction(&self, place: u64) -> f64 {
-        // The highest bit distinguishes numbers of sessions from numbers of messages, so that their
-        // choices are independent.
+        // Session 5 and message 5 must not get the same random choices, so numbers of sessions have
+        // their highest bit set.
         self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 

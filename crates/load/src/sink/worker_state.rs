@@ -144,7 +144,7 @@ impl DomainNumbers {
 pub(super) struct SinkRecipient {
     /// The recipient that the source had named, if the client tells it by ORCPT. Otherwise, the recipient of RCPT.
     pub(super) id: RecipientId,
-    /// Number of the recipient's domain at this worker.
+    /// Index of the recipient's domain in this worker's list of domains.
     pub(super) domain: u16,
     pub(super) delivery: DeliveryAddress,
 }

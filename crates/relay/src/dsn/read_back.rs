@@ -367,7 +367,7 @@ fn eight_bits_come_back_in_seven() {
     let dsn = write(&DsnFacts { message: signed.as_bytes(), ..facts }, &[failed()]);
     let returned = parts(&dsn).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), format!("DKIM-Signature: v=1\r\n{head}").into_bytes()));
-    // A header that is not ASCII is returned in the same way.
+    // If the header is not ASCII, only the header is returned, too. The part with it is encoded, so the DSN is ASCII.
     let umlaut = "Subject: grüße\r\n\r\nx\r\n";
     let dsn = write(&DsnFacts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
     assert!(dsn.message.is_ascii());

@@ -492,7 +492,7 @@ impl DeliveryRefusal {
     }
 }
 
-/// Progress of a message for each recipient, computed from its notes.
+/// How far a message has come for each of its recipients, computed from the notes of its delivery attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageProgress {
     pub(crate) recipients: Vec<RecipientProgress>,

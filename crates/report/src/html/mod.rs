@@ -264,7 +264,7 @@ mod tests {
             ];
             let mut value = serde_json::to_value(kinds[kind]()).expect("it is JSON");
             disturb(&mut value, &mut seed.iter().copied().cycle());
-            // Skip values that are no record, because a number may be too large for its field.
+            // The disturbed value may be no record any more, for example if a number became too large for its field.
             if let Ok(record) = serde_json::from_value::<Record>(value) {
                 let text = page(&record, Some(&sample_runs::passed()));
                 prop_assert_eq!(check_balance(&text), Ok(()));

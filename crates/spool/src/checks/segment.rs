@@ -86,8 +86,8 @@ mod tests {
     fn what_is_whole_has_its_checksums_already() {
         let octets = octets();
         assert_eq!(try_octets(&octets).unwrap(), 3);
-        // The first block has the header of the free segment, and the second block the header with
-        // the seed of the batches.
+        // Both headers of the segment are unchanged: the one of a free segment in the first block, and in the second
+        // block the one that says by which seed the batches are checked.
         assert_eq!(with_checksums(&octets).len(), octets.len());
     }
 
