@@ -76,7 +76,7 @@ Examples:
   mailrun report results/run.json --format junit -o mailrun.xml
   mailrun report results --format prometheus -o /var/lib/node_exporter/mailrun.prom
   mailrun report results --format hist
-  mailrun bench smtp-source-table --json table.json; mailrun report table.json
+  mailrun report table.json            of bench smtp-source-table --json table.json
   mailrun report results --share
   mailrun source 127.0.0.1:2525 --json - --report none | mailrun report - --share short";
 

@@ -199,7 +199,7 @@ const COMPARE: &[Row] = &[
     ("--compare mailrun,artemis-perf --mode endpoint", &["quiver and artemis-perf speak plain AMQP"]),
     ("--compare qmail", &["--compare", "quiver-python"]),
     ("--rounds 0", &["--rounds"]),
-    ("--json f", &["--json"]),
+    ("--json /dev/null/x", &["cannot write /dev/null/x"]),
     ("--threshold delivered.p99<1s", &["no runs that a threshold could be asked of"]),
 ];
 

@@ -351,7 +351,13 @@ impl<'a> OriginalMessage<'a> {
 
 /// Stores a DSN in the spool. The original message is kept until the DSN is stored.
 async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups: Vec<RecipientGroup>) {
-    let Ok(new_message) = message.to_spool() else { return };
+    let new_message = match message.to_spool() {
+        Ok(new_message) => new_message,
+        Err(error) => {
+            tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification was dropped");
+            return;
+        }
+    };
     match store_from_reserve(&worker.context.spool, new_message).await {
         Ok(stored) => {
             worker.sink.counters.notices.add(1);

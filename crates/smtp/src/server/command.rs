@@ -265,6 +265,12 @@ impl ServerCore {
 
     fn accepts_mail(&self, mail: &Mail<'_>) -> Result<(), ReplyReason> {
         let offers = self.offers();
+        let is_unknown = (mail.size.is_some() && offers.size.is_none())
+            || (mail.smtp_utf8 && !offers.smtp_utf8)
+            || (mail.body == BodyType::EightBitMime && !offers.eight_bit_mime);
+        if is_unknown {
+            return Err(ReplyReason::UnknownParameter);
+        }
         if mail.size.is_some_and(|size| size > self.settings.limits.message_bytes) {
             return Err(ReplyReason::MessageTooBig);
         }

@@ -224,6 +224,29 @@ fn a_yes_is_no_answer_to_the_question_for_a_secret() {
     }
 }
 
+#[test]
+fn the_parameters_of_an_extension_that_is_not_offered_are_unknown() {
+    type TurnOff = fn(&mut Offer);
+    let rows: [(TurnOff, &[u8]); 4] = [
+        (|offer| offer.extensions.size = None, b"MAIL FROM:<a@b> SIZE=10\r\n"),
+        (|offer| offer.extensions.smtp_utf8 = false, b"MAIL FROM:<a@b> SMTPUTF8\r\n"),
+        (|offer| offer.extensions.eight_bit_mime = false, b"MAIL FROM:<a@b> BODY=8BITMIME\r\n"),
+        (|offer| offer.extensions.dsn = false, b"MAIL FROM:<a@b> RET=HDRS\r\n"),
+    ];
+    for (turn_off, mail) in rows {
+        let replies = [turn_off, |_: &mut Offer| {}].map(|change| {
+            let limits = Limits::default();
+            let mut offer = Offer::new(&limits);
+            change(&mut offer);
+            let mut server = Server::new(Arc::new(ServerSettings::with_offer("test", limits, offer)), at(0));
+            server.grant(at(0), &mut Vec::new());
+            say(&mut server, b"EHLO a\r\n", &[]);
+            say(&mut server, mail, &[])
+        });
+        assert!(replies[0].starts_with("555 ") && replies[1].starts_with("250 "), "{mail:?}: {replies:?}");
+    }
+}
+
 /// Questions of the extensions, each with the bytes that cause it.
 const QUESTIONS: [&[u8]; 8] = [
     b"STARTTLS\r\n",
