@@ -73,7 +73,7 @@ def audit(relay):
         f"mailrun audit {relay} --seed 7 --inject kill,stop,power-cut,disk-full,read-error",
         "--rounds 5",
         "--rounds 1 --messages 100",
-        f"Made beside {AUDITS_AT_ONCE - 1} other audits, so that times are longer than on an idle machine." if relay == AUDITED[0] else "",
+        f"This audit ran beside {AUDITS_AT_ONCE - 1} others, so its times are longer than on an idle machine." if relay == AUDITED[0] else "",
         may_share=True,
         has_records=True,
     )
@@ -113,7 +113,7 @@ GO_SMTP_SOURCE = """\
 | 1,000 | – | 44.61 s, 548, 0 | 3.35 s, 5,538, 8 |
 | 1,000 | -d | 4.36 s, 625, 0 | 0.89 s, 2,175, 8 |
 
-The 44.61 s are those of a [short listen queue](benchmark-traps.md#a-short-listen-queue), not of smtp-source."""
+The 44.61 s come from a [short listen queue](benchmark-traps.md#a-short-listen-queue), not from smtp-source."""
 
 
 TABLES = [
@@ -123,10 +123,10 @@ TABLES = [
         "mailrun bench smtp-source-table",
         "--rounds 6",
         "--messages 200 --sessions 1,20 --rounds 1",
-        "The table of go-smtp-source's README. `-d` sends many messages over a connection; without it each has a connection of "
-        "its own, and go-smtp-source opens the next ones ahead, whatever `-s` says. Rows of mailrun with busy polling are not shown here. "
-        "Published in the README (seconds, page faults, "
-        "blocks of 512 bytes; 10,000 messages, on another machine):",
+        "This is the table of go-smtp-source's README. `-d` sends many messages over a connection. Without `-d` each "
+        "message has a connection of its own, and go-smtp-source opens the next connections ahead, whatever `-s` says. Rows "
+        "of mailrun with busy polling are not shown here. The README publishes these seconds, page faults and blocks of 512 "
+        "bytes, for 10,000 messages on another machine:",
         3000,
         GO_SMTP_SOURCE,
     ),
@@ -136,10 +136,11 @@ TABLES = [
         "mailrun bench relay-400 --compare {busy},none",
         "--messages 2000 --rounds 6",
         "--messages 200 --rounds 1",
-        "The shape of Mailismus' benchmark. Each server has the settings of its recipe (`mailrun recipe show postfix`), which are "
-        "for relaying and not tuned by its authors. `none` is the limit of source and sink. Exim and OpenSMTPD let some of 250 "
-        "sessions wait for a minute, and chasquid refuses mail where 200 messages are in its queue. × disk: mailrun fills 128 MiB of "
-        "spool at its start, most of what it writes in so short a run (1.5 KiB for each message in the full run).",
+        "This load has the shape of Mailismus' benchmark. Each server has the settings of its recipe (`mailrun recipe show "
+        "postfix`), which are for relaying and not tuned by its authors. `none` is the source with the sink alone, and "
+        "shows the limit of these two. Exim and OpenSMTPD let some of 250 sessions wait for a minute, and chasquid refuses "
+        "mail when 200 messages are in its queue. In × disk, mailrun has a high figure because it fills 128 MiB of spool at "
+        "its start. This is most of what it writes in so short a run; in the full run it writes 1.5 KiB for each message.",
         3000,
         has_records=True,
     ),
@@ -149,8 +150,9 @@ TABLES = [
         "mailrun bench relay-400 --sessions 10 --compare {relays},none",
         "--messages 100 --rounds 6",
         "--messages 100 --rounds 1",
-        "The same for all servers. Exim holds each session 200 ms at its end, OpenSMTPD waits for delayed ACKs, and chasquid starts "
-        "a process of msmtp for each message (`mailrun recipe show` says more).",
+        "This is the same load over fewer sessions, for all servers. Exim holds each session for 200 ms at its end, "
+        "OpenSMTPD waits for delayed ACKs, and chasquid starts a process of msmtp for each message (`mailrun recipe show` "
+        "says more).",
         3000,
         has_records=True,
     ),
@@ -170,8 +172,8 @@ TABLES = [
         "mailrun bench mailbox --compare {mailboxes}",
         "--rounds 6",
         "--messages 200 --rounds 1",
-        "Submission by LMTP until a message can be read by IMAP. Dovecot tells of a message half a second after a change, and Cyrus "
-        "sometimes only with the next one.",
+        "The times are from submission by LMTP until a message can be read by IMAP. Dovecot announces a message half a "
+        "second after a change, and Cyrus sometimes announces a message only together with the next one.",
         3000,
         has_records=True,
     ),
@@ -181,8 +183,8 @@ TABLES = [
         "mailrun bench filter --compare postfix,postfix:opendkim,postfix:rspamd",
         "--rounds 6",
         "--messages 100 --rounds 1",
-        "OpenDKIM signs each message, Rspamd reads and rates it by the rules that need no network. Not measured: blocklists, SPF, "
-        "DMARC, the check of signatures, Bayes and fuzzy hashes.",
+        "OpenDKIM signs each message, and Rspamd reads and rates each message by the rules that need no network. "
+        "Blocklists, SPF, DMARC, the check of signatures, Bayes and fuzzy hashes are not measured.",
         3000,
         has_records=True,
     ),
@@ -192,8 +194,9 @@ TABLES = [
         "mailrun bench relay-400 --rounds 1 --compare mailrun,postfix,postfix:tuned",
         "--full",
         "--messages 2000",
-        "`postfix:tuned` has what Postfix' TUNING_README says for much mail to one host. Published for 500,000 messages on hardware of 2012: Mailismus 4 min 44 s (1,761/s, without a sync), Postfix 2.9.6 14 min "
-        "53 s (560/s). Only the shape is the same.",
+        "`postfix:tuned` has the settings that Postfix' TUNING_README recommends for much mail to one host. For 500,000 "
+        "messages on hardware of 2012, the published times are 4 min 44 s of Mailismus (1,761/s, without a sync) and 14 min "
+        "53 s of Postfix 2.9.6 (560/s). Only the shape of the load is the same.",
         3 * 3600,
         has_records=True,
     ),
@@ -203,7 +206,7 @@ TABLES = [
         "mailrun bench relay-64k --rounds 1 --compare mailrun,postfix,postfix:tuned",
         "--full",
         "--messages 500",
-        "Published: Mailismus 11 min 58 s (696/s), Postfix 3 h 9 min (44/s).",
+        "The published times are 11 min 58 s of Mailismus (696/s) and 3 h 9 min of Postfix (44/s).",
         3 * 3600,
         has_records=True,
     ),
@@ -213,8 +216,9 @@ TABLES = [
         "mailrun bench kotlin-profile",
         "--rounds 5",
         "--rounds 1",
-        "Published for Kotlin SMTP: 195 emails/s; avg 32.85 ms, p50 10.91 ms, p95 87.50 ms, max 1,904 ms, on another machine and "
-        "with a client that writes in small pieces. Here the server is mailrun's sink, which stores nothing.",
+        "Kotlin SMTP's guide publishes 195 emails/s, and latencies of 32.85 ms on average, 10.91 ms at p50, 87.50 ms at p95 "
+        "and 1,904 ms at most. It measured them on another machine and with a client that writes in small pieces. Here the "
+        "server is mailrun's sink, which stores nothing.",
         has_records=True,
     ),
     Table(
@@ -223,7 +227,8 @@ TABLES = [
         "mailrun bench sizes",
         "--rounds 3",
         "--rounds 1 --duration 2s",
-        "Published for 256 B, 4 KiB and 64 KiB: 118, 169 and 59 per second; p50 13.3, 12.1 and 43.1 ms.",
+        "For 256 B, 4 KiB and 64 KiB, Kotlin SMTP's guide publishes 118, 169 and 59 messages per second, and a p50 of 13.3, "
+        "12.1 and 43.1 ms.",
         has_records=True,
     ),
     Table(
@@ -232,8 +237,9 @@ TABLES = [
         "mailrun bench large-message --costs smtplib,smtplib-unquoted,small-reads,chunking,dots",
         "--rounds 3",
         "--rounds 1 --volume 20M --body-sizes 1M,10M",
-        "`smtplib` is Python's client with the same sink, `smtplib-unquoted` without its search for dots to double, as its author "
-        "proposed in 2009; `small-reads`: the sink reads 4 KiB at a time. The sink checks and drops the bodies.",
+        "`smtplib` is Python's client with the same sink. `smtplib-unquoted` is this client without its search for dots to "
+        "double, as its author proposed in 2009. With `small-reads` the sink reads 4 KiB at a time. The sink checks and "
+        "drops the bodies.",
         has_records=True,
     ),
     Table(
@@ -242,7 +248,8 @@ TABLES = [
         "mailrun bench large-message 127.0.0.1:{port} --body-sizes 1M,10M --costs smtplib",
         "--rounds 3 --volume 100M",
         "--rounds 1 --volume 20M",
-        "aiosmtpd keeps a message in memory and drops it. smtpd left Python with 3.12; its author claimed 220 MB/s in 2009.",
+        "aiosmtpd keeps a message in memory and drops it. smtpd, which Python had before 3.12, is not measured; its author "
+        "claimed 220 MB/s in 2009.",
         has_records=True,
         server="/usr/bin/python3 -m aiosmtpd -n -s 0 -l 127.0.0.1:{port} -c aiosmtpd.handlers.Sink",
     ),
@@ -252,9 +259,10 @@ TABLES = [
         "mailrun bench mades-compare",
         "--rounds 5",
         "--rounds 1 --messages 500",
-        "Both programs with the same durable messages of 3,000 bytes. Published for go-mades-bench: 100,000,000 messages, 5,000 in "
-        "transit, through a MADES implementation in 17 h 46 min (1,563/s); `mailrun mades` sent as many through its embedded "
-        "endpoint in 26 min 49 s with 24.6 MiB (a run of November 2026, not made again here).",
+        "Both programs send the same durable messages of 3,000 bytes. go-mades-bench's published run sent 100,000,000 "
+        "messages, 5,000 of them in transit, through a MADES implementation in 17 h 46 min (1,563/s). In November 2026 "
+        "`mailrun mades` sent as many messages through its embedded endpoint in 26 min 49 s with 24.6 MiB; that run was not "
+        "made again here.",
     ),
     Table(
         "mades-artemis",
@@ -271,7 +279,7 @@ TABLES = [
         "mailrun bench mades-compare --broker amqp://127.0.0.1:{port}",
         "--messages 2000 --rounds 5",
         "--rounds 1 --messages 500",
-        "go-mades-bench does not end by itself with RabbitMQ: it is killed after its report.",
+        "go-mades-bench does not end by itself with RabbitMQ, so it is killed after its report.",
         server="scripts/start-rabbitmq.sh {directory} {port}",
         stop="scripts/start-rabbitmq.sh --stop {directory}",
     ),
@@ -281,17 +289,17 @@ TABLES = [
         "mailrun bench mades-compare --broker amqp://127.0.0.1:{port}",
         "--messages 2000 --rounds 5",
         "--rounds 1 --messages 500",
-        "Debian 13's, which speaks AMQP 1.0 by itself.",
+        "This is the RabbitMQ of Debian 13, which speaks AMQP 1.0 by itself.",
         **RABBITMQ_4,
     ),
     amqp(
         "artemis",
         "ActiveMQ Artemis",
-        "Durable messages of 3,000 bytes through one queue. [amqp.md](amqp.md) says what each tool counts as latency; quiver has no "
-        "window, and the CPU time of artemis-perf includes the start of Java.",
+        "Each tool sends durable messages of 3,000 bytes through one queue. [amqp.md](amqp.md) says what each tool counts "
+        "as latency; quiver has no window, and the CPU time of artemis-perf includes the start of Java.",
         ARTEMIS,
     ),
-    amqp("rabbitmq-4", "RabbitMQ 4", "The same on Debian 13's RabbitMQ.", RABBITMQ_4),
+    amqp("rabbitmq-4", "RabbitMQ 4", "This is the same load on Debian 13's RabbitMQ.", RABBITMQ_4),
     *map(audit, AUDITED),
     Table(
         "tls",
@@ -299,8 +307,8 @@ TABLES = [
         "cargo bench --bench tls --",
         "--rounds 5",
         "--rounds 1",
-        "mailrun's handshakes and bulk beside OpenSSL's programs, with the same certificate and cipher. The verdicts are on targets "
-        "of our own.",
+        "This table compares handshakes and bulk transfers of mailrun with those of OpenSSL's programs, with the same "
+        "certificate and cipher. The verdicts are on targets of our own.",
     ),
 ]
 
@@ -546,8 +554,8 @@ def page(maker):
     small = " **This is the small run, which shows that each command works, and measures nothing.**" if maker.options.small else ""
     parts = [
         "# Results",
-        "Made by `make results`: each table by the command above it, on one machine and one commit. Rates of different "
-        f"machines cannot be compared; ratios of one run can.{small}",
+        "`make results` makes each table of this page by the command above it, on one machine and one commit. Rates of "
+        f"different machines cannot be compared, but ratios of one run can.{small}",
         f"- Host: {host()}\n- Commit: {maker.commit}\n- Versions: {versions()}",
         "Costs, notes to the columns, and records are in `target/results`. `mailrun report target/results/relay-400/records` shows "
         "a table again, `mailrun report target/results/relay-400/records/round-1-1-mailrun` one of its runs, and `mailrun report "
@@ -564,7 +572,7 @@ def page(maker):
             parts.append(table.published)
         starts = [facts["server"] + ("" if table.stop else " &")] if facts.get("server") else []
         commands = "\n".join(f"$ {line}" for line in [*starts, facts["command"]])
-        parts += [f"Without {name}: {why}." for name, why in facts.get("missing", {}).items()]
+        parts += [f"The table lacks {name}: {why}." for name, why in facts.get("missing", {}).items()]
         text = "" if facts["gap"] else (maker.directory(table) / "report.txt").read_text()
         parts.append(f"```text\n{commands}\n\n{excerpt(text) or 'No table: ' + facts['gap']}\n```")
         if facts["gap"]:
@@ -572,7 +580,7 @@ def page(maker):
         made = datetime.datetime.strptime(facts["date"], "%Y-%m-%dT%H:%MZ")
         parts.append(f"This table is of {made.day} {made:%B %Y}, {made:%H:%M} UTC, and took {facts['seconds']} seconds.")
     absent = [table.title for table, facts in stored if facts is None]
-    parts += [f"Not made: {', '.join(absent)}."] if absent else []
+    parts += [f"These tables were not made: {', '.join(absent)}."] if absent else []
     wrapped = [part if part.startswith(("```", "#", "-", "|")) else textwrap.fill(part, 140, break_on_hyphens=False) for part in parts]
     return "\n\n".join(wrapped) + "\n"
 
