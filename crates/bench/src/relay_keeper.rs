@@ -59,7 +59,7 @@ impl RelayKeeper {
         Self::Kept(RelaySeries { place, starts: 0, kept: None, left_mail: 0, deaths: Vec::new() })
     }
 
-    /// Creates the supervisor of the next run. If a kept relay is still running, the supervisor
+    /// Creates the supervisor, which starts and stops the processes of the next run. If a kept relay is still running, the supervisor
     /// takes it over.
     pub(super) fn supervisor(&mut self, options: &BenchOptions) -> Result<Supervisor> {
         match self {

@@ -32,7 +32,8 @@ use std::process::ExitCode;
 /// The names of all personalities, which are the names of the imitated commands.
 pub const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
 
-/// Runs the personality that the command line selects. Returns `None` if it selects none.
+/// Runs the old program, such as smtp-source, whose name the command line begins with. Returns `None` if it begins with
+/// none of them.
 pub fn run_if_named(words: Vec<String>) -> Option<ExitCode> {
     let mut words = words.into_iter();
     let word = words.next()?;

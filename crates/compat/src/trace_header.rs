@@ -18,7 +18,7 @@ pub(super) struct TraceHeaderWriter {
 }
 
 impl TraceHeaderWriter {
-    /// Builds the line for messages that consist of `head` and `rest`, both in wire format and without the end of data.
+    /// Builds the X-Mailrun line for messages that consist of `head` and `rest`, both in wire format and without the end of data.
     /// `rest` must be the same in all messages, and so must the end of `head`, because the checksum is computed only
     /// once.
     ///

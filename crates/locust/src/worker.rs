@@ -256,7 +256,8 @@ impl LocustWorker {
     fn heartbeat(&mut self, now: Duration) {
         let state = match self.load {
             LoadState::Idle => UserState::Ready,
-            // A new master starts its test once enough workers are ready. A master that knows this test sends a spawn.
+            // Say that this worker is ready, because a new master starts its test once enough workers are ready. A
+            // master that still runs the earlier test sends its number of users (spawn) again.
             _ if self.resumes => UserState::Ready,
             _ => UserState::Running,
         };

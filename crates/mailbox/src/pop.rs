@@ -101,8 +101,8 @@ pub struct PopSession {
 }
 
 impl PopSession {
-    /// Creates a session on a connection that has just been made. `known` is the listing that the last session
-    /// returned. Without it, messages that are already there are skipped, unless the options ask for them.
+    /// Creates a session on a connection that has just been made. `known` is the list of the mailbox's messages that the
+    /// last session returned. Without it, messages that are already there are skipped, unless the options ask for them.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),

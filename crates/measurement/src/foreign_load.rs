@@ -12,7 +12,7 @@ const MIN_FOREIGN_SHARE: f64 = 0.10;
 /// Minimum share of the processor time that all programs together must use. While more than a tenth of it is idle, nobody waits
 /// long for a processor.
 const MIN_BUSY_SHARE: f64 = 0.90;
-/// Number of equal steps of delay from which [`BusyHost::mean_delay_ms`] sums up the mean.
+/// Number of steps in which [`BusyHost::mean_delay_ms`] integrates the distribution of delays numerically.
 const MEAN_STEPS: f64 = 1000.0;
 /// A program is named only if it used at least this much of a processor.
 const MIN_NAMED_CORES: f64 = 0.05;

@@ -925,7 +925,7 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
-    // Prefer the count divided by the time of the offer. The rate of the created stage uses the times at which sessions
+    // Divide the number of messages by the time in which the load had to create them. The rate of the created stage uses the times at which sessions
     // began the messages. A source that is late at the end of the load would therefore lower that rate.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
     // A Poisson count of n has a standard deviation of √n. A miss of up to twice that may be chance.

@@ -33,7 +33,7 @@ const MAX_SHIFT_S: i128 = 7 * 86_400;
 /// second.
 const MAX_SECOND: u64 = 366 * 86_400;
 const MAX_EVENTS: usize = 1_000;
-/// Maximum number of rows of a kind, both in one record and in the sum of all records.
+/// Maximum number of rows in a table of a record, such as its domains. The merged record has the same maximum.
 const MAX_ROWS: usize = 1_000;
 /// Minimum length in seconds of a stall that all parties have in common.
 const MIN_STALL_S: f64 = 1.0;

@@ -73,8 +73,8 @@ fn send(states: &[NotifyState<'_>]) {
     let text = states.iter().map(|state| format!("{state}\n")).collect();
     let (sent, answer) = sync_channel(1);
     let _ = outbox.try_send((text, sent));
-    // The caller waits because the relay may end right after this message. If the manager does not
-    // read in time, it gets the message later or not at all.
+    // Wait until the text is sent by its thread, because the relay may end right after this call. If the manager does
+    // not read in time, it gets the message later or not at all.
     let _ = answer.recv_timeout(SEND_WAIT);
 }
 

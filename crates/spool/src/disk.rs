@@ -239,8 +239,8 @@ impl Disk for ReadOnlyDisk {
 pub fn sync_ancestors(directory: &Path) -> io::Result<()> {
     for above in directory.canonicalize()?.ancestors().skip(1) {
         match File::open(above).and_then(|opened| opened.sync_all()) {
-            // This user may not read the directory, or nobody may write to it. In both cases this
-            // user has created nothing there.
+            // Ignore a directory that this user may not read, and a read-only file system: this user has created
+            // nothing there that needs a sync.
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {}
             // Some file systems cannot sync directories and do not need it.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}

@@ -65,8 +65,7 @@ struct Laboratory<'a> {
 }
 
 /// Restarts the server on the files that a power cut left, and says which messages it delivers and which changes would
-/// have to survive. `cut` is the index of the call with which the power went off, and `concerned` are the files of the
-/// message.
+/// have to survive. The power went off with the call at index `cut`, and the message has the files `concerned`.
 ///
 /// # Errors
 /// Fails if the server cannot run on this host, or if the user interrupts the search.

@@ -141,7 +141,7 @@ fn split_path<'a, 'b>(words: &'a [&'b str], whole: &Command) -> (String, &'a [&'
     (words[..count].join(" "), &words[count..])
 }
 
-/// Returns the sentence for a word such as `-ha`. clap would read it as `-h` and show the help.
+/// Returns the error message for a word such as `-ha`, which clap would take for `-h` and answer with the help.
 pub(crate) fn mistaken_help(error: &clap::Error, typed: &[OsString], whole: &Command) -> Option<String> {
     let is_mistaken =
         |word: &OsString| word.to_str().and_then(|word| word.strip_prefix("-h")).is_some_and(|rest| !rest.is_empty());

@@ -25,7 +25,7 @@ pub(super) struct SingleMessage {
     dsn_parameters: DsnParameters,
     /// Set if the session ends before MAIL, so that no message is sent.
     stops_before_mail: bool,
-    /// Point after which the session ends, or `None` if it sends the message.
+    /// Command after which the session ends (`--quit-after`), or `None` if it sends the whole message.
     stops_after: Option<QuitAfter>,
     timeout: Duration,
     has_begun: bool,

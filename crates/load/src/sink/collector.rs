@@ -129,7 +129,7 @@ impl SinkCollector {
         }
         lock(&self.monitor.run.report).merge(&tally);
         tally.clear();
-        // Ignore the error, because a worker that has ended needs no empty tally.
+        // Give the empty tally back to its worker. Ignore the error, because the worker may have ended.
         let _ = back.try_send(tally);
     }
 }

@@ -437,7 +437,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Stores the message if the sink stores messages. If storing fails, returns the refusal as the error.
+    /// Stores the message in the dump, if the user asked for one. If that fails, returns the refusal as the error.
     pub(super) fn store(&self, draft: Option<MessageWriter>) -> Result<(), Answer> {
         let Some((draft, dump)) = draft.zip(self.context.dump.as_ref()) else { return Ok(()) };
         draft.store(dump).map_err(|error| {

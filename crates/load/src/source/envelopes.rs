@@ -60,7 +60,7 @@ pub(super) struct EnvelopeInput<'a> {
 #[derive(Debug, Default)]
 pub(super) struct EnvelopeBuffer {
     envelopes: [Option<Arc<Envelope>>; 2],
-    /// Numbers of the recipients in the ledger, for each of the two envelopes.
+    /// For each of the two envelopes, the numbers under which the ledger counts its recipients.
     numbers: [Vec<u32>; 2],
     current_slot: usize,
     /// Text of an envelope: the sender, each recipient with its parameters of RCPT, and the

@@ -28,8 +28,8 @@ pub fn check(data: &[u8]) {
     let whole = found(&mut reader, &[message]);
     assert_eq!(found(&mut reader, &message.chunks(1).collect::<Vec<_>>()), whole);
     assert_eq!(found(&mut reader, &cut(choice, message)), whole);
-    // The same bytes as the body of a message with a trace must be intact, and corrupt if one bit
-    // is changed.
+    // Take these bytes as the body of a message with a trace. The reader must find it intact, and corrupt if a bit of
+    // it is changed.
     let mut wire = vec![0; Trace::HEADER_BYTES];
     let run = RunId([choice; 16]);
     let created = Duration::from_nanos(7);
@@ -46,7 +46,7 @@ pub fn check(data: &[u8]) {
     wire.extend_from_slice(b"\r\n");
     wire.extend_from_slice(message);
     assert_eq!(found(&mut reader, &cut(choice, &wire)), TraceResult::Intact(trace));
-    // This also holds after a relay has converted the message. A relay leaves anything unchanged
+    // The trace is also found after a relay has converted the message to 7 bits. A relay leaves anything unchanged
     // that is not 8-bit.
     let relayed = [b"Received: by a\r\n", wire.as_slice()].concat();
     let converted = mailrun_mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");

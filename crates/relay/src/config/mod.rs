@@ -615,7 +615,7 @@ mod tests {
             let error = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
             assert!(error.contains(complaint), "{networks}: {error}");
         }
-        // Each of these large networks may have a single owner, so they are permitted.
+        // These networks are large, but each may belong to one owner, so the relay may trust them.
         for networks in [
             "'0.0.0.0/2'",
             "'10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7', 'fe80::/10'",

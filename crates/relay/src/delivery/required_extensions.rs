@@ -219,7 +219,7 @@ mod tests {
             ("jürgen@b.example", &["c@d.example"], PLAIN, needed),
             ("a@b.example", &["pelé@d.example", "josé@d.example"], PLAIN, needed),
             ("a@b.example", &["c@d.example"], IN_HEADER, needed),
-            // This message needs only 8BITMIME, which it did not declare.
+            // This message has bytes above 127 only in its body, and was sent without BODY=8BITMIME.
             ("a@b.example", &["c@d.example"], IN_BODY, None),
         ];
         for (sender, to, content, expected) in rows {

@@ -88,7 +88,7 @@ impl Server {
         }
     }
 
-    /// Says yes to the open question, with the usual reply. This also accepts a login with a shown
+    /// Answers the question of the last event with yes, so that the client gets a reply such as 250. This also accepts a login with a shown
     /// secret ([`Event::Auth`]) and [`Event::Xclient`]. If a [secret](Server::awaits_secret) or a
     /// [nonce](Event::Nonce) is awaited, a yes does not answer the question, so the login is
     /// refused.

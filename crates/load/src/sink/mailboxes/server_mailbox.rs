@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Maximum number of connections that are being set up at the same time. A server would otherwise be flooded with
 /// logins.
 const MAX_STARTING: usize = 64;
-/// Pause before the next attempt to connect. It doubles with each failure, up to the next value.
+/// Pause before the first new attempt to connect. It doubles with each failure, up to `LONGEST_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// Options that the error message suggests if a certificate is not accepted.
