@@ -33,7 +33,7 @@ mailboxes  1200  private Dovecots and a Cyrus, whose mailboxes are watched, chan
 browser     600  report.html in Chromium
 dashboard   300  the dashboard in tmux
 probe       600  a probe beside restarts of everything for MAILRUN_PROBE_SECONDS; Prometheus has data for each panel of the dashboard
-packages   1200  archives, Debian packages and the image, installed and run where they will be
+packages   2700  archives, Debian packages and the image, installed and run where they will be
 results    1200  each table of docs/results.md, made small
 delay       900  a sink that delays replies by 100 us is measured to do so within 20, on processors that are kept awake
 bench-cost 1500  instructions, allocations, system calls and segments of a message, against benches/cost.json

@@ -206,7 +206,8 @@ stop_service
 ok "a downgrade refuses a newer spool, changes nothing in it, and all mail is there for the newer version"
 
 within mailrun probe --config /etc/mailrun/probe.toml --check >/dev/null || fail "the probe's configuration is wrong as installed"
-within mailrun sink --listen 127.0.0.1:25 --http 127.0.0.1:8025 >"$WORK/sink.log" 2>&1 &
+# Not by a function, whose shell would get the signal below in place of the sink.
+chroot "$root" /usr/bin/mailrun sink --listen 127.0.0.1:25 --http 127.0.0.1:8025 >"$WORK/sink.log" 2>&1 &
 watched=$!
 await "the watched server" listens 25
 sed -i 's!^rate = .*!rate = "5/s"\nsink = "http://127.0.0.1:8025"!' "$root/etc/mailrun/probe.toml"
