@@ -11,7 +11,6 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// A frame that the adversary sends, on one of two channels.
 #[derive(Clone, Debug)]
 enum Step {
     Begin {

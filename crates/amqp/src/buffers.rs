@@ -4,11 +4,11 @@ use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Minimum size of a piece that is not copied to the output. For a smaller piece, an entry in the
-/// system call's vector, and a read buffer that stays alive, would cost more than the copy.
+/// Minimum size of a piece that the output keeps without copying it. Copying a smaller piece costs less than an entry
+/// in the system call's vector and a read buffer that has to stay in memory.
 const MIN_PIECE_BYTES: usize = 16 << 10;
-/// Minimum size of input that its message shares with the read buffer. Smaller input is copied,
-/// because a shared piece of 16 KiB would keep a read buffer of up to 320 KiB in memory.
+/// Minimum size of a piece of input that a message keeps by sharing the read buffer. Smaller input is copied, because a
+/// shared piece of 16 KiB would keep a read buffer of up to 320 KiB in memory.
 const MIN_SHARED_BYTES: usize = 64 << 10;
 
 /// An encoded message, in the pieces in which it was read.
@@ -38,7 +38,7 @@ impl EncodedMessage {
     }
 
     /// Appends bytes that were read, and joins short pieces, because a message in frames of one byte each would
-    /// otherwise take many times its size.
+    /// otherwise take many times its size in memory.
     pub(crate) fn append(&mut self, octets: &Bytes) {
         if octets.len() >= MIN_SHARED_BYTES {
             return self.push(octets.clone());

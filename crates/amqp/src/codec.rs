@@ -85,7 +85,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader of these bytes, without checking them before they are read.
+    /// Creates a reader of these bytes. A value is checked only when it is read.
     pub fn new(octets: &'a [u8]) -> Self {
         Self { rest: octets }
     }
@@ -126,8 +126,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the rest of a constructor with a descriptor. It is a function of its own, so that the
-    /// compiler inlines `constructor`, with which each of a message's sixty values begins.
+    /// Reads the rest of a constructor with a descriptor. This is a separate function so that the compiler inlines
+    /// `constructor`, which runs for each of the sixty values of a message.
     fn described(&mut self) -> Result<(Option<u64>, u8), DecodeError> {
         let described_by = self.octet()?;
         Ok((self.plain(described_by)?.as_descriptor(), self.octet()?))
@@ -170,7 +170,8 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// Reads a size, which includes the count, and then the count and the elements.
+    /// Reads the content of a list, map or array, and returns its elements and their count. The encoded size includes
+    /// the count.
     fn counted(&mut self, width: usize) -> Result<(&'a [u8], u32), DecodeError> {
         let all = self.sized(width)?;
         let (count, body) = all.split_at_checked(width).ok_or(DecodeError::Truncated)?;
@@ -359,7 +360,7 @@ impl<'a> Elements<'a> {
         self.reader.value().map(|value| Some(value).filter(|value| !value.is_null()))
     }
 
-    /// Skips this number of fields. Skipping past the end is no error, because fields at the end may be left out.
+    /// Skips the next `count` fields. Skipping past the end is no error, because fields at the end may be left out.
     pub fn skip(&mut self, count: u32) -> Result<(), DecodeError> {
         (0..count).try_for_each(|_| self.field().map(drop))
     }
@@ -378,17 +379,17 @@ impl<'a> Elements<'a> {
         self.reader.value().map(Some)
     }
 
-    /// Reads a number, or returns `absent` if the field is null or missing.
+    /// Reads the next field, which must be a number. Returns `absent` if the field is null or missing.
     pub fn number_or(&mut self, absent: u64) -> Result<u64, DecodeError> {
         self.number().map(|number| number.unwrap_or(absent))
     }
 
-    /// Reads a number, or returns `None` if the field is null or missing.
+    /// Reads the next field, which must be a number. Returns `None` if the field is null or missing.
     pub fn number(&mut self) -> Result<Option<u64>, DecodeError> {
         self.field()?.map(|value| value.as_number().ok_or(DecodeError::Expected("a number"))).transpose()
     }
 
-    /// Reads a boolean, or returns false if the field is null or missing.
+    /// Reads the next field, which must be a boolean. Returns false if the field is null or missing.
     pub fn boolean(&mut self) -> Result<bool, DecodeError> {
         let value = self.field()?;
         value.map_or(Ok(false), |value| value.as_bool().ok_or(DecodeError::Expected("true or false")))
@@ -488,7 +489,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Copies an encoded value, for example the source of an attach that the answer repeats.
+    /// Copies a value that is already encoded. For example, the answer to an attach repeats the peer's source.
     pub fn raw(&mut self, octets: &[u8]) {
         self.octets(octets);
     }

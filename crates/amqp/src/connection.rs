@@ -26,9 +26,10 @@
 //! | a session | an end with the error | a handle that is in use or not attached, more frames than the window |
 //! | the connection | a close with the error | frames that cannot be decoded, a session that was not begun |
 //!
-//! A link or a session that we end is reported at once. Frames of it that were already on their way
-//! are dropped. If more arrive than the window allowed, the session ends with
-//! `amqp:session:errant-link`, and after it the connection.
+//! If we end a link or a session because of an error, the caller gets the event at once. Frames that the peer had
+//! already sent for the link or session are dropped. If the peer sends more transfers than the window allowed, the
+//! error spreads: an ended link also ends its session (`amqp:session:errant-link`), and an ended session also ends the
+//! connection.
 mod client;
 mod error;
 
@@ -50,14 +51,13 @@ use std::sync::Arc;
 pub use client::{ConnectionOptions, LinkRequest, SessionRefused};
 pub use error::{ConnectionError, EndError, LinkId, Scope, Violation};
 
-/// Maximum size of a frame that we accept, in bytes. A message of 1 MB then arrives in a few
-/// frames.
+/// Maximum size of a frame that we accept, in bytes. It is large enough that a message of 1 MB arrives in a few frames.
 const MAX_FRAME_SIZE: u32 = 256 << 10;
 /// The smallest value that a peer may set as its maximum frame size (AMQP 1.0 §2.3.1).
 const MIN_MAX_FRAME_SIZE: u32 = 512;
-/// Maximum size of a frame that we send, even if the peer accepts larger ones, because other links
-/// get their turn between frames. A message of 1 MiB fits into one frame. If a message arrives in
-/// several frames, fe2o3-amqp at the other end scans each of its bytes.
+/// Maximum size of a frame that we send, even if the peer accepts larger ones, because other links get their turn only
+/// between frames. A message of 1 MiB fits into one frame. In several frames, it would cost a peer that uses the
+/// library fe2o3-amqp more time, because that scans each byte of such a message.
 const MAX_SENT_FRAME_SIZE: u32 = (1 << 20) + (64 << 10);
 /// Interval within which the peer must send a frame, in milliseconds. A peer that is silent for twice this time counts
 /// as gone (AMQP 1.0 §2.4.5).
@@ -73,11 +73,11 @@ const MAX_LINK_NAME_BYTES: usize = 1024;
 /// Maximum length of a delivery-tag in bytes (AMQP 1.0 §2.8.7).
 const MAX_TAG_BYTES: usize = 32;
 
-/// Identifies a session that we have begun, with a number that no other session gets before `end_session`.
+/// Identifies a session. On a client, no other session gets the same number before `end_session` is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(u16);
 
-/// An event that a connection reports. `T` is the type of the tokens with which the caller sends messages.
+/// An event that `next_event` returns. `T` is the type of the tokens that the caller passes to `send`.
 #[derive(Debug, PartialEq)]
 pub enum ConnectionEvent<T> {
     /// The connection is open, so sessions can be begun.
@@ -96,7 +96,7 @@ pub enum ConnectionEvent<T> {
         link: LinkId,
         /// Role of the peer on this link: it sends or receives messages.
         peer: LinkRole,
-        /// The node that the peer asks for, or that it has given us.
+        /// Address of the node that the peer asks for (on a server) or has attached us to (on a client).
         address: String,
         /// Maximum size of a message that the peer accepts, in bytes.
         max_message_bytes: Option<u64>,
@@ -115,7 +115,7 @@ pub enum ConnectionEvent<T> {
     },
     /// A message that we sent has been settled.
     Settled {
-        /// The token with which the message was sent.
+        /// The token that the caller passed to `send` with the message.
         sent: T,
         /// Outcome that the receiver reported, for example that it accepted or rejected the message.
         outcome: DeliveryOutcome,
@@ -165,8 +165,8 @@ enum ConnectionRole {
     Client(Box<SaslClient>),
 }
 
-/// State of a drain, by which a receiving peer takes back its unused credit, according to the peer's
-/// last flow (AMQP 1.0 §2.6.7).
+/// State of a drain, with which a receiving peer asks for its unused credit back (AMQP 1.0 §2.6.7). Each flow of the
+/// peer turns it on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     Off,
@@ -179,7 +179,7 @@ enum Drain {
 #[derive(Debug)]
 struct IncompleteDelivery {
     id: u32,
-    /// The delivery-tag: its bytes at the start of the array, and their number.
+    /// The delivery-tag, at the start of the array, and its length.
     tag: ([u8; MAX_TAG_BYTES], usize),
     message_format: u32,
     settled: bool,
@@ -189,11 +189,11 @@ struct IncompleteDelivery {
 #[derive(Debug)]
 struct LinkState {
     peer: LinkRole,
-    /// Number of messages that may still be sent over the link, in its direction.
+    /// Number of messages that the link's sender, either we or the peer, may still send.
     credit: u32,
-    /// Number of messages that a server may send beyond the credit. RabbitMQ 3 counts credit from
-    /// the time when it reads a flow, so messages that were already under way come on top. There
-    /// can be at most as many of them as the credit was.
+    /// Number of messages that a server may send beyond the credit. RabbitMQ 3 counts new credit only from the time
+    /// when it reads our flow, so messages that it sent before that come in addition. Their number is limited to the
+    /// credit that we granted.
     tolerance: u32,
     delivery_count: u32,
     drain: Drain,
@@ -266,16 +266,16 @@ pub struct AmqpConnection<T> {
     peer_idle_timeout_ms: Option<u32>,
     peer_product: PeerProduct,
     sessions: BTreeMap<u16, Session<T>>,
-    /// Numbers of a client's sessions that have ended, but not at the caller's request. The caller
-    /// may still use these numbers, so no other session gets them.
+    /// Numbers of a client's sessions that have ended before the caller called `end_session`. The caller may still use
+    /// these numbers, so no other session gets them.
     ended: BTreeSet<u16>,
     output: OutputBuffer,
     events: VecDeque<ConnectionEvent<T>>,
 }
 
 impl<T> AmqpConnection<T> {
-    /// Creates a connection to a client, which must authenticate itself as `mechanisms` demands. A
-    /// message of more than `max_message_bytes` ends its link.
+    /// Creates a connection on a server, to a client that must log in as `mechanisms` demands. A message of more than
+    /// `max_message_bytes` ends its link.
     pub fn server(mechanisms: ListenerAuth, container: &str, max_message_bytes: u64) -> Self {
         let options = ConnectionOptions {
             container: container.to_owned(),
@@ -303,8 +303,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Returns the output that the caller must write to the socket. `write_dispositions` must be called before, because
-    /// it adds the latest settlements.
+    /// Returns the output that the caller must write to the socket. The caller must call `write_dispositions` first,
+    /// because that adds the latest settlements.
     pub fn output(&mut self) -> &mut OutputBuffer {
         &mut self.output
     }
@@ -461,7 +461,7 @@ impl<T> AmqpConnection<T> {
                 self.peer_channel_max = channel_max;
                 self.peer_idle_timeout_ms = idle_ms.filter(|idle| *idle > 0);
             }
-            // A server that refuses a connection closes it, sometimes without an open.
+            // Some servers refuse a connection by a close without an open.
             Performative::Close { error } if matches!(self.role, ConnectionRole::Client(_)) => {
                 self.read_close(error);
                 return Ok(());
@@ -507,7 +507,8 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
-    /// Returns our session for the peer's number, or `None` if we have ended the session, so that the frame is dropped.
+    /// Returns our number of the session that has this number on the peer's side. If we have ended the session, returns
+    /// `None` for all frames but an end, so that the caller drops them.
     fn local_channel(&mut self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
         check_channel(remote)?;
         let entry = match self.role {
@@ -654,8 +655,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Ends a session because of the peer's error. Reports this at once, because the peer may never
-    /// answer.
+    /// Ends a session because the peer broke a rule. Reports the end at once, because the peer may never answer.
     fn fail_session(&mut self, channel: u16, violation: Violation) {
         self.write_dispositions();
         let Some(session) = self.sessions.get_mut(&channel) else { return };
@@ -752,8 +752,7 @@ impl<T> AmqpConnection<T> {
         Some(link)
     }
 
-    /// Detaches a link because of the peer's error. Reports this at once, because the peer may
-    /// never answer.
+    /// Detaches a link because the peer broke a rule. Reports the end at once, because the peer may never answer.
     fn fail_link(&mut self, id: LinkId, violation: Violation) {
         self.write_dispositions();
         let Some(link) = self.send_detach(id, Some(violation.parts())) else { return };
@@ -771,7 +770,7 @@ impl<T> AmqpConnection<T> {
         self.write_dispositions();
         let Some(session) = self.sessions.get_mut(&id.channel) else { return };
         let Some(link) = session.links.remove(&id.handle) else { return };
-        // Drop the rest of a message, because its link no longer exists.
+        // If a message of this link is only partly sent, drop the rest, because the link no longer exists.
         session.blocked.take_if(|blocked| blocked.handle == id.handle);
         let unsettled = session.take_unsettled(id.handle);
         if link.detach_sent.is_none() {
@@ -792,12 +791,13 @@ impl<T> AmqpConnection<T> {
             }
         };
         let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
-        // A peer that has not received our begin yet counts from our first transfer (AMQP 1.0
-        // §2.5.6).
+        // The field is missing if the peer has not received our begin yet. The window then counts from our first
+        // transfer, which has the number 0 (AMQP 1.0 §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        // The peer may have sent the flow before it received our detach. Only the fields about the session count then.
+        // The peer may have sent the flow before it received our detach. In that case, use only the fields about the
+        // session.
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let link = link.filter(|(_, link)| link.accepted);
         let id = link.as_ref().map(|(id, _)| *id);
@@ -904,7 +904,7 @@ impl<T> AmqpConnection<T> {
         self.sessions.get_mut(&id.channel)?.links.get_mut(&id.handle)
     }
 
-    /// Returns the number of messages that may still be sent over a link, in its direction.
+    /// Returns the number of messages that the link's sender, either we or the peer, may still send.
     pub fn credit(&mut self, id: LinkId) -> u32 {
         self.link(id).map_or(0, |link| link.credit)
     }
@@ -942,8 +942,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Rejects a received message, with a condition and a description. The outcomes of earlier messages are written
-    /// before it.
+    /// Rejects a received message, with a condition and a description. Writes the pending outcomes of earlier messages
+    /// before the rejection.
     pub fn reject(&mut self, id: LinkId, delivery: u32, condition: &str, description: &str) {
         self.write_dispositions();
         let is_open = self.is_open();
@@ -992,8 +992,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Sends a message like `send`, with the payload in another buffer than the sections before it.
-    /// If both fit into one frame, nothing is allocated, and a long payload is not copied.
+    /// Like `send`, for a message whose first sections and payload are in separate buffers. If both fit into one frame,
+    /// nothing is allocated, and a long payload is not copied.
     ///
     /// # Panics
     /// Panics if `may_send` is false for the link.
@@ -1018,8 +1018,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Counts a delivery that is about to be sent. Returns its number, whether it is settled, and
-    /// whether it has used up the credit of a link that drains.
+    /// Counts a delivery that is about to be sent. Returns its number, whether it is settled, and whether the caller
+    /// must answer a drain because no credit is left.
     fn begin_delivery(&mut self, id: LinkId, token: T) -> ((u32, bool), bool) {
         let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
         let link = session.links.get_mut(&id.handle).expect("may_send found it");
@@ -1049,7 +1049,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Returns true if the peer waits until a link has used up its credit or returned it.
+    /// Returns true if the peer has asked for its unused credit back and waits for the answer. Returns false while a
+    /// message of the link is only partly sent, because the answer must come after its last frame.
     pub fn is_draining(&self, id: LinkId) -> bool {
         self.sessions.get(&id.channel).is_some_and(|session| {
             let is_blocked = session.blocked.as_ref().is_some_and(|blocked| blocked.handle == id.handle);
@@ -1058,8 +1059,8 @@ impl<T> AmqpConnection<T> {
         })
     }
 
-    /// Returns the credit of a link that drains. The caller must first have sent all available
-    /// messages over the link. If a link has used up its credit, this call is not needed.
+    /// Answers the peer's drain by returning the unused credit of the link. The caller must first have sent all
+    /// available messages over the link. If they used up the credit, this call is not needed.
     pub fn complete_drain(&mut self, id: LinkId) {
         let is_draining = self.is_draining(id);
         if let Some(link) = self.link(id).filter(|_| is_draining) {
@@ -1139,8 +1140,8 @@ impl<T> AmqpConnection<T> {
         self.write_close(Some((Violation::RESOURCE_LIMIT, "the peer was silent for too long")));
     }
 
-    /// Returns the tokens of all messages that were sent and not settled. The caller calls this after the end of the
-    /// connection, because nobody will settle them any more.
+    /// Returns the tokens of all messages that were sent and not settled. The caller needs the tokens after the end of
+    /// the connection, when nobody will settle the messages any more.
     pub fn take_unsettled(&mut self) -> Vec<T> {
         let settled = std::mem::take(&mut self.events).into_iter().filter_map(|event| match event {
             ConnectionEvent::Detached { unsettled, .. } => Some(unsettled),
@@ -1326,8 +1327,8 @@ impl<T> Session<T> {
         detached.collect()
     }
 
-    /// Writes as many frames of a message as the window allows, and keeps the others. `head` has
-    /// the number of the delivery, and whether it is settled. Only the first frame contains them.
+    /// Writes as many frames of a message as the window allows, and keeps the rest until the peer renews the window.
+    /// `head` has the number of the delivery, and whether it is settled. Only the first frame contains them.
     fn write_transfers(
         &mut self,
         (out, max_frame_bytes): (&mut OutputBuffer, u32),
@@ -1506,7 +1507,7 @@ mod tests {
         AmqpConnection::server(ListenerAuth::Any, "server", 1000)
     }
 
-    /// Feeds all bytes, and grants 10 messages to each link over which the peer sends.
+    /// Feeds bytes, accepts each link, and grants 10 messages if the peer sends. Returns the events.
     fn feed(connection: &mut TestConnection, octets: &[u8]) -> Result<Vec<ConnectionEvent<u32>>, ConnectionError> {
         let mut input = BytesMut::from(octets);
         let mut events = Vec::new();
@@ -1664,7 +1665,7 @@ mod tests {
         }
         written_frames(&mut connection);
         for handle in 0..10 {
-            // Frames of one byte have the largest overhead. The receiver may keep only their bytes, and not the frames.
+            // Frames with one byte of payload have the largest overhead. The connection must keep only the payload.
             let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
             feed(&mut connection, &frames).unwrap();
         }
@@ -1676,7 +1677,7 @@ mod tests {
         assert!(connection.sessions[&0].links.values().all(|link| pieces(link) <= 1));
     }
 
-    /// A flow from a receiver that drains the link and has seen no messages.
+    /// Returns a flow with which a receiver that has seen no messages drains link 1.
     fn drain(window: u32, credit: u32) -> Vec<u8> {
         frame_of(0, |out| {
             out.described_list(0x13, |fields| {
@@ -1695,7 +1696,7 @@ mod tests {
         std::iter::from_fn(|| frame::decode(&mut octets, 1 << 20).unwrap()).map(|frame| frame.body).collect()
     }
 
-    /// Returns the delivery-count of each answer to a drain.
+    /// Returns the delivery-count of each answer to a drain, and checks that no transfer follows the last answer.
     fn written_drains(connection: &mut TestConnection) -> Vec<u32> {
         let bodies = written_bodies(connection);
         let drained = bodies.iter().filter_map(|body| match Performative::read(body).unwrap() {
@@ -1766,7 +1767,8 @@ mod tests {
         }
     }
 
-    /// Returns what each written error ends, with its condition.
+    /// Returns the condition of each error that the connection wrote, and whether the error ends a link, a session or
+    /// the connection.
     fn written_errors(connection: &mut TestConnection) -> Vec<(&'static str, String)> {
         let bodies = written_bodies(connection);
         let ended = bodies.iter().filter_map(|body| match Performative::read(body).unwrap() {

@@ -312,7 +312,7 @@ pub(crate) fn write_outcome(fields: &mut Writer<'_>, outcome: DeliveryOutcome) {
     }
 }
 
-/// Writes an error with its condition and description, or null.
+/// Writes an error with its condition and description, or null if there is no error.
 pub(crate) fn write_error(fields: &mut Writer<'_>, error: Option<(&str, &str)>) {
     match error {
         Some((condition, description)) => fields.described_list(0x1d, |fields| {

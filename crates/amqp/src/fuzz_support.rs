@@ -19,8 +19,8 @@ enum Role {
     Server,
 }
 
-/// A connection that answers each event at once, and in the same way each time. A client begins a
-/// session, and a link of each role, as soon as it may.
+/// A connection that always answers an event in the same way, so that two runs on the same bytes can be compared. A
+/// client begins a session, and a link of each role, as soon as it may.
 #[derive(Debug)]
 pub struct FuzzConnection {
     role: Role,

@@ -1,9 +1,9 @@
-//! Errors that a peer reports, each with a condition and a description. Some also name another place to go (AMQP 1.0
-//! §2.8.14).
+//! Errors that a peer reports, each with a condition and a description. A redirect also names the host or node that we
+//! should use instead (AMQP 1.0 §2.8.14).
 use crate::codec::{DecodeError, Elements, Value};
 use std::fmt;
 
-/// Maximum length of a peer's text, in characters, to which longer texts are cut.
+/// Number of characters that are kept of a text from the peer. The rest is cut off.
 const MAX_TEXT_CHARACTERS: usize = 1000;
 
 /// An error that a peer reports (AMQP 1.0 §2.8.14).

@@ -2,7 +2,7 @@
 //! `product` and `version`.
 use crate::codec::{DecodeError, Elements};
 
-/// Maximum length of a peer's text, in characters, to which longer texts are cut.
+/// Number of characters that are kept of a text from the peer. The rest is cut off.
 const MAX_TEXT_CHARACTERS: usize = 100;
 
 /// Product of a peer, as the peer names it in its open. A field is empty if the peer did not send it.

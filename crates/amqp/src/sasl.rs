@@ -64,8 +64,8 @@ impl ListenerAuth {
 }
 
 impl PlainCredentials {
-    /// Returns true if a response of PLAIN has this user and password. It always compares both, so
-    /// that its duration reveals nothing.
+    /// Returns true if a response of PLAIN has this user and password. Always compares both, so that the duration does
+    /// not reveal which of them is wrong.
     fn matches(&self, response: &[u8]) -> bool {
         PlainMessage::parse(response).is_some_and(|shown| {
             same(shown.name, self.user.as_bytes()) & same(shown.password, self.password.reveal().as_bytes())

@@ -157,8 +157,8 @@ impl SaslClient {
                 self.state = LoginState::ExpectServerFinal(proof);
                 message
             }
-            // Some servers send server-final as a challenge, and the outcome after an empty
-            // response.
+            // Some servers send server-final as a challenge instead of in the outcome, and expect an empty response
+            // before the outcome.
             (LoginState::ExpectServerFinal(proof), _) if proof.is_proved_by(challenge) => {
                 self.state = LoginState::ExpectOutcome;
                 String::new()

@@ -13,7 +13,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Parent of the run directories that the user did not name.
+/// Directory in which each run without `--out` creates its own directory.
 pub const RESULTS_DIRECTORY: &str = "mailrun-results";
 
 /// Kinds of files that a process writes. They are deleted before a run, so that the files of an
@@ -124,9 +124,9 @@ impl RunDirectory {
         self.file(Role::Relay, "spool")
     }
 
-    /// Writes the run's record and reports. If the account is closed, the processes' ledgers are
-    /// deleted. Otherwise they are kept, because they tell which messages are missing. The relay's
-    /// spool is kept, too, if messages may still be in it.
+    /// Writes the run's record and reports. Deletes the processes' ledgers if every message is
+    /// accounted for. Otherwise keeps the ledgers, because they tell which messages are missing.
+    /// The relay's spool is also kept if messages may still be in it.
     pub(super) fn save(&mut self, record: &Record) -> Result<()> {
         let json = record.to_json().context("the record cannot be written as JSON")?;
         self.write("run.json", &format!("{json}\n"))?;

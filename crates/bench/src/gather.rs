@@ -1,5 +1,5 @@
-//! Merges the processes' files into the run's record: closes the account, fills in costs, and
-//! decides the verdict.
+//! Merges the processes' files into the run's record, accounts for all messages, fills in costs,
+//! and decides the verdict.
 use super::directory::RunDirectory;
 use super::parties::PartyObservation;
 use super::plan::BenchOptions;
@@ -40,10 +40,10 @@ const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 #[derive(Clone, Debug)]
 pub(super) struct PartyResults {
     pub(super) record: Record,
-    /// Units, each a message for one recipient, that the source's server accepted or that the sink
-    /// received. `None` if the process could not write the file.
+    /// Messages, once per recipient, that the server accepted from this source or that this sink
+    /// received. `None` if the process could not write its ledger.
     pub(super) units: Option<Ledger>,
-    /// Units, each a message for one recipient, that bounced according to the notifications that the sink received.
+    /// Bounced messages, once per recipient, according to the notifications that the sink received.
     pub(super) bounced: Ledger,
 }
 
@@ -74,8 +74,8 @@ impl From<PartyResults> for SinkResults {
 #[derive(Clone, Debug)]
 pub(super) struct BenchRelayResults {
     pub(super) party: Party,
-    /// Units of this run, each a message for one recipient, in the relay's queue. `None` if the relay is not ours, or
-    /// if its queue cannot be read.
+    /// Messages of this run in the relay's queue, once per recipient. `None` if the relay is not ours, or if its queue
+    /// cannot be read.
     pub(super) queued: Option<Ledger>,
     /// Number of recipients to whom the relay gave up delivering.
     pub(super) given_up: u64,
@@ -84,8 +84,8 @@ pub(super) struct BenchRelayResults {
 }
 
 impl BenchRelayResults {
-    /// Stores which units are in the relay's queue. If the queue could not be read, adds a remark
-    /// instead.
+    /// Stores which messages are in the relay's queue. If the queue could not be read, adds a
+    /// remark instead.
     pub(super) fn record_queue(&mut self, queued: Result<Ledger>) {
         match queued {
             Ok(queued) => self.queued = Some(queued),
@@ -128,7 +128,7 @@ impl BenchFault {
         Self { at: outputs::record_time(), kind: EventKind::FaultOff, text }
     }
 
-    /// Converts the fault to an event of the record. A fault from before the run is placed at 0 s.
+    /// Makes the fault's event for the record. A fault from before the run gets the time 0 s.
     pub(super) fn event(&self, origin_ns: u64) -> EventRow {
         let at_s = self.at.saturating_sub(Duration::from_nanos(origin_ns)).as_secs_f64();
         EventRow { at_s, kind: self.kind, text: self.text.to_owned() }
@@ -145,14 +145,15 @@ pub(super) struct RunResults {
     /// sink.
     pub(super) relay: Option<BenchRelayResults>,
     /// Bytes that all processes of the host wrote during the run to the disk that has the run
-    /// directory. `None` without a relay.
+    /// directory. `None` if the run has no relay.
     pub(super) disk_bytes: Option<u64>,
     /// Disk space that the relay's directory took before and after the run.
     pub(super) disk_usage: DiskUsage,
     /// Deliveries as the sink saw them. `None` if nobody observed deliveries.
     pub(super) arrivals: Option<SinkResults>,
     pub(super) between: Topology,
-    /// Owner of the sink. Only faults of the bench's own sink count as ordered by the user.
+    /// Owner of the sink. Faults of another sink do not count as ordered by the user, because the user gave the bench
+    /// no rules for them.
     pub(super) sink: SinkOwner,
     /// Reason why the run ended early, if the source cannot know it.
     pub(super) ending: Option<Ending>,
@@ -170,7 +171,6 @@ pub(super) struct RunResults {
     pub(super) own_s: f64,
 }
 
-/// Reads the files that a process wrote into the run directory.
 pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyResults> {
     let files = directory.party_files(role);
     let unreadable = |path: &std::path::Path| format!("cannot read {}, which a party should have left", path.display());
@@ -199,7 +199,7 @@ pub(super) fn source_from_progress(
     PartyResults { record, units: None, bounced: Ledger::default() }
 }
 
-/// Fills in the stages of a source that left no record, as far as it has reported them.
+/// If a source left no record, fills in its stages from the last progress that it reported.
 pub(super) fn fill_from_progress(record: &mut Record, party: &str, counts: &[(Stage, u64)], elapsed_s: f64) {
     let row = |&(name, count): &(Stage, u64)| StageRow { count, duration_s: elapsed_s, ..StageRow::new(name, party) };
     record.stages = counts.iter().map(row).collect();
@@ -207,7 +207,6 @@ pub(super) fn fill_from_progress(record: &mut Record, party: &str, counts: &[(St
     record.parties = vec![Party::new(Role::Source, party)];
 }
 
-/// Makes the entry of a process that left no record.
 pub(super) fn party_without_record(role: Role) -> Party {
     Party::new(role, role.name())
 }
@@ -261,7 +260,7 @@ fn relay_party(relay: &Relay, cpus: Option<&CpuList>, own: Option<&Record>) -> O
     })
 }
 
-/// Reads which units of a run are in the queue of our own relay. The relay must have stopped.
+/// Reads which messages of a run are in the queue of our own relay. The relay must have stopped.
 ///
 /// # Errors
 /// Returns an error if the queue cannot be read.
@@ -415,8 +414,8 @@ fn add_replies(record: &mut Record, known: &HashMap<u64, KnownReply>) {
     }
 }
 
-/// Evaluates the thresholds. If the run is only a part of a load, the thresholds are stored
-/// instead, to be evaluated for the whole load.
+/// Evaluates the thresholds. If the run sends only a part of a load, stores the thresholds instead,
+/// because they apply to the merged record of all parts.
 fn evaluate(record: &mut Record, thresholds: &[Threshold]) {
     match &mut record.shard {
         Some(shard) => shard.thresholds = thresholds.iter().map(|one| one.expression().to_owned()).collect(),
@@ -429,8 +428,8 @@ fn ordered_faults(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
 
-/// Returns what is known of the queue between source and sink, which may hold the messages that did not arrive. If a
-/// mailbox was closed at the end, the queue counts as unknown, because the mailbox may hide mail.
+/// Returns what is known of the queue between source and sink, which may hold the messages that did not arrive. If the
+/// sink could not see all mail in its mailboxes, the queue counts as unknown, because the missing mail may be there.
 fn queue_between<'r>(
     between: Topology,
     relay: Option<&'r BenchRelayResults>,
@@ -450,8 +449,8 @@ fn queue_between<'r>(
     }
 }
 
-/// Settles the account between the messages that the source sent and the messages that the sink
-/// received, for the whole run and for each stage of the load. `units` are the units of the source.
+/// Counts the fates of the messages that the source sent, for the whole run and for each stage of
+/// the load. `units` are the messages that the server accepted, once per recipient.
 pub(super) fn close_account(
     source: &mut Record,
     units: Option<&Ledger>,
@@ -483,8 +482,8 @@ pub(super) fn close_account(
     account::reconcile(inputs)
 }
 
-/// Makes the account of a source whose units are unknown. The number of arrivals is known, but not
-/// which messages arrived.
+/// Counts fates when the source left no list of accepted messages. The number of arrivals is known,
+/// but arrivals cannot be matched with the messages that were sent.
 fn account_without_units(ledger: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
     match sink.and_then(arrivals).filter(|_| ledger.created.is_none()) {
         None => ledger.clone(),
@@ -517,8 +516,8 @@ fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
     })
 }
 
-/// Computes how much of the host was used by others. This needs the usage of everything that took
-/// part, including the bench. The usage of a server under test is known only if the bench started
+/// Computes how much of the host was used by others. For this, the CPU time of every party and of
+/// the bench must be known. The CPU time of a server under test is known only if the bench started
 /// it as a relay.
 fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundings, own_s: f64) -> Surroundings {
     let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
@@ -529,8 +528,8 @@ fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundin
     surroundings
 }
 
-/// Returns the events that the bench knows of: processes that exited without having been asked to,
-/// and faults that the bench caused. `Death::at_s` counts from the beginning of the load.
+/// Returns the events that the bench knows of: processes that exited without having been asked to, and faults that the
+/// bench caused. The time of a death (`Death::at_s`) counts from the beginning of the load.
 fn bench_events(
     deaths: &[(Role, Death)],
     faults: &[BenchFault],

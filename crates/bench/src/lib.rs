@@ -75,7 +75,7 @@ pub struct BenchOutcome {
     pub record: Record,
     pub directory: PathBuf,
     /// Bytes that all processes of the host wrote during the run to the disk that has the run
-    /// directory. `None` without a relay.
+    /// directory. `None` if the run has no relay.
     pub(crate) disk_bytes: Option<u64>,
     /// Memory of the relay over time. Empty if the bench started no relay.
     pub(crate) relay_memory: MemoryCurve,
@@ -86,7 +86,7 @@ pub struct BenchOutcome {
 }
 
 impl BenchOutcome {
-    /// Makes the outcome of a merged record, which has no figures about a relay's disk and memory.
+    /// Makes an outcome without figures about a relay's disk and memory, because a merged record has none.
     fn of_merge(record: Record, directory: PathBuf) -> Self {
         Self {
             record,
@@ -99,7 +99,7 @@ impl BenchOutcome {
     }
 }
 
-/// Runs the bench until it is done, or until SIGINT or SIGTERM. In both cases there is a report.
+/// Runs the bench until it is done, or until SIGINT or SIGTERM. A load that a signal cuts short still gets a report.
 ///
 /// # Errors
 ///
@@ -110,12 +110,12 @@ pub fn run(options: BenchOptions) -> Result<BenchOutcome> {
     run_with(&program, &options)
 }
 
-/// Runs the bench with `program` as source and sink.
+/// `program` is the mailrun executable, which the bench starts as source and as sink.
 fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     run_in_series(program, options, &mut RelayKeeper::EachRun)
 }
 
-/// Runs the bench as one of several runs, which may share a relay.
+/// Makes one run of a series. `keeper` decides whether the runs of the series share a relay.
 fn run_in_series(program: &Path, options: &BenchOptions, keeper: &mut RelayKeeper) -> Result<BenchOutcome> {
     let started_at = jiff::Timestamp::now();
     let remote_sink = options.target.remote_sink().map(RemoteSink::connect).transpose()?;
@@ -229,9 +229,9 @@ fn sink_owner(target: &BenchTarget) -> SinkOwner {
     }
 }
 
-/// Returns the results of the source. They come from the record that the source sent because it
-/// could not write the file, or from its files. If a process died, they come from the source's last
-/// report of progress. A source that could not run has none of these, which is an error.
+/// Returns the results of the source. They come from its files or, if the source could not write
+/// them, from the record that it sent to the bench instead. If a process died and the source left
+/// no files, its last report of progress takes their place. Otherwise, missing files are an error.
 fn source_results(
     options: &BenchOptions,
     run: RunId,
@@ -260,11 +260,10 @@ fn source_results(
 /// Sinks that the bench did not start but asks over HTTP.
 struct FarEnd {
     sink: Option<RemoteSink>,
-    /// The sink of `--bounces-to`, if the bench's own sink gets the mail.
+    /// Sink that `--bounces-to` names. `None` if `sink` is set, because `sink` then includes these bounces.
     bounces: Option<RemoteSink>,
 }
 
-/// Results from the end of the chain, where the mail finally arrives.
 struct RemoteEnd {
     /// Deliveries as the sink saw them. `None` if nobody observed deliveries, or if the sink is
     /// gone.

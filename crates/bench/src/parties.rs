@@ -51,15 +51,15 @@ const SAMPLING_SHARE: u32 = 100;
 
 /// Time in which the other processes of a server must exit after its first process has exited.
 const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of processes that a server left behind and that an error names.
+/// Maximum number of leftover processes that an error names.
 const MAX_LEFT_BEHIND: usize = 10;
 
 /// Beginning of the message that Rust's standard library writes before it aborts a process without
 /// memory.
 const ALLOCATION_FAILED: &str = "memory allocation of ";
 
-/// Beginning of the reason that is given when a server became a daemon. The bench treats such a
-/// server as ended.
+/// First words of the complaint about a server whose command ended but left processes behind. The
+/// bench treats such a server as ended.
 pub(super) const BECAME_DAEMON: &str = "became a daemon";
 
 /// Environment variable with which the sink gets the password of the mailboxes' users.
@@ -98,7 +98,8 @@ pub(super) struct PartyCommand {
     /// State directory of a server that is run by a recipe. The bench finds all processes of the
     /// server by this directory.
     pub(super) recipe_directory: Option<PathBuf>,
-    /// Link to the mail of that server, which must exist for as long as the server runs.
+    /// Symbolic link to the mail of a recipe's server. It is deleted with its last owner, so keep it while the server
+    /// runs.
     pub(super) state_link: Option<Arc<TempPath>>,
     pub(super) scope: ProcessScope,
     pub(super) group_leader: GroupLeader,
@@ -118,8 +119,8 @@ impl PartyCommand {
         Self::sink_at(program, options, run, directory, options.sink_listen())
     }
 
-    /// Makes the command for the sink at an address that the caller chooses, or for a sink that watches
-    /// the mailboxes of the server there.
+    /// Makes the command for a sink that listens at `listen`. A sink that watches mailboxes connects to their server at
+    /// this address instead.
     pub(super) fn sink_at(
         program: &Path,
         options: &BenchOptions,
@@ -139,7 +140,6 @@ impl PartyCommand {
         }
     }
 
-    /// Makes the command for the source, which sends to `target`.
     pub(super) fn source(
         program: &Path,
         options: &BenchOptions,
@@ -151,7 +151,8 @@ impl PartyCommand {
         Self { options: Some(arguments), ..Self::new(program, directory, Role::Source, vec!["source".to_owned()]) }
     }
 
-    /// Makes the command for a process with another name. Its output goes to files with this name.
+    /// Makes the command for a process that is not named after its role, such as `mades` in the role of the source. Its
+    /// output goes to files that begin with `name`.
     pub(super) fn named(
         name: &'static str,
         command: &str,
@@ -327,9 +328,9 @@ impl PartyProcess {
         Ok(self.ended)
     }
 
-    /// Waits until the other processes of a recipe's server have exited, too. Returns the names of
-    /// the processes that have not. The user's second signal ends the wait, so that these processes
-    /// are killed before a third signal ends the bench.
+    /// Waits until the other processes of a recipe's server have exited, too, and returns the names
+    /// of processes that are still running. The user's second signal ends the wait, so that these
+    /// processes are killed before a third signal ends the bench.
     fn await_descendants(&self) -> Vec<String> {
         let Some(directory) = &self.recipe_directory else { return Vec::new() };
         let limit = Instant::now() + DESCENDANTS_TIMEOUT;
@@ -416,8 +417,8 @@ impl PartyProcess {
         }
     }
 
-    /// Checks that the process ran to its end. With status 1, 3 or 130, the process judges the run
-    /// itself. This is not an error, because the bench makes its own verdict.
+    /// Checks that the process ran to its end. Status 1, 3 and 130 are no errors, because they are
+    /// only the process's verdict on the run, and the bench makes its own.
     pub(super) fn check_exit(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
         match status.code() {
@@ -432,7 +433,8 @@ impl PartyProcess {
         }
     }
 
-    /// Makes the error for a process that exited before it was ready.
+    /// Makes the error for a process that exited before it was ready. If the user's signal ended the process, the error
+    /// is `Interrupted`.
     pub(super) fn start_error(&self, status: ExitStatus, interrupt: &Interrupt) -> anyhow::Error {
         if interrupt.has_ended(status) {
             return Interrupted::BEFORE_LOAD.into();

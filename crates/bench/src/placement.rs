@@ -10,8 +10,8 @@ use std::fs;
 /// Minimum number of processors at which each process gets its own processors by default. With
 /// fewer, a process's share would be too small for its work.
 pub const APART_FROM: usize = 8;
-/// Minimum number of cores for separate processors. Both this limit and `APART_FROM` must be
-/// reached.
+/// Minimum number of cores at which each process gets its own processors, if there are also
+/// [`APART_FROM`] processors.
 const MIN_CORES: usize = 4;
 
 /// Processors of each process that the bench starts. `None` means all processors.

@@ -1,4 +1,4 @@
-//! Options of a bench, and the options of its processes that follow from them.
+//! Options of a bench run, and the command-line options that the bench passes to its sink and its source.
 use super::directory::PartyFiles;
 use super::placement::Placement;
 use super::recipe::MailboxKeys;
@@ -25,7 +25,7 @@ const ANY_PORT: &str = "127.0.0.1:0";
 /// Option of a sink that watches mailboxes instead of listening.
 const MAILBOX: &str = "mailbox";
 
-/// Option of a source whose messages have no trace.
+/// Source option that omits the trace line, by which the sink recognises each message.
 pub(super) const NO_TRACE: &str = "no-trace";
 
 #[derive(Clone, Debug, Default)]
@@ -37,11 +37,11 @@ pub struct BenchOptions {
     /// ID of the run, or `None` for a random one.
     pub run: Option<RunId>,
     pub target: BenchTarget,
-    /// The load, as far as the bench has to know it. The record has the load as the source
-    /// describes it.
+    /// The part of the load that the bench itself has to know, such as the number of messages. The
+    /// record contains the whole load, as the source describes it.
     pub workload: Workload,
-    /// Further options for the source, such as its recipients and the sizes of messages. Options
-    /// that follow from the workload replace those with the same names.
+    /// Further options for the source, such as its recipients and the sizes of messages. An option
+    /// that follows from `workload` replaces an option of the same name here.
     pub source_options: PartyOptions,
     /// Further options for the sink, such as its fault rules.
     pub sink_options: PartyOptions,
@@ -57,11 +57,11 @@ pub struct BenchOptions {
     /// Features that the relay must offer, if the bench starts it.
     pub listener: ListenerOptions,
     pub thresholds: Vec<Threshold>,
-    /// Says whether the source tries one connection before the load. It never does so if the bench
-    /// has started the server.
+    /// Says whether the source tries one connection before the load. The bench turns this off for
+    /// servers that it has started itself, because they are known to be ready.
     pub preflight: BenchPreflight,
     /// HTTP addresses of sinks whose clocks are compared with the clock of this host. They are set
-    /// if the run is a part of a load and cannot judge deliveries itself.
+    /// if this run sends only a part of the load, so that `mailrun merge` judges the deliveries.
     pub clock_sinks: Vec<String>,
     /// Pause in arrivals after which missing messages count as lost. `None` means the usual few
     /// seconds.
@@ -78,12 +78,12 @@ pub struct BenchOptions {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrustedCertificate {
-    /// The certificates that the source's options name.
+    /// The source's own options decide, for example `--cacert`.
     #[default]
     Configured,
-    /// Only the certificate of the bench's own sink, which the sink writes into the run directory.
+    /// The source trusts only the certificate that the bench's own sink writes into the run directory.
     OwnSink,
-    /// Only the certificate of the relay that the bench starts.
+    /// The source trusts only the certificate of the relay that the bench starts.
     OwnRelay,
 }
 
@@ -100,7 +100,7 @@ pub enum BenchTarget {
     /// A sink that the bench starts for itself.
     #[default]
     OwnSink,
-    /// A relay that forwards to the bench's own sink. It is never `Relay::None`.
+    /// A relay that forwards to the bench's own sink. `Relay::None` is not allowed here: use `OwnSink`.
     Relay(Relay),
     /// A server that was running before the bench.
     Server {
@@ -130,7 +130,7 @@ impl BenchTarget {
         }
     }
 
-    /// Returns the status address of a sink that is already running.
+    /// Returns the status address of a sink that the bench did not start, if there is one.
     pub(super) fn remote_sink(&self) -> Option<&str> {
         match self {
             Self::OwnSink | Self::Relay(_) => None,
@@ -143,7 +143,7 @@ impl BenchTarget {
 pub enum SyscallCounting {
     #[default]
     Off,
-    /// strace, which is at this path, counts the system calls.
+    /// Path of the strace program, which counts the relay's system calls.
     Strace(PathBuf),
 }
 
@@ -156,7 +156,6 @@ impl BenchOptions {
         workload.duration_limit_s.or(workload.messages.is_none().then_some(default_s))
     }
 
-    /// Reports whether the messages have a trace, by which the sink recognises them.
     pub(super) fn has_trace(&self) -> bool {
         !self.source_options.has(NO_TRACE)
     }
@@ -168,7 +167,7 @@ impl BenchOptions {
         }
     }
 
-    /// Returns the mailboxes that the sink watches at the server that the bench starts.
+    /// Returns the mailboxes that the sink has to watch, if the bench starts a server that delivers to mailboxes.
     pub(super) fn mailboxes(&self) -> Option<&MailboxKeys> {
         self.relay()?.mailboxes()
     }
@@ -206,8 +205,8 @@ impl BenchOptions {
         let workload = &self.workload;
         let limit_s = self.duration_limit_s().filter(|_| workload.stages.is_empty());
         let arrival = Some(workload.arrival).filter(|arrival| !matches!(arrival, Arrival::Closed | Arrival::Market));
-        // A server that the bench has just started is known to be ready. Its fault rules are meant
-        // for the load, so no preflight message may use them up.
+        // A server that the bench has just started is known to be ready. A preflight message might
+        // use up one of its fault rules, which are meant for the load.
         let is_own = !matches!(self.target, BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }));
         let options = of_party(run, files)
             .and(self.party_options.clone())
@@ -243,8 +242,8 @@ fn of_party(run: RunId, files: &PartyFiles) -> PartyOptions {
         .with("live", "json")
 }
 
-/// Makes the option that places one of our own programs on these processors. The program then
-/// starts one worker for each processor.
+/// Makes the option that pins a process of mailrun to these processors. The process then starts one
+/// worker for each of them.
 pub(super) fn cpus_option(cpus: &CpuList) -> String {
     format!("--cpus={cpus}")
 }

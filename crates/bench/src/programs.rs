@@ -8,7 +8,7 @@ pub(crate) trait ComparedProgram: Copy + PartialEq {
     /// Name of the program in reports.
     fn name(self) -> &'static str;
 
-    /// File name that is searched in PATH.
+    /// Name of the program's file in PATH, for programs whose file has another name than their `name`.
     fn file_name(self) -> &'static str {
         self.name()
     }
@@ -42,7 +42,7 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
         installed.ensure_any()
     }
 
-    /// Moves programs that are installed but do not run here to the missing ones.
+    /// Keeps the programs for which `does_run` returns true, and adds the others to `missing`.
     ///
     /// # Errors
     /// Returns an error if none of them runs.
@@ -58,20 +58,16 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
         Ok(self)
     }
 
-    /// Returns the installed programs, in the order in which `find` was given them.
     pub(crate) fn list(&self) -> Vec<T> {
         self.found.iter().map(|(program, _)| *program).collect()
     }
 
-    /// # Errors
-    /// Returns an error if the program is not installed.
     pub(crate) fn path(&self, program: T) -> Result<&Path> {
         let entry = self.found.iter().find(|(known, _)| *known == program);
         entry.map(|(_, path)| path.as_path()).with_context(|| format!("not installed: {}", program.name()))
     }
 }
 
-/// Writes a note about the missing programs, if there are any.
 pub(crate) fn missing_note(missing: &[&str]) -> Option<String> {
     (!missing.is_empty()).then(|| format!("Not compared because not installed: {}.", missing.join(", ")))
 }

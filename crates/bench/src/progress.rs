@@ -23,8 +23,8 @@ pub(super) struct LatestProgress {
     sink: Option<LiveProgress>,
     source_reported_at: Option<Instant>,
     last_error: String,
-    /// Rate of delivered messages, or of accepted messages until a sink reports. Its times are from
-    /// the clock of the reporting process.
+    /// Rate of delivered messages, or of accepted messages until a sink reports. Elapsed times come
+    /// from the reports, not from the bench's own clock.
     rate: RateWindow,
     subject: String,
     thresholds: Vec<Threshold>,
@@ -46,8 +46,8 @@ impl LatestProgress {
         Self { source, ..Self::of(RunProtocol::Smtp, &server, &workload, &options.thresholds) }
     }
 
-    /// Creates the progress of a run that has not begun. In a run over MADES, the source is the sink
-    /// as well.
+    /// Creates the progress of a run that has not begun. Over MADES, one process is source and sink,
+    /// and reports as the source.
     pub(super) fn of(protocol: RunProtocol, server: &str, workload: &Workload, thresholds: &[Threshold]) -> Self {
         Self {
             protocol,
@@ -88,10 +88,10 @@ impl LatestProgress {
     /// processes.
     pub(super) fn figures(&self, parties: Vec<PartyLoad>) -> RunSnapshot {
         let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
-        // A source that has ended stops reporting, so its time since then must be added.
+        // A source that has ended stops reporting, so add the time since its last report.
         let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
-        // The times that a MADES bench reports belong to arrivals, so they must not count as the
-        // source's.
+        // Over MADES, the source reports the latencies of deliveries. Clear them here, so that no
+        // threshold takes them for the source's own.
         let untimed = LiveProgress { run: LiveTimes::default(), ..self.source };
         let (figures, values) = match self.protocol {
             RunProtocol::Smtp => {
@@ -116,12 +116,11 @@ impl LatestProgress {
         self.source
     }
 
-    /// Returns the number of messages that the sink has received.
     pub(super) fn delivered(&self) -> u64 {
         self.sink.map_or(0, |sink| sink.delivered)
     }
 
-    /// Returns the number of units of the run, each a message for one recipient, whose fate the sink knows.
+    /// Returns how many messages of the run have been delivered or have bounced, counted once per recipient.
     pub(super) fn settled(&self) -> u64 {
         self.sink.map_or(0, |sink| sink.settled)
     }
@@ -171,15 +170,15 @@ impl ProgressDisplay {
         Self { display: LiveDisplay::on_stderr(live, NonTerminalOutput::Lines), title, name }
     }
 
-    /// Passes the figures of the run to the dashboard. `figures` is not called if they are not
-    /// needed yet.
+    /// Passes the figures of the run to the dashboard. If there is no dashboard, `figures` is not
+    /// called.
     pub(super) fn update(&mut self, figures: impl FnOnce() -> RunSnapshot) {
         let name = &self.name;
         self.display.update(|| RunSnapshot { title: name.clone(), ..figures() });
     }
 
-    /// Shows a progress line, unless the previous line is still recent. In that case `line` is not
-    /// called.
+    /// Shows a progress line. `line` is not called if the previous line is still recent, so callers
+    /// can call this often.
     pub(super) fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         let title = self.title.as_deref();
         self.display.show(|| title.into_iter().fold(line(), LiveLine::with_title));

@@ -19,7 +19,7 @@ use mailrun_process::host_sampler::HostSampler;
 use mailrun_process::interrupt::StopRequest;
 use std::path::{Path, PathBuf};
 
-/// Lifetime of a relay that the bench starts.
+/// Says whether a relay that the bench starts serves one run or several.
 #[derive(Debug, Default)]
 pub(super) enum RelayKeeper {
     /// Each run starts a relay and stops it at the end.
@@ -59,8 +59,8 @@ impl RelayKeeper {
         Self::Kept(RelaySeries { place, starts: 0, kept: None, left_mail: 0, deaths: Vec::new() })
     }
 
-    /// Creates the supervisor, which starts and stops the processes of the next run. If a kept relay is still running, the supervisor
-    /// takes it over.
+    /// Creates the supervisor, which starts and stops the processes of the next run. If a kept relay is still running,
+    /// the supervisor takes it over.
     pub(super) fn supervisor(&mut self, options: &BenchOptions) -> Result<Supervisor> {
         match self {
             Self::Kept(series) if options.relay().is_some() => series.supervisor(options),
@@ -124,8 +124,8 @@ impl RelayKeeper {
         observations
     }
 
-    /// Forgets the kept relay if the run stopped it. Its spool is deleted only if no mail is
-    /// missing, because missing mail may still be in the spool.
+    /// Drops a kept relay that the run has stopped, so that the next run starts a new one. Its spool
+    /// is deleted only if no mail is missing, because missing mail may still be in the spool.
     pub(super) fn settle(&mut self, record: &Record) -> Result<()> {
         let Self::Kept(series) = self else { return Ok(()) };
         let Some(kept) = series.kept.take_if(|kept| kept.process.is_none()) else { return Ok(()) };
@@ -143,7 +143,7 @@ impl RelayKeeper {
         let KeptRelay { directory, process, .. } = *kept;
         if let Some(relay) = process {
             let mut supervisor = Supervisor::with_relay(options, relay)?;
-            // Ignore a complaint about the relay's shutdown, because all runs are finished, so it affects none of them.
+            // Ignore a relay that does not exit cleanly: all runs are finished, so this cannot affect their results.
             supervisor.stop_relay(PartyProcess::terminate)?;
         }
         directory.remove_spool()

@@ -27,7 +27,7 @@ pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the bench asks the sink while the load is sent.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// If no message arrives for this long, the bench stops waiting. A working relay pauses for less. A
-/// relay's first retry after a failure comes later, so the bench reports such messages as missing.
+/// relay's first retry comes later, so the bench reports messages that wait for it as missing.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for an answer. The largest answer, a ledger of 64 MB, needs 6.4 s at 10 MB/s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub(super) struct RemoteRunStatus {
 }
 
 impl RemoteRunStatus {
-    /// Returns the number of units whose fate the sink knows, because they were delivered or bounced.
+    /// Returns how many messages have been delivered or have bounced, counted once per recipient.
     pub(super) fn settled(self) -> u64 {
         self.delivered.saturating_add(self.bounced)
     }
@@ -70,8 +70,8 @@ pub(super) struct RemoteSink {
     bounces: Option<Box<Self>>,
 }
 
-/// Number of units of a run, each a message for one recipient, whose fate another sink knows. The sink is asked at most
-/// once every `POLL_INTERVAL`.
+/// Counts the messages of a run that have been delivered or have bounced, once per recipient. A remote sink knows the
+/// number, and is asked at most once every `POLL_INTERVAL`.
 pub(super) struct PolledCount<'s> {
     sink: Option<(&'s RemoteSink, RunId)>,
     count: u64,
@@ -158,7 +158,7 @@ impl RemoteSink {
         Self { quiet_timeout: pause.unwrap_or(self.quiet_timeout), ..self }
     }
 
-    /// Adds a second sink, from which only notifications count.
+    /// Adds a second sink, of which only the notifications of undelivered mail count.
     pub(super) fn with_bounces_at(self, sink: Option<Self>) -> Self {
         Self { bounces: sink.map(Box::new), ..self }
     }
@@ -218,7 +218,7 @@ impl RemoteSink {
         Ok(SinkResults { record, units: Some(units), bounced })
     }
 
-    /// Returns true if the sink knows the fate of all `accepted` units. Their number alone is not enough, because the
+    /// Returns true if every accepted message has been delivered or has bounced. Comparing counts is not enough: the
     /// sink may also have messages whose 250 never reached the source, while accepted messages are still missing.
     pub(super) fn has_all(&self, run: RunId, accepted: &Ledger) -> Result<bool> {
         Ok(account::unsettled(accepted, &self.units(run)?) == 0)
@@ -251,8 +251,8 @@ impl RemoteSink {
         Ok(status)
     }
 
-    /// Returns three ledgers: the units that have arrived, the units that bounced, and the arrived
-    /// units that came only under other addresses.
+    /// Returns three ledgers, with an entry for each recipient of a message: the arrived entries, the
+    /// bounced entries, and the arrived entries that came only under other addresses.
     pub(super) fn units(&self, run: RunId) -> Result<[Ledger; 3]> {
         let read = |body: &[u8]| Ledger::read_arrivals(body).context("its ledger cannot be read");
         let mut ledgers = self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default();
@@ -357,7 +357,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::net::{SocketAddr, TcpListener};
 
-    /// Answers each request as `answer` says for its path, until the test process ends.
+    /// Starts an HTTP server that answers each request with the status and the body that `answer` returns for its path.
     fn serve(answer: impl Fn(&str) -> (u16, Vec<u8>) + Send + 'static) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -384,7 +384,8 @@ mod tests {
         })
     }
 
-    /// A sink that has seen notifications about 100 units, two of which have not arrived elsewhere.
+    /// Starts a stand-in for a sink with bounces of 100 messages. It counts only two of them as bounced, because the
+    /// others also arrived at another sink.
     fn sink_with_bounces() -> SocketAddr {
         serve(|path| match path {
             "/status" => (200, b"{}".to_vec()),

@@ -1,10 +1,10 @@
 //! Scenario files in TOML. A scenario says what a bench of several runs measures, or what load a
 //! bench of one run offers.
 //!
-//! A file of the first kind has the keys `measure` and `title`. All other keys have the names of
-//! options of that measurement, or of the bench. The options decide which keys there are and which
-//! values they take, so this reader knows neither. It keeps the position of each key and value, for
-//! errors of the form `FILE:LINE:COLUMN: words`.
+//! A file for several runs has the key `measure`, and may have a `title`. All other keys have the
+//! names of options of that measurement, or of the bench. The caller checks these keys against the
+//! options. Each key and value keeps its position, so that errors have the form
+//! `FILE:LINE:COLUMN: words`.
 use super::toml_file::MAX_BYTES;
 use mailrun_process::toml_file::{ConfigError, unknown_key};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use toml::de::{DeTable, DeValue};
 
 const MAX_LIST: usize = 100;
 const MAX_TITLE: usize = 120;
-/// Tables that a file may have. They only group keys for the reader.
+/// Tables that a file may have. A key means the same within a table and outside of it.
 const TABLES: [&str; 4] = ["workload", "matrix", "search", "targets"];
 
 /// Keys that are allowed in a table `[[stage]]`.
@@ -29,7 +29,7 @@ pub struct Scenario {
     pub title: Option<String>,
     /// Value of the key `measure`, which names the kind of measurement. `None` for a load, which has no such key.
     pub measure: Option<ScenarioValue>,
-    /// The other keys, in alphabetical order within their table.
+    /// All keys except `measure` and `title`, in alphabetical order within their table.
     pub keys: Vec<ScenarioKey>,
 }
 
@@ -37,7 +37,7 @@ pub struct Scenario {
 pub struct ScenarioKey {
     pub name: String,
     place: Place,
-    /// Values of the key, at least one. Only a list can have several.
+    /// One value, or several if the key has a list.
     pub values: Vec<ScenarioValue>,
     pub is_list: bool,
 }
@@ -122,8 +122,8 @@ impl Scenario {
 }
 
 impl ScenarioKey {
-    /// Returns true for the requirements of a stage, which are allowed in addition to the
-    /// requirements of the whole load.
+    /// Returns true if all values are requirements of single stages. A file may have them in addition
+    /// to the requirements of the whole load.
     fn is_of_stage(&self) -> bool {
         self.name == THRESHOLD && self.values.iter().all(|value| value.text.starts_with("stage "))
     }

@@ -93,13 +93,13 @@ pub(super) struct Supervisor {
     has_relay: bool,
     /// Pause in arrivals after which no more messages are expected.
     quiet_timeout: Duration,
-    /// Observations of the relay's earlier processes, if the relay was restarted during the run.
+    /// CPU time and memory of the relay's earlier processes, if the relay was restarted during the run.
     previous_relay: Option<PartyObservation>,
     load_started_at: Option<LoadStart>,
     /// Processes that ended without having been asked to.
     deaths: Vec<(Role, Death)>,
-    /// Records that processes could not write to their files. The processes reported them on
-    /// standard output instead.
+    /// Run records that processes could not write to their files, and reported on standard output
+    /// instead.
     unwritten: Vec<(Role, Record)>,
 }
 
@@ -110,7 +110,6 @@ struct LoadStart {
     at: Duration,
 }
 
-/// State of an attempt to stop a process.
 #[derive(Debug, Default)]
 struct Stopping {
     /// Time at which the process was asked to stop.
@@ -128,7 +127,6 @@ struct ListenAddresses {
 }
 
 impl Supervisor {
-    /// Creates a supervisor for a run, without starting a process yet.
     pub(super) fn new(options: &BenchOptions) -> Result<Self> {
         let display = ProgressDisplay::new(options.live, options.title.clone(), &options.name);
         let has_relay = options.relay().is_some();
@@ -191,7 +189,7 @@ impl Supervisor {
         self.await_listening(Role::Relay, &launch.ready_signal, launch.ready_within)
     }
 
-    /// Starts the relay without waiting until it listens. An audit uses this to strike again while the server starts.
+    /// Starts the relay without waiting until it listens. An audit uses this to end the server again during its start.
     pub(super) fn spawn_relay(&mut self, command: PartyCommand) -> Result<()> {
         self.listening.retain(|listening| listening.role != Role::Relay);
         if let Some(former) = self.observations().into_iter().find(|party| party.role == Role::Relay) {
@@ -225,7 +223,8 @@ impl Supervisor {
         self.progress.delivered()
     }
 
-    /// Returns the number of units that the sink has reported as delivered or bounced. Copies do not count.
+    /// Returns the number of units, each a message for one recipient, that the sink has reported as delivered or
+    /// bounced. Unlike `delivered`, this does not count copies.
     pub(super) fn settled(&self) -> u64 {
         self.progress.settled()
     }
@@ -425,7 +424,7 @@ impl Supervisor {
     }
 
     /// Ends the sampling of the relay, if there is one. The caller does this when the measured work
-    /// is done.
+    /// is done, so that the CPU time of the shutdown is not counted.
     pub(super) fn stop_sampling_relay(&mut self) {
         if let Some(relay) = self.find(Role::Relay) {
             relay.sample();
@@ -434,8 +433,7 @@ impl Supervisor {
     }
 
     /// Stops the relay with the signal that `stop` sends. A failing exit status is recorded as the
-    /// relay's death, unless the relay only failed to write its record. In that case the complaint
-    /// is returned.
+    /// relay's death. If the relay only failed to write its record, returns its complaint instead.
     pub(super) fn stop_relay(&mut self, stop: impl Fn(&PartyProcess)) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Relay, &stop)
     }
@@ -556,15 +554,15 @@ impl Supervisor {
         self.deaths.iter().find_map(|(whose, death)| (*whose == role).then_some(death))
     }
 
-    /// Forgets how the relay ended, and returns it. A caller needs this if it has ended the relay itself and starts it
-    /// again, because this end says nothing about the next start.
+    /// Removes the relay's death from the deaths of the run, and returns it. An audit ends the relay itself, so it
+    /// calls this before it starts the relay again, because only the next start counts.
     pub(super) fn take_relay_death(&mut self) -> Option<Death> {
         let at = self.deaths.iter().position(|(whose, _)| *whose == Role::Relay)?;
         Some(self.deaths.remove(at).1)
     }
 
-    /// Returns an error if a process has died. A caller needs this if it cannot use the results of
-    /// half a run.
+    /// Returns an error if a process has died. Callers use this if an incomplete run is of no use to
+    /// them.
     pub(super) fn ensure_all_alive(&self) -> Result<()> {
         match self.deaths.first() {
             Some((role, death)) => bail!("{}", judge::death_text(role.name(), death)),
@@ -577,12 +575,12 @@ impl Supervisor {
         self.interrupt.requested()
     }
 
-    /// Ends the display and returns the observations of each process.
+    /// Ends the display, and returns the resource usage of each process.
     pub(super) fn finish(self) -> Vec<PartyObservation> {
         self.finish_run().0
     }
 
-    /// Does the same as `finish`, and also returns the relay if it was not stopped.
+    /// Does the same as `finish`, and also returns the relay if it still runs, so that the next run can use it.
     pub(super) fn finish_run(mut self) -> (Vec<PartyObservation>, Option<StandingRelay>) {
         self.display.clear();
         let observations = self.observations();
@@ -634,7 +632,7 @@ impl Supervisor {
         outcome.err()
     }
 
-    /// Records the death of a process. Later deaths of the same process are ignored.
+    /// Records the death of a process, unless one is already recorded for it.
     fn record_death(&mut self, role: Role, death: Death) {
         if !self.deaths.iter().any(|(whose, _)| *whose == role) {
             self.deaths.push((role, death));
@@ -656,8 +654,8 @@ mod tests {
     #[test]
     fn the_wait_ends_when_what_was_accepted_is_there_and_not_when_as_much_else_is() {
         let quiet = Duration::from_millis(150);
-        // Each report has the number of arrived units and the number of closed mailboxes. The flag says whether the
-        // last accepted unit is among the arrived ones.
+        // Each report is (number of units that arrived, number of closed mailboxes). `has_last` says whether the last
+        // accepted unit has arrived.
         for (situation, reports, has_last, expected) in [
             ("all", vec![(10, 0)], true, Completeness::All),
             ("one whose 250 was lost instead of one that was accepted", vec![(10, 0)], false, Completeness::NotAll),
@@ -673,7 +671,7 @@ mod tests {
                 for (settled, closed) in reports {
                     let progress = LiveProgress { settled, closed, ..LiveProgress::default() };
                     events.send((Role::Sink, LiveEvent::Progress(progress))).unwrap();
-                    // While a mailbox is closed, pause for longer than the usual wait, which must not end in that time.
+                    // While a mailbox is closed, pause for longer than `quiet`, which must not end the wait then.
                     std::thread::sleep(if closed > 0 { 3 * quiet } else { quiet / 3 });
                 }
             });

@@ -1,4 +1,4 @@
-//! The search for a single goal. It decides which load to try next, from the trials of all goals.
+//! Searches for the highest load that meets a single goal. Uses the trials of all goals to choose the next load.
 //!
 //! ```text
 //! no bound           the estimate, or the middle of the bounds of the level before
@@ -13,13 +13,13 @@ use crate::result::{GoalFinding, GoalOutcome};
 use crate::settings::{SearchLevel, SearchSettings};
 
 const MAX_DOUBLINGS: usize = 20;
-/// Any load within the middle half of an interval counts as its middle. A load that already has trials is preferred,
-/// because it may need fewer new ones.
+/// Any load within the middle half of an interval counts as its middle. The search prefers a load there that already
+/// has trials, because this load may need fewer new ones.
 const MIDDLE: f64 = 0.25;
 /// Relative tolerance for the width of an interval, because rates are rounded to six digits.
 const ROUNDING: f64 = 1e-4;
-/// After a single overloaded trial, the search falls at most to this share of the trial's load, even if the trial
-/// reached a much lower rate.
+/// Lowest next load after an overloaded trial, as a share of that trial's load. The search goes no lower even if the
+/// server delivered much less in the trial.
 const MAX_FALL: f64 = 0.25;
 
 #[derive(Clone, Debug)]
@@ -36,9 +36,8 @@ pub(crate) struct SearchFacts {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum NextLoad {
-    /// Run a trial at this rate.
     Measure(f64),
-    /// The search on this level is finished.
+    /// The search needs no more trials on this level of precision.
     Settled(GoalFinding),
 }
 
@@ -46,7 +45,7 @@ enum NextLoad {
 pub(crate) struct GoalSearch {
     goal: usize,
     level: usize,
-    /// Bounds that the previous level has found. They save trials on this level if they are confirmed.
+    /// Bounds that the previous, coarser level has found. They save trials on this level if its trials confirm them.
     hint: LoadBounds,
     finding: Option<GoalFinding>,
 }
@@ -79,8 +78,8 @@ impl GoalSearch {
 
     /// Returns the result so far. The caller may ask for it at any point of the search.
     pub(crate) fn outcome(&self, facts: &SearchFacts) -> GoalOutcome {
-        // If a bound is missing on this level, use the bound of the nearest previous level, unless a later level
-        // contradicts it.
+        // If this level has no bound yet, use the bound of the nearest coarser level. Skip a bound that contradicts a
+        // finer level, such as a lower bound above the upper bound.
         let mut lower: Option<f64> = None;
         let mut upper: Option<f64> = None;
         for level in facts.levels[..=self.level].iter().rev() {
@@ -121,15 +120,15 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the lowest load that the generator could not offer. Returns `None` if the previous level has a bad load
-    /// below it that this level has not refuted yet, because that load must be tried first.
+    /// Returns the lowest load that the generator could not offer. Returns `None` while the upper bound of the previous
+    /// level is lower and still undecided on this level, because that bound is tried first.
     fn ceiling(&self, bounds: LoadBounds, facts: &SearchFacts) -> Option<f64> {
         let is_open = |hint: f64| bounds.upper.is_none() && bounds.lower.is_none_or(|lower| lower < hint);
         facts.ceiling.filter(|ceiling| !self.hint.upper.is_some_and(|hint| hint < *ceiling && is_open(hint)))
     }
 
-    /// Searches below a load that cannot be offered. The coarsest width is enough, because the result is only a lower
-    /// bound of the server's capacity.
+    /// Searches below a load that the generator could not offer. The width of the coarsest level is enough, because the
+    /// result is only a lower bound of the server's capacity.
     fn below_ceiling(&self, lower: Option<f64>, ceiling: f64, facts: &SearchFacts) -> NextLoad {
         match lower {
             Some(lower) if is_near(lower, ceiling, facts.levels[0].width) => {
@@ -169,9 +168,8 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the next load to try below the bad load `upper`. On the first level, this is the rate that the server
-    /// reached at `upper`, but at least one step below it. On other levels, or if that rate is unknown, it is one step
-    /// below.
+    /// Returns the next load to try below the bad load `upper`, which is one step lower. On the first level, it is the
+    /// rate that the server delivered at `upper` if that is lower still, but at least `MAX_FALL` of `upper`.
     fn step_down(&self, upper: f64, facts: &SearchFacts) -> NextLoad {
         let step = upper / self.step(LoadClass::Upper, facts);
         let delivered_per_s = facts.history.delivered_per_s(upper).filter(|_| self.level == 0);
@@ -194,8 +192,8 @@ impl GoalSearch {
         })
     }
 
-    /// Returns the factor of a step. The first step has the width of the level, and each further step in this direction
-    /// is twice as long, so that a distant bound is reached soon.
+    /// Returns the ratio between a load and the next one to try. The first step has the width of the level, and each
+    /// further step in this direction is twice as long, so that a distant bound is reached soon.
     fn step(&self, class: LoadClass, facts: &SearchFacts) -> f64 {
         let level = facts.levels[self.level];
         let count = facts.history.count(self.goal, level, facts.settings.exceed_ratio, class);

@@ -45,7 +45,7 @@ struct MeasuredLoad {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TrialHistory {
     loads: Vec<MeasuredLoad>,
-    /// Index of each goal that a confirmation missed, with the rate from which all loads count as bad for this goal.
+    /// Goals that a confirmation missed: index of the goal, and rate from which all loads count as bad for it.
     refuted: Vec<(usize, f64)>,
 }
 
@@ -71,15 +71,15 @@ impl TrialHistory {
         is_good
     }
 
-    /// Counts a void trial. Returns true if the load has had so many in a row that it counts as impossible to offer.
+    /// Counts a void trial. Returns true after so many in a row that the load counts as impossible to offer.
     pub(crate) fn add_void(&mut self, rate_per_s: f64) -> bool {
         let load = self.load(rate_per_s);
         load.voids_in_a_row += 1;
         load.voids_in_a_row >= MAX_VOIDS
     }
 
-    /// Makes this load and all higher loads bad for each goal that was not met, even if trials at these loads were
-    /// good. A confirmation outweighs all trials of the search.
+    /// Makes this load and all higher loads bad for each goal that a confirmation did not meet. The confirmation
+    /// outweighs all trials of the search, even good ones at these loads.
     pub(crate) fn refute(&mut self, rate_per_s: f64, met: &[bool]) {
         self.load(rate_per_s);
         let missed = met.iter().enumerate().filter(|(_, met)| !**met);
@@ -130,7 +130,7 @@ impl TrialHistory {
         self.classes(goal, level, exceed_ratio).filter(|(_, class)| *class == wanted).count()
     }
 
-    /// Returns the loads between two others that have been tried, but whose class is not decided yet.
+    /// Returns the loads between two others that have been tried, but need more trials to count as good or bad.
     pub(crate) fn undecided(
         &self,
         goal: usize,
@@ -151,8 +151,8 @@ impl TrialHistory {
         finite.reduce(f64::max)
     }
 
-    /// Returns the conditional throughput at a good load: the load minus the largest loss of its trials. The worst
-    /// trials, as many as the exceed ratio permits, do not count.
+    /// Returns the conditional throughput (RFC 9971) at a good load: the load minus the loss of its worst trial. The
+    /// share of trials that may be bad (the exceed ratio) is left out first.
     pub(crate) fn throughput(&self, goal: usize, rate_per_s: f64, settings: &SearchSettings) -> Option<f64> {
         let load = self.loads.iter().find(|load| load.rate_per_s == rate_per_s)?;
         let graded = load.trials.iter().map(|trial| (trial.grades[goal].loss_ratio, trial.duration_s));

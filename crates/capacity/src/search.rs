@@ -5,8 +5,8 @@ use crate::result::{GoalFinding, SearchEnding, SearchResult, TrialEntry};
 use crate::settings::{CapacityGoal, SearchError, SearchSettings, SearchStart};
 use crate::trial::{SearchTrial, TrialFigures, TrialLoad, TrialOutcome};
 
-/// After a missed confirmation, loads below this share of the confirmed load are not refuted, even if the trial reached
-/// a lower rate.
+/// When a confirmation misses a goal, no load below this share of the confirmed load becomes bad, even if the server
+/// delivered a lower rate.
 const MAX_REFUTED: f64 = 0.8;
 
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl CapacitySearch {
     pub fn next_step(&mut self) -> SearchStep {
         let is_over = self.spent_s >= self.facts.settings.time_limit_s
             || self.trials.len() as u64 >= self.facts.settings.max_trials();
-        // Call this even at the end, because it updates each goal's finding with the latest trials.
+        // Call `wanted_load` even at the end, because it updates each goal's finding with the latest trials.
         let wanted = self.wanted_load();
         match (self.ending, wanted) {
             (Some(ending), _) => SearchStep::Finished(self.result(ending)),
@@ -80,7 +80,7 @@ impl CapacitySearch {
         }
     }
 
-    /// Runs trials until the search ends. An ended search may continue after a confirmation.
+    /// Runs trials until the search ends. If a later confirmation misses a goal, another call continues the search.
     ///
     /// # Errors
     /// Returns the error of `carry_out` if a trial could not be run.
@@ -100,8 +100,8 @@ impl CapacitySearch {
                     Err(error) => Err(error),
                 },
             };
-            // Restore the searches as they were before this step, because a confirmation may refute the loads that led
-            // to the step.
+            // Undo what the last `next_step` did to the searches, because a confirmation may refute the loads on which
+            // it was based.
             self.searches = before;
             return result;
         }
@@ -117,14 +117,14 @@ impl CapacitySearch {
     pub fn take_confirmation(&mut self, trial: SearchTrial, figures: &TrialFigures) -> bool {
         let TrialLoad::RatePerS(rate) = trial.load else { return true };
         let met = self.facts.history.add(rate, trial.duration_s, figures, &self.goals);
-        // Refute also loads down to the rate that the trial reached, because at any higher load a queue grows.
+        // Refute loads down to the rate that the server delivered, because a queue grows at any load above it.
         let delivered_per_s = Some(figures.delivered_per_s).filter(|delivered| delivered.is_finite()).unwrap_or(rate);
         self.facts.history.refute(delivered_per_s.clamp(rate * MAX_REFUTED, rate), &met);
         met.iter().all(|met| *met)
     }
 
-    /// Returns the load to try next. The search of each goal asks for a load. Searches on coarser levels come first,
-    /// and among them the smallest load, because its trial narrows the search of every goal.
+    /// Returns the load to try next. The search of each goal proposes one. Proposals of coarser levels come first, and
+    /// among these the smallest load, because its trial narrows the search of every goal.
     fn wanted_load(&mut self) -> Option<TrialLoad> {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);
@@ -140,7 +140,7 @@ impl CapacitySearch {
             TrialOutcome::Void { spent_s, .. } => *spent_s,
             TrialOutcome::MailLost | TrialOutcome::Stopped => 0.0,
         };
-        // If the time is NaN, `max` uses the length of the trial.
+        // If `spent_s` is NaN, `min` returns the time limit, so the search ends.
         self.spent_s += trial.duration_s.max(spent_s.min(self.facts.settings.time_limit_s));
         let met = match (&outcome, trial.load) {
             (TrialOutcome::MailLost, _) => self.end(SearchEnding::MailLost),
@@ -161,8 +161,8 @@ impl CapacitySearch {
         self.trials.push(TrialEntry { trial, outcome, met });
     }
 
-    /// Uses the rate that was reached flat out as the first rate to try. If the server accepted nothing, this is the
-    /// lowest rate of the settings.
+    /// Uses the rate that was delivered flat out as the first rate to try. If nothing was delivered, this is the lowest
+    /// rate of the settings.
     fn begin(&mut self, delivered_per_s: f64) -> Vec<bool> {
         self.is_started = true;
         self.facts.flat_out_per_s = Some(delivered_per_s).filter(|rate| rate.is_finite() && *rate >= 0.0);

@@ -7,15 +7,15 @@ const DEFAULT_MAX_RATE_PER_S: f64 = 1_000_000.0;
 const RATE_LIMIT_PER_S: f64 = 1e9;
 /// Minimum number of messages per trial. With fewer messages, a loss ratio of 1 % would be a matter of chance.
 const DEFAULT_MIN_MESSAGES: f64 = 500.0;
-/// Factor by which a trial may be lengthened at a low rate, to have enough messages.
+/// Maximum factor by which a trial is lengthened at a low rate, to reach the minimum number of messages.
 const MAX_LENGTHENING: f64 = 4.0;
-/// Length of a trial as a multiple of a goal's limit. A server that is overloaded by 5 % misses the limit within this
-/// time.
+/// Minimum length of a trial as a multiple of a goal's latency limit. Within this time, the queue of a server that is
+/// overloaded by 5 % grows until messages miss the limit.
 const TRIAL_LIMITS: f64 = 20.0;
 /// Minimum number of trials per load if trials are lengthened for a goal's limit. With three, a stall spoils a trial
 /// and not the search.
 const MIN_TRIALS: f64 = 3.0;
-/// Minimum width that the settings may have, because rates are rounded to six digits.
+/// Minimum of the setting `width`. Bounds cannot be arbitrarily close, because rates are rounded to six digits.
 const MIN_WIDTH: f64 = 0.001;
 const MAX_TRIALS: f64 = 100_000.0;
 
@@ -54,26 +54,27 @@ pub enum SearchStart {
 pub struct SearchLevel {
     /// Total duration in seconds of the trials that judge a load.
     pub sum_s: f64,
-    /// Distance of the bounds at which the level is finished, as a share of the upper bound.
+    /// The level is finished when its bounds are this close, as a share of the upper bound.
     pub width: f64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchSettings {
     pub trial_s: f64,
-    /// Total duration in seconds of the trials that judge a load on the last level.
+    /// Total duration in seconds of the trials that judge a load on the last, finest level.
     pub sum_s: f64,
-    /// Share of these seconds (`sum_s`) that may be bad although the load counts as good.
+    /// Share of `sum_s` that bad trials may take without making the load bad.
     pub exceed_ratio: f64,
-    /// Distance of the bounds at which the search ends, as a share of the upper bound.
+    /// The search ends when its bounds are this close, as a share of the upper bound.
     pub width: f64,
     pub min_rate_per_s: f64,
     pub max_rate_per_s: f64,
     /// Minimum number of messages per trial. At a low rate, a trial takes up to four times as long to reach this
     /// number.
     pub min_messages: f64,
-    /// Longest latency limit of the goals, or 0 if there is none. A trial takes at least twenty times as long, if a
-    /// load can then still be judged by three trials. Otherwise the growth of the backlog shows an overload.
+    /// Longest latency limit of the goals, or 0 if there is none. A trial takes at least twenty times this limit, so
+    /// that messages miss the limit in an overload. If three such trials do not fit into `sum_s`, the trials are not
+    /// lengthened, and the growth of the backlog shows an overload.
     pub goal_limit_s: f64,
     pub time_limit_s: f64,
     /// Number of levels before the last. Each of them is twice as wide as the next.
@@ -122,7 +123,7 @@ impl SearchSettings {
     }
 
     /// Returns the levels from the coarsest to the finest. On the first, a load is judged by one trial, and on the last
-    /// by `sum_s`. Each level has half the width of the level before.
+    /// by trials of `sum_s` seconds. Each level has half the width of the level before.
     pub fn levels(&self) -> Vec<SearchLevel> {
         let coarse = self.coarse_levels.min(8);
         let level = |at: u32| {

@@ -1,9 +1,9 @@
-/// A trial is bad if the backlog grows by more than this share of the rate, because messages in a growing queue are not
-/// late yet, although the server cannot keep up.
+/// A trial is bad if the backlog grows by more than this share of the rate. Messages in a growing queue are not late
+/// yet, so latency alone would not show that the server cannot keep up.
 pub const BACKLOG_GROWTH_LIMIT: f64 = 0.01;
 /// Minimum number of backlog samples from which a growth is computed.
 const MIN_SAMPLES: usize = 3;
-/// Number of samples that should be used. If the second half of the load has fewer, earlier samples are used as well.
+/// Preferred number of backlog samples. If the second half of the load has fewer, earlier samples are used as well.
 const USUAL_SAMPLES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,9 +89,9 @@ pub struct BacklogSample {
 }
 
 /// Computes the growth of the backlog in messages per second, or returns `None` with fewer than three samples. It uses
-/// the samples of the second half of the load, or the last four samples if that half has fewer. From the slopes between
-/// every two samples, sorted by size, it takes the slope at the first third. A steadily growing queue therefore shows
-/// its full slope, but a stall in a single sample has no effect, even if it is the last of three samples.
+/// the samples of the second half of the load, or the last four samples if that half has fewer. It sorts the slopes
+/// between every two samples, and returns the slope at the first third. A steadily growing queue therefore shows its
+/// full slope, but a stall in a single sample has no effect, even if it is the last of three samples.
 pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> {
     let samples_from = |from_s: f64| {
         let is_meant =
@@ -115,8 +115,8 @@ pub fn backlog_growth(samples: &[BacklogSample], offered_s: f64) -> Option<f64> 
     slopes.get(slopes.len().checked_sub(1)? / 3).copied()
 }
 
-/// Loads of the confirmation, as shares of the capacity. The server must hold the first two, and the last shows the
-/// effect of an overload.
+/// Loads of the confirmation, as shares of the capacity. The server must meet the goals at the first two, and the last
+/// shows the effect of an overload.
 pub const CONFIRMATION_SHARES: [f64; 3] = [0.8, 1.0, 1.2];
 
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -160,10 +160,11 @@ mod tests {
         assert_eq!(backlog_growth(&alike, 5.0), None, "all at one moment");
     }
 
-    /// Name, length of the load in s, rows, and whether the backlog grew.
+    /// Name of the trial, length of its load in s, its rows, and whether it must count as backlogged.
     type RecordedTrial = (&'static str, f64, &'static [(f64, f64)], bool);
 
-    /// Trials through our relay on a host that was busy with builds, as (middle of a row in s, median time in ms).
+    /// Recorded trials of mailrun's relay on a host that was busy with builds. A row of a trial is (middle of the time
+    /// that the row covers in s, median latency in ms).
     const RECORDED: [RecordedTrial; 7] = [
         (
             "10 s, a stall in the second half",

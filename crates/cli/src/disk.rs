@@ -1,5 +1,5 @@
 //! `mailrun disk`: measures how many messages per second a durable relay could store on a disk. It writes with the code
-//! of the relay's spool.
+//! of the relay's spool, and therefore syncs as the relay does.
 use crate::options::values;
 use anyhow::Result;
 use clap::Args;

@@ -58,7 +58,7 @@ impl Cli {
         whole
     }
 
-    /// Returns all commands, among them the command of the scenario file that the command line names, if it names one.
+    /// Returns all commands. If the command line names a scenario file, they include a command for this scenario.
     fn commands(words: &[OsString]) -> Result<clap::Command, clap::Error> {
         bench::scenarios::add_scenario_file(Self::command(), words)
     }
@@ -187,8 +187,7 @@ fn as_locust_worker(words: impl Iterator<Item = OsString>) -> impl Iterator<Item
     })
 }
 
-/// Completes the command line of a process that a bench has started. Such a process reads its options from standard
-/// input.
+/// If a bench has started this process, reads the options from standard input and adds them to the command line.
 fn with_options(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let (command, options) = words.split_at(words.len().min(2));
     if options != OPTIONS_FROM_STDIN {

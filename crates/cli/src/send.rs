@@ -255,11 +255,11 @@ pub(super) fn without_brackets(address: &str) -> String {
     inner.unwrap_or(address).to_owned()
 }
 
-/// Maximum size of a file that can be sent: 1 GiB.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 impl SendContentArgs {
-    /// Returns the message, in which all lines end with CRLF.
+    /// Returns the message of `--file`, or a newly composed one, with the header fields that the user gave. All lines
+    /// end with CRLF.
     fn message(&self, from: &str, to: &[String], host: &str) -> Result<Vec<u8>> {
         let message = match &self.file {
             Some(file) => send::with_crlf(&read(file)?).with_context(|| format!("--file {}", file.display()))?,
@@ -326,7 +326,8 @@ fn attachment(text: &str) -> Result<Attachment> {
     Ok(Attachment { name, media_type: media_type.to_owned(), content: read(path)? })
 }
 
-/// Media types by file name extension. For any other file, the user can type the media type.
+/// Media types by file name extension. Any other file is `application/octet-stream`, unless the user types a media
+/// type.
 const MEDIA_TYPES: [(&str, &str); 12] = [
     ("csv", "text/csv"),
     ("eml", "message/rfc822"),

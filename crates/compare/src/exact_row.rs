@@ -7,10 +7,10 @@ pub enum ExactChange {
     /// All runs of both sides have the same count, so nothing changed.
     #[serde(rename = "none")]
     None,
-    /// All runs of a side have the same count, but the two sides differ.
+    /// The runs of each side agree on one count, but the two counts differ.
     #[serde(rename = "changed")]
     Changed,
-    /// The runs of one side differ, so the count is not exact.
+    /// Runs of the same side have different counts, so the count is not exact.
     #[serde(rename = "not exact")]
     NotExact,
 }

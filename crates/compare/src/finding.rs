@@ -22,13 +22,14 @@ pub struct MetricFinding {
     pub is_beyond_margin: bool,
 }
 
-/// The estimated ratio and its interval, both as logarithms. A `MetricFinding` is made from them.
+/// Input of `MetricFinding::new`: the estimated ratio of B to A and its interval, both as logarithms, and the numbers
+/// on which the verdict depends.
 pub(crate) struct LogEstimate {
     pub(crate) middle: f64,
     pub(crate) interval: Option<(f64, f64)>,
     pub(crate) adjusted_p: f64,
     pub(crate) rounds: usize,
-    /// Minimum number of rounds. With fewer rounds, there is no verdict.
+    /// Minimum number of rounds for a verdict.
     pub(crate) min_rounds: usize,
     pub(crate) metrics: usize,
 }
@@ -96,7 +97,8 @@ fn verdict(gain: Gain, estimate: &LogEstimate, settings: &CompareSettings) -> Me
 }
 
 /// Estimates how many more rounds it takes until either the difference is proven for all metrics together, or the
-/// interval lies within the margin. The spread of the estimate falls with the square root of the number of rounds.
+/// interval lies within the margin. This assumes that the spread of the estimate falls with the square root of the
+/// number of rounds.
 fn more_rounds(estimate: &LogEstimate, (lower, upper): (f64, f64), settings: &CompareSettings) -> usize {
     let quantile = |risk: f64| normal_quantile(1.0 - risk / 2.0);
     let alone = quantile(settings.level());

@@ -1,5 +1,5 @@
-//! Tests a family of metrics by sign flips. If A and B are equal, A and B of each round could just as well be
-//! exchanged, in all metrics of the round together. A metric's p is the share of such flips in which the largest
+//! Tests a family of metrics by sign flips. A flip exchanges A and B in some of the rounds, for all metrics together.
+//! If A and B are equal, every flip is equally likely. A metric's p is the share of flips in which the largest
 //! statistic of *any* metric is at least the observed statistic of this metric (Westfall and Young: Resampling-based
 //! multiple testing, 1993, max-T).
 use crate::ranks::midranks;
@@ -39,8 +39,8 @@ impl FlipTable {
     }
 }
 
-/// Returns the ranks of the sizes of the log-ratios, with the signs of the log-ratios, scaled to a vector of length 1.
-/// A ratio of 1 counts as 0.
+/// Returns the signed rank of each log-ratio: the rank of its size, with the sign of the log-ratio, or 0 if the ratio
+/// is 1. The ranks are scaled to a vector of length 1.
 fn scores(logs: &[f64]) -> Vec<f64> {
     let sizes: Vec<f64> = logs.iter().map(|log| log.abs()).collect();
     let mut scores: Vec<f64> = midranks(&sizes).iter().zip(logs).map(|(rank, log)| rank * sign(*log)).collect();
@@ -55,7 +55,7 @@ fn sign(log: f64) -> f64 {
     if log == 0.0 { 0.0 } else { log.signum() }
 }
 
-/// Returns the adjusted p of each metric. All metrics must have the same number of rounds.
+/// Returns the p-value of each metric, adjusted for several metrics. All metrics must have the same number of rounds.
 pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64> {
     let rounds = family.first().map_or(0, |logs| logs.len());
     let tables: Vec<FlipTable> = family.iter().map(|logs| FlipTable::new(logs)).collect();
@@ -67,7 +67,7 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         }
     };
     if rounds <= MAX_EXACT_ROUNDS {
-        // The last round keeps its sign, because flipping all signs gives the same statistic.
+        // The last round keeps its sign: flipping all signs gives the same statistic, so half of the flips suffice.
         let all = 1_u32 << rounds.saturating_sub(1);
         (0..all).for_each(|signs| count(&signs.to_le_bytes()));
         return reached.iter().map(|reached| *reached as f64 / f64::from(all)).collect();

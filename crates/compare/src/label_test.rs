@@ -26,8 +26,8 @@ fn scores(a: &[f64], b: &[f64]) -> Vec<f64> {
     scores
 }
 
-/// Returns the adjusted p of each metric, from its values in the runs of A and of B. All metrics must have the same
-/// number of runs.
+/// Returns the p-value of each metric, adjusted for the number of metrics, from its values in the runs of A and of B.
+/// All metrics must have the same number of runs.
 pub(crate) fn adjusted_p(family: &[(&[f64], &[f64])], draws: usize, seed: u64) -> Vec<f64> {
     let Some((of_a, runs)) = family.first().map(|(a, b)| (a.len(), a.len() + b.len())) else { return Vec::new() };
     let tables: Vec<Vec<f64>> = family.iter().map(|(a, b)| scores(a, b)).collect();
@@ -54,7 +54,7 @@ pub(crate) fn adjusted_p(family: &[(&[f64], &[f64])], draws: usize, seed: u64) -
     let mut order: Vec<usize> = (0..runs).collect();
     for draw in 0..draws as u64 {
         let mut random = SeededRng::new(seed, PURPOSE, draw);
-        // Shuffle only the first `of_a` places, which are then a random choice (Fisher and Yates).
+        // Shuffle only the first `of_a` places, because only the runs that land there count as A (Fisher and Yates).
         for place in 0..of_a {
             order.swap(place, place + random.below((runs - place) as u64) as usize);
         }
@@ -76,7 +76,7 @@ fn divisions(runs: usize, of_a: usize) -> Option<u64> {
     Some(ways)
 }
 
-/// Advances to the next choice in lexicographic order. Returns false after the last choice.
+/// Advances `chosen` to the next combination of runs in lexicographic order. Returns false after the last combination.
 fn next_division(chosen: &mut [usize], runs: usize) -> bool {
     let count = chosen.len();
     let Some(place) = (0..count).rev().find(|place| chosen[*place] < runs - count + place) else { return false };

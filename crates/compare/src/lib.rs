@@ -13,7 +13,7 @@
 //! assert!((findings[0].ratio - 1.1).abs() < 0.01 && findings[0].is_better());
 //! ```
 //!
-//! `docs/compare.md` of mailrun gives the reasons for each step. They come from 280 runs of one program against itself.
+//! `docs/compare.md` of mailrun gives the reasons for each step, with evidence from 280 runs of one program.
 #![allow(missing_docs)] // only crates that other programs embed document every public item
 
 mod exact_row;

@@ -3,7 +3,8 @@
 use crate::ranks::{inner_range, median};
 use crate::signed_rank::{largest_tail, normal_quantile};
 
-/// Maximum number of pairs for which the exact distribution is used. With more pairs, the normal approximation is used.
+/// Maximum number of pairs, of a run of A and a run of B, for which the exact distribution is computed. With more
+/// pairs, the normal approximation is used.
 const MAX_EXACT_PAIRS: usize = 2_500;
 
 /// Returns the shift from `a` to `b`, and its confidence interval, which misses the true shift with a probability of at
@@ -26,11 +27,11 @@ fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
     largest_tail(&u_probabilities(a, b), risk)
 }
 
-/// Returns the probability of each number of pairs in which B is greater (Mann and Whitney's U), if all orders of the
-/// numbers are equally likely.
+/// Returns the distribution of Mann and Whitney's U, the number of pairs in which B is greater, if all orders of the
+/// numbers are equally likely. The element at index `u` is the probability of `u` such pairs.
 fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
-    // `with_b[k][u]` is the probability of `u` pairs with the numbers of A so far and `k` numbers of B. The greatest of
-    // these numbers belongs either to A or to B.
+    // `with_b[k][u]` is the probability of `u` such pairs among the numbers of A so far and `k` numbers of B. It is a
+    // sum of two cases: the greatest of these numbers belongs to A, or it belongs to B.
     let mut with_b = vec![vec![1.0]; b + 1];
     for from_a in 1..=a {
         for from_b in 1..=b {

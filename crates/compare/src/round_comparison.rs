@@ -71,7 +71,7 @@ pub struct RoundCourse {
     pub interrupted: bool,
     /// Set if a contestant was compared with itself (`--self`), which shows the noise of the host.
     pub is_self: bool,
-    /// Says whether the processors were kept from sleeping. `null` in JSON if this is unknown.
+    /// Whether the processors were kept from sleeping. `None`, or `null` in JSON, means that this is unknown.
     pub keep_awake: Option<KeepAwake>,
     pub notes: Vec<String>,
 }
@@ -87,7 +87,7 @@ pub struct RoundComparison {
     pub load: RoundLoad,
     #[serde(flatten)]
     pub course: RoundCourse,
-    /// Ratio up to which two contestants count as the same.
+    /// Relative difference up to which two contestants count as the same: 0.02 for 2 %.
     pub margin: f64,
     pub confidence_percent: f64,
     /// Minimum number of rounds for a verdict. With fewer, the verdict is "too few rounds".
@@ -121,7 +121,7 @@ pub struct ContestantComparison {
     /// Names of metrics that cannot be compared, because in some rounds they are missing or 0. A ratio to 0 does not
     /// exist.
     pub not_compared: Vec<String>,
-    /// Names of the metrics that the reference has in all rounds, but this contestant has not.
+    /// Names of the metrics that the reference has in all rounds, but this contestant lacks in some.
     pub missing: Vec<String>,
 }
 
@@ -141,7 +141,7 @@ pub struct PairedMetric {
     /// Verdict in words: better, worse, same, undecided or too few rounds.
     pub verdict: &'static str,
     pub is_beyond_margin: bool,
-    /// Estimated number of further rounds until there is a decision.
+    /// Estimated number of further rounds that an undecided metric needs for a verdict.
     pub more_rounds: Option<usize>,
     /// Smallest difference that these rounds could show, as a share: 0.02 for 2 %.
     pub resolution: Option<f64>,
@@ -198,8 +198,8 @@ impl RoundComparison {
         failed.map(|(name, reason)| plain(&format!("{name}: {reason}")))
     }
 
-    /// Returns the outcome for `--fail-on-regression`, which depends on whether a figure of a contestant is worse than
-    /// the reference by at least `limit` (0.05 for 5 %).
+    /// Returns the outcome for `--fail-on-regression`. A contestant has a regression if one of its figures is worse
+    /// than the reference's by at least `limit` (0.05 for 5 %).
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.missing().next().is_some() {
             return ComparisonOutcome::MetricMissing;
@@ -303,8 +303,8 @@ impl PairedMetric {
     }
 }
 
-/// Compares B with A in a family of metrics that was chosen beforehand. All metrics should have the same rounds. If a
-/// metric has fewer, only the rounds that all metrics have count.
+/// Compares B with A in a family of metrics that was chosen beforehand. All metrics should have the same rounds. If one
+/// of them has fewer, only the rounds that all metrics have count.
 pub fn compare_rounds(family: &[RoundRatios], settings: &CompareSettings) -> Vec<MetricFinding> {
     let rounds = family.iter().map(|ratios| ratios.logs.len()).min().unwrap_or_default();
     let logs: Vec<&[f64]> = family.iter().map(|ratios| &ratios.logs[..rounds]).collect();
@@ -325,7 +325,7 @@ pub(crate) mod tests {
 
     pub(crate) const LOAD: RoundLoad = RoundLoad { messages: 1_000, sessions: 10, message_bytes: 400 };
 
-    /// A contestant whose figures vary by 5 % around these.
+    /// Makes a contestant whose figures vary at random by up to 5 % around `rate` and `cpu`.
     pub(crate) fn contestant(name: &str, rounds: usize, rate: f64, cpu: f64) -> RoundSamples {
         let mut random = SeededRng::new(5, 1_u64, name.len() as u64 + rate as u64);
         let mut noise = || 0.95 + 0.1 * random.unit();

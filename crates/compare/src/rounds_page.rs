@@ -8,7 +8,6 @@ use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, p
 use mailrun_text::numbers::{count, counted, figure, memory, octets, seconds};
 use mailrun_text::table::plain;
 
-/// Sentences that explain the method to a reader of the page.
 const METHOD: [&str; 4] = [
     "A round is one run of each contestant, in blocks of ABBA BAAB, so that a host that drifts favours nobody; the first block \
      does not count.",
@@ -19,8 +18,7 @@ const METHOD: [&str; 4] = [
 ];
 
 impl RoundComparison {
-    /// Returns the comparison as a page. `limit` is the value of `--fail-on-regression`, and adds a verdict to the
-    /// page.
+    /// If `limit`, the value of `--fail-on-regression`, is set, the page has a verdict.
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let names = std::iter::once(&self.reference).chain(self.comparisons.iter().map(|one| &one.contestant));
         let figures = self.comparisons.iter().enumerate().flat_map(|(place, one)| {
@@ -59,7 +57,7 @@ impl RoundComparison {
         plain(&format!(
             "{names}: {}{}, in {}{}",
             counted(self.course.rounds as u64, "round"),
-            // A scenario has a load of its own, so there is no number of messages to show.
+            // In a comparison of a scenario, `messages` is 0, because the scenario has a load of its own.
             if load.messages > 0 { &sent } else { "" },
             seconds(self.course.elapsed_s),
             self.course.keep_awake.map(|state| format!(", {}", state.words())).unwrap_or_default(),
@@ -137,7 +135,7 @@ impl RoundComparison {
         lines.iter().map(|line| plain(line)).collect()
     }
 
-    /// Returns the medians of each contestant if there is nothing to compare them with.
+    /// Returns the medians of each contestant if no contestant was compared with the reference.
     fn results_alone(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for contestant in self.contestants.iter().filter(|_| self.comparisons.is_empty()) {

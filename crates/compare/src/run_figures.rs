@@ -1,4 +1,5 @@
-//! Decides whether runs have the same load and host, and which of them count, and takes their figures for a comparison.
+//! Prepares stored runs for a comparison: checks whether they have the same load and host, decides which of them count,
+//! and extracts the figures to compare.
 use crate::metric::{ComparedMetric, Gain};
 use mailrun_measurement::judge;
 use mailrun_measurement::record::{Ending, KeepAwake, Outcome, Record};
@@ -114,11 +115,11 @@ fn failure_counts(record: &Record) -> impl Iterator<Item = (&'static str, u64)> 
     counts.into_iter().map(|(kind, count)| (kind, count.unwrap_or_default()))
 }
 
-/// Suffix of the names of metrics that are shares of failed mail.
+/// Suffix of the names of metrics that are shares of failed mail, for example `rejected, % of mail`.
 pub(super) const SHARE_UNIT: &str = ", % of mail";
 
-/// Returns the share of a run's mail that failed in each of these ways. Half a message is added to each count, because
-/// a share of 0 would have no ratio to others.
+/// Returns, for each of `kinds` such as `rejected`, the share of a run's mail that failed in this way. Half a message
+/// is added to each count, because a share of 0 would have no ratio to others.
 pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<&'static str>) -> Vec<RunFigure> {
     let created = record.ledger.created.unwrap_or_default() as f64;
     let wanted = failure_counts(record).filter(|(kind, _)| kinds.contains(kind));
@@ -129,7 +130,8 @@ pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<&'static str>) ->
     wanted.map(figure).collect()
 }
 
-/// Returns the kinds of failures in a run, such as rejected mail, each with a text for the user.
+/// Returns the kinds of failures in a run, each with a text for the user, such as `12 rejected`. If no mail failed, but
+/// the verdict is FAIL, the only kind is `FAIL`.
 pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
     let counts = failure_counts(record).filter(|(_, count)| *count > 0);
     let mut failures: Vec<_> = counts.map(|(kind, count)| (kind, format!("{} {kind}", grouped(count)))).collect();

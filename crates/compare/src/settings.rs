@@ -12,11 +12,11 @@ pub enum LookPlan {
 pub struct CompareSettings {
     /// Maximum probability of a false alarm: reporting any difference when there is none.
     pub risk: f64,
-    /// Ratio up to which two figures count as the same: 0.02 for 2 %.
+    /// Relative difference up to which two figures count as the same: 0.02 for 2 %.
     pub margin: f64,
     /// Minimum number of rounds, or of runs per side, for a verdict.
     pub min_rounds: usize,
-    /// Number of random sign flips or divisions that are drawn if there are too many to try all.
+    /// Number of random sign flips or divisions of runs that are drawn if there are too many to try all.
     pub draws: usize,
     pub seed: u64,
     pub look: LookPlan,
@@ -28,8 +28,8 @@ impl Default for CompareSettings {
     }
 }
 
-/// Pocock's level of each of two looks with a total risk of 5 %, as a share of that risk (Pocock: Group sequential
-/// methods in the design and analysis of clinical trials, Biometrika 64, 1977, table 1).
+/// Share of the total risk that each of two looks may spend. For a total of 5 %, Pocock's level is 2.94 % per look
+/// (Pocock: Group sequential methods in the design and analysis of clinical trials, Biometrika 64, 1977, table 1).
 const POCOCK_SHARE: f64 = 0.0294 / 0.05;
 
 impl CompareSettings {

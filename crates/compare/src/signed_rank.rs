@@ -3,7 +3,7 @@
 use crate::ranks::{inner_range, median};
 
 /// Maximum count of numbers for which the exact distribution is used. With more numbers, the normal approximation is
-/// accurate to four digits.
+/// used: at 200 numbers, its error is below 0.2 %.
 const MAX_EXACT: usize = 200;
 
 /// Returns the sorted means of all pairs of numbers, including the pair of each number with itself.
@@ -36,8 +36,8 @@ fn outside(count: usize, risk: f64) -> Option<usize> {
     largest_tail(&rank_sum_probabilities(count), risk)
 }
 
-/// Returns the last outcome, counted from the left, up to which the sum of the probabilities is at most half of `risk`.
-/// Returns `None` if the first outcome alone exceeds this.
+/// Returns the largest index up to which the probabilities add up to at most half of `risk`. Returns `None` if the
+/// first probability alone is greater.
 pub(crate) fn largest_tail(probabilities: &[f64], risk: f64) -> Option<usize> {
     let mut sum = 0.0;
     let within = probabilities.iter().take_while(|probability| {

@@ -51,18 +51,18 @@ pub struct StoredComparison {
     pub paired: bool,
     pub runs: usize,
     pub against: usize,
-    /// Ratio up to which two figures count as the same.
+    /// Share by which two figures may differ and still count as the same: 0.02 for 2 %.
     pub margin: f64,
     pub confidence_percent: f64,
     /// One line for each run that could not be read, has another load or host, or was named twice.
     pub refused: Vec<String>,
-    /// A line for each run that does not count, with the reason.
+    /// One line for each run that is left out because it is unusable, for example because it was interrupted.
     pub left_out: Vec<String>,
     /// Number of judged runs that lost, duplicated or corrupted mail.
     pub unsound_runs: usize,
     /// A line for each judged run that failed in a way in which no reference run failed.
     pub failed_runs: Vec<String>,
-    /// A remark for each side on which runs ended with FAIL. It says how many runs these are.
+    /// For each side with runs that ended with FAIL: a line with their number and the reason of the first one.
     #[serde(skip)]
     pub fail_remarks: Vec<String>,
     /// Names of figures that cannot be compared, because in some runs they are missing or 0. A ratio to 0 does not
@@ -78,8 +78,8 @@ pub struct StoredComparison {
 }
 
 impl ComparisonOutcome {
-    /// Returns the outcome of findings: a regression by at least `limit` (0.05 for 5 %), no regression, or undecided.
-    /// Without any findings, the outcome is undecided.
+    /// Returns a regression if a figure is worse by at least `limit` (0.05 for 5 %), and no regression if the
+    /// measurements rule that out for all figures. Otherwise, or if there are no figures, the outcome is undecided.
     pub(crate) fn of_findings<'a, I: Iterator<Item = &'a MetricFinding>>(findings: impl Fn() -> I, limit: f64) -> Self {
         if findings().any(|finding| finding.is_regression(limit)) {
             return Self::Regression;
@@ -113,12 +113,12 @@ pub struct MetricRow {
     finding: MetricFinding,
 }
 
-/// Compares the judged runs with the reference runs. `margin` is the ratio up to which two figures count as the same.
-/// Refuses runs that cannot be compared with most of the others.
+/// Compares the judged runs with the reference runs. `margin` is the share by which two figures may differ and still
+/// count as the same: 0.02 for 2 %. Runs whose load or host differs from that of most runs are refused.
 ///
 /// # Errors
-/// Fails if no run of one side can be compared with a run of the other side, or if no run of a side counts. If the
-/// judged runs do not count because the server lost mail or failed, this is an outcome and not an error.
+/// Fails if the two sides have no load and host in common, or if all runs of a side are unusable. If the judged runs
+/// are unusable because the server lost mail or failed, this is an outcome and not an error.
 pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Result<StoredComparison> {
     let chosen = selection::choose(judged, reference)?;
     let defect_line = |run: &&&NamedRun| Some(format!("{}: {}", printable(&run.0), printable(&defect(&run.1)?)));
@@ -161,7 +161,6 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
     })
 }
 
-/// Returns a line for each run that failed in a way in which no reference run failed.
 fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
     let known: BTreeSet<&str> =
         chosen.reference.iter().flat_map(|run| failures(&run.1)).map(|(kind, _)| kind).collect();
@@ -173,7 +172,7 @@ fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
     chosen.runs.iter().filter_map(line).collect()
 }
 
-/// Says how many runs of a side ended with FAIL, and why the first of them did. Returns `None` if none of them did.
+/// Says how many runs of a side ended with FAIL, and why the first of them did. Returns `None` if no run did.
 fn fail_remark(side: &str, runs: &[&NamedRun]) -> Option<String> {
     let failed: Vec<_> = runs.iter().filter(|run| run.1.verdict.outcome == Some(Outcome::Fail)).collect();
     let (name, record) = failed.first()?;
@@ -190,8 +189,8 @@ fn shown_side(side: &RunSide, other_name: &str, records: &[Record]) -> ComparedS
     }
 }
 
-/// Rows for the metrics that all runs have, and the names of the other metrics (`not_compared`). Metrics that all
-/// reference runs have, but the judged runs lack, are also in `missing`.
+/// Comparison of all metrics. A metric has a row in `metrics` if all runs have a usable value for it. Otherwise its
+/// name is in `not_compared`, and also in `missing` if only judged runs lack the value.
 struct FigureRows {
     metrics: Vec<MetricRow>,
     not_compared: Vec<String>,
@@ -216,8 +215,8 @@ fn figure_rows(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> F
             side.iter().map(of_run).collect::<Option<Vec<f64>>>()
         };
         let (of_old, of_new) = (values(old), values(new));
-        // A value that is not finite has no ratio to another value, and neither has zero if more is better. Such a
-        // value counts as the worst possible one.
+        // A value that is not finite, or a rate of 0, is the worst possible result but has no ratio to other values. If
+        // only judged runs have such values, the metric is therefore reported as missing, which counts as a regression.
         let is_bad = |value: f64| !value.is_finite() || (metric.gain == Gain::Higher && value <= 0.0);
         let is_whole =
             |side: &Option<Vec<f64>>| side.as_ref().is_some_and(|values| !values.iter().copied().any(is_bad));
@@ -338,8 +337,8 @@ impl StoredComparison {
         }
     }
 
-    /// Returns the outcome for `--fail-on-regression`, which depends on whether a run failed, or a figure got worse by
-    /// at least `limit` (0.05 for 5 %).
+    /// Returns the outcome for `--fail-on-regression`. Lost or wrong mail, a new kind of failure or a missing metric
+    /// decides it. Otherwise, it depends on whether a figure got worse by at least `limit` (0.05 for 5 %).
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.unsound_runs > 0 {
             return ComparisonOutcome::MailLost;
@@ -360,9 +359,9 @@ impl StoredComparison {
 /// Minimum number of runs on each side for a verdict, whatever the settings say.
 pub(crate) const MIN_RUNS: usize = 5;
 
-/// Compares the runs of B with the runs of A in a family of metrics that was chosen beforehand. All metrics should have
-/// the same runs. If a metric has fewer, only the runs that all metrics have count. The runs may have been made at
-/// different times. If the host changed in between, this function cannot detect it.
+/// Compares the runs of B with the runs of A. The caller must choose the metrics in `family` before seeing the results,
+/// because each probability is adjusted for all of them. If a metric has more runs than another, the surplus runs are
+/// ignored. The runs may be from different times, so this function cannot detect that the host changed in between.
 pub fn compare_runs(family: &[RunValues], settings: &CompareSettings) -> Vec<MetricFinding> {
     let of_a = family.iter().map(|values| values.a.len()).min().unwrap_or_default();
     let of_b = family.iter().map(|values| values.b.len()).min().unwrap_or_default();
@@ -384,7 +383,7 @@ mod tests {
     use mailrun_measurement::record::{Ending, KeepAwake};
     use mailrun_measurement::stage::Stage;
 
-    /// Returns runs with the load of the sample record. Each run has one of these rates, in all of its stages.
+    /// Returns a side with one run for each rate. A run has the load of the sample record, and its rate in all stages.
     fn side(name: &str, rates: &[f64]) -> RunSide {
         let run = |(place, per_s): (usize, &f64)| {
             let mut record = mailrun_report::sample::held();
@@ -573,8 +572,8 @@ mod tests {
         let outcome = |counts: [u64; 6]| compare_stored(&rejected("b", counts), &against, 0.02).unwrap().judged(0.05);
         let (actual, reason) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
         assert_eq!((actual, reason.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
-        // Errors that occur as often as in the reference runs, less often, or in only one run of six may be chance, so
-        // they are no regression.
+        // None of these counts is a regression: similar to the reference runs, no rejections at all, and far more
+        // rejections in only one run of six, which may be chance.
         for counts in [[19, 26, 17, 23, 1, 22], [0; 6], [20, 25, 18, 22, 0, 2_000]] {
             assert_eq!(outcome(counts).0, Outcome::Pass, "{counts:?}");
         }

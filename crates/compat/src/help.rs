@@ -1,6 +1,6 @@
 //! The `--help` texts: mailrun's own options, the options of the imitated program with a line each, and examples. `-h`
-//! does the same as in the imitated program: for smtp-sink it takes a host name, smtp-source does not know it, and the
-//! two Go programs print their usage.
+//! has the meaning that it has in the imitated program. In smtp-sink it sets the host name, in the two Go programs it
+//! prints their usage, and smtp-source does not know it.
 use std::io::{self, Write};
 
 pub(super) fn is_requested(words: &[String]) -> bool {

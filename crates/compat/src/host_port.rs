@@ -6,7 +6,7 @@ use mailrun_process::local_address;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// Service if the user gives none, and its port in case the host's list of services does not contain it.
+/// Service that is used if the user names none. Its port is needed on hosts whose list of services does not contain it.
 const DEFAULT_SERVICE: (&str, u16) = ("smtp", 25);
 /// Maximum length of the path of a unix-domain socket. The kernel has 108 bytes for it, including a final NUL.
 const MAX_PATH_BYTES: usize = 107;
@@ -137,15 +137,16 @@ pub(super) enum PublicTargets {
 }
 
 impl PublicTargets {
-    /// Reads `MAILRUN_ALLOW_PUBLIC`, the environment variable that `mailrun source` also reads.
+    /// Reads the environment variable `MAILRUN_ALLOW_PUBLIC`, as `mailrun source` does. Public addresses are refused if
+    /// it is unset, empty or a word such as `no` or `0`.
     pub(super) fn from_environment() -> Self {
         let value = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
         let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&value.to_ascii_lowercase().as_str());
         if is_no { Self::Refused } else { Self::Allowed }
     }
 
-    /// Checks that load may be sent to this address. If not, the error advises what to do, and calls the address
-    /// `named`.
+    /// Checks that load may be sent to this address. If not, the error begins with `named`, which is the address in the
+    /// user's words, and advises what to do.
     pub(super) fn check(self, address: IpAddr, named: impl std::fmt::Display) -> Result<(), String> {
         if self == Self::Allowed || local_address::is_local_address(address) {
             return Ok(());

@@ -5,7 +5,7 @@ use super::stderr::printable;
 const MAX_LABEL_BYTES: usize = 63;
 /// Maximum length of a name (RFC 1035 §2.3.4).
 const MAX_NAME_BYTES: usize = 255;
-/// Maximum length of an address as text. It includes the final NUL of the C program.
+/// Maximum length of an address as text, including the final NUL that Postfix's C code needs.
 const MAX_ADDRESS_BYTES: usize = 46;
 /// Number of bytes of a bad name that an error text repeats.
 const MAX_QUOTED_BYTES: usize = 100;

@@ -32,7 +32,7 @@ pub(super) fn positive(text: &str) -> Option<u32> {
     u32::try_from(atoi(text)).ok().filter(|number| *number > 0)
 }
 
-/// Returns true if the text consists of digits only. An empty text does not.
+/// Returns true if the text is not empty and consists of digits only.
 pub(super) fn is_all_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit())
 }

@@ -33,7 +33,7 @@ impl OwnOptions {
         WorkerOptions { busy_poll: self.busy_poll, ..WorkerOptions::default() }
     }
 
-    /// Returns true if the run must record the time at which a session takes up each message.
+    /// Returns true if sessions must record when they take up a message, because traces and the report need this time.
     pub(super) fn needs_times(self) -> bool {
         self.traces || self.reports
     }
@@ -68,8 +68,7 @@ pub(super) fn split_option<'w>(words: &'w [String], names: &[&str]) -> Result<Op
     }
 }
 
-/// Command line of a personality. `program` is the word by which the program was called. It is repeated at the start of
-/// each message.
+/// Command line of a personality. `program` is the word by which it was called, which its messages repeat.
 #[derive(Debug)]
 pub(crate) struct Invocation {
     pub(crate) program: String,

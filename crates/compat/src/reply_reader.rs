@@ -11,16 +11,16 @@ pub(crate) struct ReplyTooLong;
 pub(crate) struct ReplyReader {
     /// Bytes of a reply whose last line is still incomplete or has not arrived.
     partial: Vec<u8>,
-    /// Position in `partial` at which the second line starts. The next field is the position at which the incomplete
-    /// last line starts.
+    /// Position in `partial` at which the second line starts, or 0 if the first line is still incomplete. `open_line`
+    /// is the position at which the incomplete last line starts.
     second_line: usize,
     open_line: usize,
     is_consumed: bool,
 }
 
 impl ReplyReader {
-    /// Takes a whole reply from the front of `input`. Returns `None` if more bytes are needed, which are then
-    /// remembered.
+    /// Takes a whole reply from the front of `input`. If the reply is incomplete, stores its bytes until the next call,
+    /// and returns `None`.
     ///
     /// # Errors
     ///

@@ -33,8 +33,8 @@ impl StderrWriter {
 #[error("{0}")]
 pub(crate) struct FatalError(pub(crate) String);
 
-/// Keeps printable ASCII characters, and replaces every other byte with `?`, as Postfix does. A text of a peer can then
-/// not forge a line.
+/// Keeps printable ASCII characters, and replaces every other byte with `?`, as Postfix does. This prevents a peer from
+/// forging a line with a text that contains a line break.
 pub(super) fn printable(octets: &[u8]) -> String {
     octets.iter().map(|octet| if (b' '..=b'~').contains(octet) { char::from(*octet) } else { '?' }).collect()
 }

@@ -25,7 +25,7 @@ impl Timing {
         }
     }
 
-    /// Returns the line of `--report`. `messages` is the number of messages that were to be sent.
+    /// Returns the line of `--report`. `messages` is the number that the user requested, even if fewer were sent.
     pub(super) fn report(&self, messages: impl std::fmt::Display) -> String {
         self.report_at(messages, clock::now())
     }
@@ -37,7 +37,7 @@ impl Timing {
     }
 }
 
-/// Formats the time that messages took, and their rate.
+/// Formats a time and the rate of the messages in it, for example `2.000 s, 500 msg/s`.
 pub(super) fn rate(messages: u64, time: Duration) -> String {
     let seconds = time.as_secs_f64().max(1e-9);
     format!("{seconds:.3} s, {:.0} msg/s", messages as f64 / seconds)

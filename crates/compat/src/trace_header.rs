@@ -7,7 +7,7 @@ use mailrun_smtp::data;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The end of a header line, followed by the empty line that ends the headers.
+/// Line feed at the end of a header, and the empty line that separates the headers from the body.
 const EMPTY_LINE: &[u8] = b"\n\r\n";
 
 /// The trace header line, which is built once for a run. Only the number and the time are filled in for each message.
@@ -18,9 +18,9 @@ pub(super) struct TraceHeaderWriter {
 }
 
 impl TraceHeaderWriter {
-    /// Builds the X-Mailrun line for messages that consist of `head` and `rest`, both in wire format and without the end of data.
-    /// `rest` must be the same in all messages, and so must the end of `head`, because the checksum is computed only
-    /// once.
+    /// Builds the trace header line for messages that consist of `head` and `rest`, both in wire format and without the
+    /// end of data. `rest` must be the same in all messages, and so must the end of `head`, because the checksum is
+    /// computed only once.
     ///
     /// # Errors
     ///
@@ -55,12 +55,12 @@ impl TraceHeaderWriter {
     }
 }
 
-/// Checks that the receiver can tell this number of recipients of a message apart. The receiver uses the number at the
-/// end of the local part.
+/// Checks that the receiver can tell `each` recipients of a message apart, for which it uses the number at the end of
+/// the local part.
 ///
 /// # Errors
 ///
-/// Fails if the receiver cannot tell them apart. The error says why.
+/// Returns a text with the reason if the receiver cannot tell them apart.
 pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
     let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
     match each {

@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Memory that a call takes in the log, without its data and names.
+/// Memory of a logged call, without the data and names that it stores on the heap.
 const CALL_BYTES: usize = size_of::<LoggedCall>();
 
-/// A call that changed something, or made something durable.
+/// An event in the log: a call on a file or directory, a change of the profile, or a power cut.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
-    /// From now on, the disk behaves like the file system of this profile.
+    /// All later calls see a disk that behaves like the file system of this profile.
     Profile { profile: Profile },
     /// A file or directory was created with creat(2), mkdir(2) or mknod(2).
     Make { directory: Inode, name: String, permissions: u16, kind: FileKind, inode: Inode },
@@ -24,8 +24,7 @@ pub enum Call {
         inode: Inode,
         at: u64,
         bytes: usize,
-        /// Set if all bytes are zeros, with which some servers fill files beforehand. The log then
-        /// stores no data.
+        /// Set if all bytes are zeros, with which some servers fill files beforehand. `data` is then empty.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         are_zeros: bool,
         #[serde(skip)]
@@ -61,7 +60,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns the call that writes these bytes.
+    /// Returns a [`Call::Write`], without its data if all bytes are zeros.
     pub(crate) fn write(inode: Inode, at: u64, bytes: &[u8]) -> Self {
         let are_zeros = bytes.iter().all(|byte| *byte == 0);
         let data = if are_zeros { Vec::new() } else { bytes.to_vec() };
@@ -79,7 +78,6 @@ impl Call {
     }
 }
 
-/// Wall-clock time in the form in which a log stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LogTime {
@@ -113,24 +111,22 @@ pub struct LoggedCall {
 }
 
 impl LoggedCall {
-    /// Returns the time of the call on the monotonic clock.
     pub fn at(&self) -> Duration {
         Duration::from_nanos(self.at_ns)
     }
 
-    /// Returns the wall-clock time of the call.
     pub fn time(&self) -> SystemTime {
         self.time.system_time()
     }
 }
 
-/// Reason why a log does not have all calls.
+/// Reason why a log has discarded its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Loss {
     /// The calls took more memory than the log may have.
     TooLong,
-    /// A bit was flipped on purpose, which the log cannot repeat.
+    /// A bit on the disk was flipped on purpose. No call in the log could repeat this.
     FlippedBit,
 }
 
@@ -143,7 +139,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// All calls on the disk so far, unless they took more memory than the log may have.
+/// All calls on the disk so far, or the reason why the log has discarded them (`lost`).
 #[derive(Clone, Debug)]
 pub struct CallLog {
     calls: Vec<LoggedCall>,
@@ -158,7 +154,8 @@ impl CallLog {
         Self { calls: Vec::new(), bytes: 0, limit, clock, lost: None }
     }
 
-    /// Logs a call. If there is no room for it, the whole log is given up, because a part of it could not rebuild the files.
+    /// Logs a call. If the log has no room for the call, it discards all calls, because the files cannot be rebuilt
+    /// from only a part of them.
     pub(crate) fn push(&mut self, time: SystemTime, call: impl FnOnce() -> Call) {
         if self.lost.is_some() {
             return;
@@ -177,7 +174,7 @@ impl CallLog {
         self.calls = Vec::new();
     }
 
-    /// Returns the calls from the oldest on, or the reason why they are lost.
+    /// Returns the calls from the oldest on, or the reason why they were discarded.
     pub fn calls(self) -> Result<Vec<LoggedCall>, Loss> {
         self.lost.map_or(Ok(self.calls), Err)
     }

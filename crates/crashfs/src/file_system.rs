@@ -27,13 +27,13 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Number of the directory at the mount point.
+/// FUSE reserves this inode number for the directory at the mount point.
 pub const ROOT: Inode = 1;
 
-/// Unit in which media write. A sector that held data before is written whole or not at all.
+/// Size of a sector in bytes. Once a sector holds data, a power cut leaves either its old or its new content.
 pub const SECTOR: usize = 512;
 
-/// Time after which the kernel has written data that no sync asked for.
+/// Age at which unsynced data counts as durable, because the kernel has written it by then.
 const WRITEBACK: Duration = Duration::from_secs(36);
 
 /// All files, both as processes see them and as the media has them.
@@ -42,10 +42,10 @@ pub struct FileSystem {
     nodes: BTreeMap<Inode, Node>,
     next: Inode,
     capacity: u64,
-    /// Changes of names that are not durable yet, from the oldest on, each with its time.
+    /// Changes of directory entries that are not durable yet, oldest first, each with its time.
     changes: Vec<(NameChange, SystemTime)>,
     profile: Profile,
-    /// Time stamp that the next changes of files get.
+    /// Time stamp for changed files. The caller sets it, because this type reads no clock.
     now: SystemTime,
     log: Option<CallLog>,
 }
@@ -57,7 +57,7 @@ struct Node {
     times: Times,
     /// Number of open descriptors. As long as there is one, the file outlives its last name.
     opened: u32,
-    /// Number of names as processes see them.
+    /// Number of hard links that processes see, including those that are not durable yet.
     names: u32,
     content: Content,
 }
@@ -112,7 +112,7 @@ struct Directory {
     durable: BTreeMap<String, Inode>,
 }
 
-/// A change of names in directories that is not durable yet.
+/// A creation, removal or renaming of a directory entry that is not durable yet.
 #[derive(Clone, Debug)]
 pub enum NameChange {
     /// A file or directory was created, or a file got another name with link(2).
@@ -140,7 +140,7 @@ pub struct Attributes {
     pub permissions: u16,
     pub owner: Owner,
     pub times: Times,
-    /// Number of names that the file or directory has.
+    /// Number of hard links, as `st_nlink` shows it.
     pub names: u32,
 }
 
@@ -174,8 +174,8 @@ impl NameChange {
         self.directories().contains(&inode)
     }
 
-    /// Returns the directories whose names change. The two are the same, unless this is a whole rename from one
-    /// directory to another.
+    /// Returns the two directories whose entries change, or one directory twice. A rename that is not whole changes
+    /// only the new directory, because the removal of its old name is a separate change.
     pub fn directories(&self) -> [Inode; 2] {
         match self {
             Self::Add { directory, .. } | Self::Remove { directory, .. } => [*directory; 2],
@@ -184,7 +184,7 @@ impl NameChange {
         }
     }
 
-    /// Returns the directory and the name that the change gives to its file, or `None` if it only removes a name.
+    /// Returns the directory entry that the change creates, or `None` for a removal.
     fn given(&self) -> Option<(Inode, &str)> {
         match self {
             Self::Add { directory, name, .. } => Some((*directory, name)),
@@ -193,7 +193,6 @@ impl NameChange {
         }
     }
 
-    /// Returns the file or directory whose name changes.
     pub fn inode(&self) -> Inode {
         match self {
             Self::Add { inode, .. } | Self::Remove { inode, .. } | Self::Rename { inode, .. } => *inode,
@@ -206,7 +205,7 @@ impl File {
         sector_of(&self.seen, number)
     }
 
-    /// Records the current content of these sectors as another version, if the content has changed.
+    /// Records the new content of changed sectors, because a power cut may leave any version since the last sync.
     fn remember(&mut self, sectors: std::ops::Range<usize>) {
         for number in sectors {
             let now = self.sector(number);
@@ -247,8 +246,8 @@ impl File {
         self.dirty_since = None;
     }
 
-    /// Makes the data durable if the oldest of it is so old that the kernel would have written it. Data that is written
-    /// after that counts as unsynced since `now`.
+    /// Makes the unsynced data durable if the oldest of it has reached the age `WRITEBACK`. Data that is written after
+    /// this call counts as unsynced since `now`, unless older unsynced data remains.
     fn write_back(&mut self, now: SystemTime) {
         let has_waited = |since: SystemTime| now.duration_since(since).is_ok_and(|age| age >= WRITEBACK);
         if self.dirty_since.is_some_and(has_waited) {
@@ -267,8 +266,8 @@ impl File {
         SurvivingData { length, sectors }
     }
 
-    /// Makes a sync of the file fail. Only `written` reaches the media. The rest of the unsynced data is never written,
-    /// because its pages count as clean.
+    /// Applies a failed sync: only `written` reaches the media. The rest of the unsynced data is never written, because
+    /// the kernel has marked its pages as clean.
     fn fail_sync(&mut self, written: &SurvivingData) {
         self.make_durable(written);
         self.versions.clear();
@@ -308,7 +307,7 @@ impl File {
         SurvivingData { length, sectors }
     }
 
-    /// Returns the survivors of a cut that loses no data of the file.
+    /// Returns all unsynced data of the file, as if a power cut lost nothing.
     fn all_survives(&self) -> SurvivingData {
         let length = self.lengths.last().copied().unwrap_or(self.durable.len());
         let last = |(number, versions): (&usize, &Vec<Sector>)| {
@@ -318,8 +317,8 @@ impl File {
         SurvivingData { length, sectors: self.versions.iter().filter_map(last).collect() }
     }
 
-    /// Makes a part of the unsynced data durable. Data that does not fit the file, for example because somebody has
-    /// edited the log, is left out.
+    /// Makes a part of the unsynced data durable. Ignores lengths and versions of sectors that the file never had,
+    /// which can happen if somebody has edited a stored log.
     fn make_durable(&mut self, SurvivingData { length, sectors }: &SurvivingData) {
         if self.lengths.contains(length) {
             self.durable.resize(*length, 0);
@@ -379,7 +378,8 @@ impl FileSystem {
         }
     }
 
-    /// Logs the calls from now on, until they take more than `limit` bytes. `clock` provides the time of each call.
+    /// Starts a log of the calls that change files or make them durable. If the log would exceed `limit` bytes, it is
+    /// given up as a whole. `clock` provides the time of each call.
     pub fn record_calls(&mut self, limit: usize, clock: fn() -> Duration) {
         self.log = Some(CallLog::new(limit, clock));
     }
@@ -395,7 +395,7 @@ impl FileSystem {
         }
     }
 
-    /// Gives up the log for this reason, because the log cannot express the change that follows.
+    /// Gives up the log, because the caller is about to make a change that the log cannot express.
     fn give_up_log(&mut self, reason: Loss) {
         if let Some(log) = &mut self.log {
             log.give_up(reason);
@@ -411,8 +411,8 @@ impl FileSystem {
     ///
     /// # Errors
     ///
-    /// Fails if the call is impossible now, for example because a file is missing. The log then belongs to another file
-    /// system.
+    /// Fails if the call is impossible, for example because a file is missing. In that case, the log was recorded on a
+    /// file system with other content.
     pub fn apply(&mut self, call: &Call) -> Result<(), Errno> {
         match call {
             Call::Profile { profile } => self.set_profile(*profile),
@@ -451,7 +451,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Sets the time stamp that later changes of files get.
+    /// Sets the current time. Changed files get it as their time stamp, and it decides what the kernel would have
+    /// written by now.
     pub fn set_time(&mut self, now: SystemTime) {
         self.now = now;
     }
@@ -487,13 +488,13 @@ impl FileSystem {
         self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
     }
 
-    /// Returns true if this name of the file is durable, in whichever directory it is.
+    /// Returns true if the file has this name on the media, in any directory.
     pub fn is_durably_called(&self, inode: Inode, name: &str) -> bool {
         self.directories().any(|directory| directory.durable.get(name) == Some(&inode))
     }
 
-    /// Returns true if the header of a spool's segment is on the media. A segment that is being made has only zeros
-    /// there.
+    /// Returns true if the header of a spool's segment is on the media. As long as a segment is being created, this
+    /// part of the file has only zeros.
     pub fn has_durable_header(&self, inode: Inode) -> bool {
         const HEADERS_BYTES: usize = 8192;
         self.files()
@@ -632,8 +633,8 @@ impl FileSystem {
         self.attributes(inode)
     }
 
-    /// Renames a file or directory. An existing file with the new name is replaced. Nothing changes if both are names
-    /// of one file (rename(2)).
+    /// Renames a file or directory. An existing file with the new name is replaced. If both names already belong to the
+    /// same file, nothing changes, as in rename(2).
     pub fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
         let inode = self.look_up(from.0, from.1)?.inode;
         let replaced = self.directory(to.0)?.seen.insert(to.1.to_owned(), inode);
@@ -670,7 +671,6 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Counts one of the open descriptors as closed.
     pub fn close(&mut self, inode: Inode) {
         if let Ok(node) = self.node(inode) {
             node.opened = node.opened.saturating_sub(1);
@@ -697,7 +697,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes the disk larger or smaller. Existing data is kept.
+    /// Makes the disk larger or smaller. Existing data is kept, even if it no longer fits.
     pub fn set_capacity(&mut self, bytes: u64) {
         self.capacity = bytes;
     }
@@ -741,7 +741,7 @@ impl FileSystem {
         if grows_by > 0 && used.saturating_add(grows_by) > capacity { Err(Errno::NOSPC) } else { Ok(()) }
     }
 
-    /// Makes the data of a file durable if the kernel would have written it by now.
+    /// Makes old unsynced data of a file durable, as the kernel does. With `Strict`, nothing is written without a sync.
     fn write_back(&mut self, inode: Inode) -> Result<(), Errno> {
         let now = self.now;
         if self.profile != Profile::Strict {
@@ -750,7 +750,6 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes the disk behave like `profile` from now on.
     pub fn set_profile(&mut self, profile: Profile) {
         self.profile = profile;
         self.record(|| Call::Profile { profile });
@@ -768,8 +767,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes the changes of a file's names durable, and those of all directories above it, so that a path leads to the
-    /// file.
+    /// Makes the names of a file and of all directories above it durable, so that the file can still be reached after a
+    /// power cut.
     fn make_own_names_durable(&mut self, inode: Inode) {
         let mut own = BTreeSet::from([inode]);
         // Go backwards through the changes, because a directory is made before the names in it.
@@ -782,7 +781,8 @@ impl FileSystem {
     }
 
     /// Makes the changes durable for which `are_durable` returns true. If a whole rename becomes durable, so does the
-    /// earlier change that gave the file its old name. Otherwise that change could bring the old name back.
+    /// earlier change that created its old name. Otherwise that earlier change could become durable later and restore
+    /// the old name.
     fn make_names_durable(&mut self, are_durable: impl Fn(&NameChange) -> bool) {
         let mut renamed = BTreeSet::new();
         let mut durable = Vec::new();
@@ -805,13 +805,14 @@ impl FileSystem {
         self.make_names_durable(|_| true);
     }
 
-    /// Fails a sync of a file with this error. Chance decides which part of the data it has written.
+    /// Injects a failed sync of a file, after which a random part of the unsynced data is on the media. `error` is only
+    /// recorded in the log.
     pub fn fail_sync(&mut self, inode: Inode, error: Errno, rng: &mut StdRng) -> Result<(), Errno> {
         let written = self.file(inode)?.choose_written(rng);
         self.fail_sync_after(inode, error_name(error), &written)
     }
 
-    /// Fails a sync of a file, of whose data only `written` has reached the media.
+    /// Does the same as [`Self::fail_sync`], but with a given part of the data, so that a log can be repeated exactly.
     fn fail_sync_after(&mut self, inode: Inode, error: &str, written: &SurvivingData) -> Result<(), Errno> {
         self.file(inode)?.fail_sync(written);
         self.record(|| Call::FailedSync { inode, error: error.to_owned(), written: written.clone() });
@@ -942,7 +943,7 @@ impl FileSystem {
     /// that the kernel cannot confuse them with files that it remembers.
     fn revive(&mut self, surviving: &BTreeMap<Inode, &SurvivingData>) {
         let mut old = std::mem::take(&mut self.nodes);
-        // Remember the new numbers of files, because a file may have several names.
+        // Remember the new number of each file, so that all names of a file lead to it.
         let mut revived = BTreeMap::new();
         let mut found: Vec<(Inode, Inode, Node)> =
             old.remove(&ROOT).map(|root| (ROOT, ROOT, root)).into_iter().collect();

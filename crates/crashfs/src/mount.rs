@@ -39,8 +39,9 @@ const NO_CACHE: Duration = Duration::ZERO;
 /// limit matters only if the caller has failed.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 
-/// Flag of a write that is durable when it returns. `O_SYNC` includes it, and the kernel adds it for `RWF_DSYNC`. This is
-/// its value on x86, ARM and RISC-V (open(2)); rustix gives it the value of `O_SYNC`.
+/// Flag of a write that is durable when it returns. `O_SYNC` includes it, and the kernel adds it for `RWF_DSYNC`. This
+/// value is that of x86, ARM and RISC-V (open(2)). The constant of rustix is useless here, because it has the value of
+/// `O_SYNC`.
 const O_DSYNC: i32 = 0o10000;
 
 /// Interval at which the thread that waits for calls of sync(2) checks whether it should end.
@@ -49,16 +50,16 @@ const SYNC_POLL: Duration = Duration::from_millis(50);
 /// Failure that the file system can inject into an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A write to a segment in use fails and writes nothing.
+    /// A write to a spool segment in use fails and writes nothing.
     Write(Errno),
-    /// A write to a segment in use writes only a part of the bytes and reports this, as write(2) may.
+    /// A write to a spool segment in use writes only a part of the bytes and reports this, as write(2) may.
     ShortWrite,
-    /// A sync of a segment in use fails. Some of its pages are never written.
+    /// A sync of a spool segment in use fails. Some of its pages are never written.
     Sync(Errno),
     DirectorySync(Errno),
     /// A write to any file fails once and writes nothing.
     AnyWrite(Errno),
-    /// A sync of any file fails once, or a write with `O_DSYNC`. Some of the file's pages are never written.
+    /// A sync of any file, or a write with `O_DSYNC`, fails once. Some of the file's pages are never written.
     AnySync(Errno),
     /// Making a file fails: its creation, its allocation, a write or a sync.
     Making(Errno),
@@ -117,8 +118,8 @@ struct State {
     operations: u64,
     faultable: u64,
     hit: Option<Hit>,
-    /// The write that has failed. The kernel divides long writes. If the second part fails, the kernel reports the
-    /// first part as written, and no error. The process then repeats the second part, which must fail again.
+    /// A write that has failed once and must fail again. The kernel divides long writes, and if the second part fails,
+    /// it reports only the success of the first part. The process then writes the second part again.
     failed_write: Option<(Operation, Fault)>,
     /// Set while the power is off. Operations then have no effect and get no answer.
     is_off: bool,
@@ -133,7 +134,7 @@ struct State {
 #[derive(Clone)]
 struct Shared(Arc<(Mutex<State>, Condvar)>);
 
-/// The thread that makes everything durable when a process calls sync(2). It ends when this is dropped.
+/// The thread that makes everything durable when a process calls sync(2). The thread ends when this value is dropped.
 struct SyncWatch {
     calls: Arc<Mutex<SyncCalls>>,
     is_over: Arc<AtomicBool>,
@@ -205,9 +206,9 @@ impl Disk {
         Ok(Self { shared, session: Some(session), sync_calls: None, path: path.to_owned(), _place: None })
     }
 
-    /// Makes everything durable whenever a process calls sync(2) or syncfs(2), if the calling thread or its descendants
-    /// start that process from now on. syncfs(2) of another file system counts as well, because the kernel reports only
-    /// that it was called.
+    /// Makes everything durable whenever a process calls sync(2) or syncfs(2). This works only for processes that the
+    /// calling thread or its descendants start from now on. A syncfs(2) of another file system counts as well, because
+    /// the kernel reports only that it was called.
     ///
     /// # Errors
     ///
@@ -262,8 +263,8 @@ impl Disk {
         unpoisoned(result).0.is_off
     }
 
-    /// Cuts the power now. A sync(2) that returned before still counts, even if the watching thread has not seen it
-    /// yet.
+    /// Cuts the power now. A sync(2) that returned before the cut still counts, even if the watching thread has not
+    /// seen it yet.
     pub fn cut_now(&self) {
         self.shared.lock().turn_off();
         self.shared.0.1.notify_all();
@@ -277,7 +278,7 @@ impl Disk {
         self.shared.0.1.notify_all();
     }
 
-    /// Drops the data that was unsynced when the power was cut, and resumes work.
+    /// Drops the data that was unsynced when the power was cut, and answers operations again.
     pub fn restore_power(&self) {
         let mut state = self.shared.lock();
         let State { files, chance, .. } = &mut *state;
@@ -299,8 +300,8 @@ impl Disk {
         self.shared.lock().unsupported.iter().copied().collect()
     }
 
-    /// Logs the calls from now on, until they take more than `limit` bytes. The log has their times on the monotonic
-    /// clock.
+    /// Starts a log of the calls, each with its time on the monotonic clock. If the log would exceed `limit` bytes, it
+    /// is given up as a whole.
     pub fn record_calls(&self, limit: usize) {
         let clock = || {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -309,7 +310,8 @@ impl Disk {
         self.shared.lock().files.record_calls(limit, clock);
     }
 
-    /// Inspects or changes the files without any process noticing.
+    /// Calls `look` with the file system, to inspect the files or to change them unnoticed by processes. This does not
+    /// count as an operation.
     pub fn with_files<T>(&self, look: impl FnOnce(&mut FileSystem, &mut StdRng) -> T) -> T {
         let State { files, chance, .. } = &mut *self.shared.lock();
         look(files, chance)
@@ -348,8 +350,8 @@ impl Shared {
         }
     }
 
-    /// Leaves an operation unanswered until the disk is released or the time limit is over. Then the operation fails
-    /// with EIO.
+    /// Leaves an operation unanswered until [`Disk::release`] is called, but at most for `UNANSWERED_LIMIT`. Then the
+    /// operation fails with EIO.
     fn stop(&self, state: MutexGuard<'_, State>) -> Errno {
         let wait = self.0.1.wait_timeout_while(state, UNANSWERED_LIMIT, |state| state.is_off && !state.is_released);
         drop(wait);
@@ -372,8 +374,8 @@ impl Shared {
         }
     }
 
-    /// Performs an operation that changes something or makes it durable. Each of these counts, and the planned cut
-    /// comes at one of them.
+    /// Performs an operation that changes something or makes it durable. Each such operation counts towards the planned
+    /// cut.
     fn change<T>(
         &self,
         operation: Operation,
@@ -442,8 +444,8 @@ impl State {
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
         // A segment is in use once its header is durable. A durable name is not enough, because syncing the directory
-        // for another file may also make the name of an unfinished segment durable. The spool can do without the file
-        // `newest`, so a fault in it has no consequence.
+        // for another file may also make the name of an unfinished segment durable. The file `newest` does not count,
+        // because the spool can do without it.
         let is_used = |inode| {
             self.files.is_durably_named(inode)
                 && self.files.has_durable_header(inode)
@@ -722,7 +724,7 @@ impl Filesystem for Served {
                     files.fail_sync(inode.0, errno, rng)?;
                     return Err(errno);
                 }
-                // The only other fault of a write is to write a part.
+                // Only `ShortWrite` is left, because `can_have` admits no other fault of a write.
                 Some(_) => rng.random_range(1..=data.len()),
                 None => data.len(),
             };
@@ -847,7 +849,7 @@ pub fn obstacle() -> Option<String> {
     Disk::mount(1 << 20, ROOT).err().map(|error| format!("no file system can be mounted: {error}"))
 }
 
-/// Returns the reason why calls of sync(2) cannot be heeded here, if there is one ([`Disk::heed_sync_calls`]).
+/// Returns the reason why [`Disk::heed_sync_calls`] cannot work here, if there is one.
 pub fn sync_calls_obstacle() -> Option<String> {
     let error = SyncCalls::watch().err()?;
     Some(format!(

@@ -1,5 +1,5 @@
-//! A stored log of the calls that changed files or names, or made them durable. Repeating these calls gives the same
-//! files, and the same remains after each power cut.
+//! A stored log of the calls that changed files or names, or made them durable. Repeating these
+//! calls gives the same files, and each repeated power cut leaves the same data.
 //!
 //! ```text
 //! calls.jsonl   {"format":"mailrun-calls/1","capacity":1073741824}
@@ -123,12 +123,12 @@ impl StoredCalls {
         }
     }
 
-    /// Repeats the calls of the log. Shows the files to `look` before each call and at the end, and
-    /// stops if `look` returns false.
+    /// Repeats the calls of the log on a new file system. Calls `look` with it before each call and
+    /// at the end, and stops if `look` returns false.
     ///
     /// # Errors
     ///
-    /// Fails if a call is impossible. The error says which call it is.
+    /// Fails if a call is impossible. The error has the number of that call.
     pub fn replay(&self, mut look: impl FnMut(usize, &mut FileSystem) -> bool) -> io::Result<FileSystem> {
         let mut files = FileSystem::new(self.capacity);
         for (at, logged) in self.calls.iter().enumerate() {

@@ -109,8 +109,8 @@ impl SyncCalls {
         Ok(self.take())
     }
 
-    /// Returns true if a sync(2) or syncfs(2) has returned since the last call of this function. Lost records count
-    /// as calls.
+    /// Returns true if a sync(2) or syncfs(2) has returned since the last call of this function. Also returns true if
+    /// the kernel lost trace records, because one of them may have been such a call.
     pub(crate) fn take(&mut self) -> bool {
         let mut text = String::new();
         let mut buffer = [0; 4096];
@@ -121,7 +121,7 @@ impl SyncCalls {
     }
 }
 
-/// Waits until there may be a call to take, or until `limit`.
+/// Waits until the trace pipe has a record, but at most for `limit`.
 pub(crate) fn wait(pipe: &File, limit: Duration) {
     let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: i64::from(limit.subsec_nanos()) };
     match poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&limit)) {

@@ -3,7 +3,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Number of a file or directory. Numbers are never reused, so the kernel cannot confuse files that it remembers.
+/// Inode number of a file or directory. Numbers are never reused, so the kernel cannot mistake a
+/// new file for one that it remembers.
 pub type Inode = u64;
 
 /// File system that a disk imitates. It decides which unsynced changes can survive a power cut.
@@ -31,9 +32,9 @@ impl Profile {
         }
     }
 
-    /// Returns the time after which changes of names are durable without a sync. It is the interval
-    /// in which the journal or the transaction is written, and a second more. With `Strict`, there
-    /// is no such time.
+    /// Returns the time after which a change of names is durable without a sync, or `None` with
+    /// `Strict`. This is the interval at which the file system commits its journal or transaction,
+    /// plus one second.
     pub(crate) fn commits_after(self) -> Option<Duration> {
         match self {
             Self::Strict => None,
@@ -48,7 +49,7 @@ impl Profile {
     }
 }
 
-/// Returns the name of an error that can be injected.
+/// Returns the symbolic name of an injected error, such as `EIO`.
 pub(crate) fn error_name(error: Errno) -> &'static str {
     match error {
         Errno::IO => "EIO",
@@ -60,12 +61,12 @@ pub(crate) fn error_name(error: Errno) -> &'static str {
     }
 }
 
-/// A file whose content the kernel handles, and not the file system.
+/// A FIFO or a Unix-domain socket. The kernel handles its content, and the file system stores only
+/// its name and its attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpecialFile {
     Fifo,
-    /// A Unix-domain socket, of which the file system stores only the name and the attributes.
     Socket,
 }
 
@@ -77,7 +78,6 @@ pub enum FileKind {
     Special(SpecialFile),
 }
 
-/// The user and the group of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub user: u32,
@@ -89,7 +89,7 @@ pub struct Owner {
 pub struct Survivors {
     /// Positions of the surviving changes of names among all unsynced changes, in ascending order.
     pub names: Vec<usize>,
-    /// Data that survives of files with unsynced data. A file that is not listed loses all of its
+    /// Surviving data of files with unsynced data. A file that is not listed loses all of its
     /// unsynced data.
     pub files: Vec<(Inode, SurvivingData)>,
 }
@@ -102,7 +102,7 @@ pub struct SurvivingData {
     pub(crate) sectors: Vec<SurvivingSector>,
 }
 
-/// A sector of which the media has a version that was written since the last sync.
+/// A sector whose unsynced content has reached the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SurvivingSector {
     pub(crate) number: usize,

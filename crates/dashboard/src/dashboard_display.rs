@@ -31,9 +31,9 @@ use std::time::{Duration, Instant};
 
 /// Interval between drawings. Drawing more often would take CPU time from the run.
 const DRAW_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval at which the thread checks whether the run is over. It also waits for keys for this time.
+/// Maximum time for which the thread waits for a key before it checks again whether the run is over.
 const KEY_TIMEOUT: Duration = Duration::from_millis(50);
-/// Time to wait after this process has sent itself SIGTSTP. Its threads are stopped by then.
+/// Time to wait after this process has sent itself SIGTSTP. By then, the signal has stopped all threads of the process.
 const STOP_DELAY: Duration = Duration::from_millis(200);
 /// Elapsed time in seconds after which a run is shown. The dashboard of a shorter run would only flash.
 const SHOWN_AFTER_S: f64 = 2.0;
@@ -173,7 +173,6 @@ fn is_long(figures: &RunSnapshot) -> bool {
     figures.elapsed_s >= SHOWN_AFTER_S && !is_almost_done
 }
 
-/// Tells for each standard stream whether it is a terminal.
 #[derive(Clone, Copy, Debug)]
 struct Terminals {
     stdin: bool,
@@ -225,14 +224,13 @@ impl Write for FrameBytes {
     }
 }
 
-/// State of the drawing thread: the terminal, and the dashboard that it shows.
 struct DashboardScreen<'a> {
     shared: &'a PendingFigures,
     dashboard: Dashboard,
     area: Rect,
     frame: FrameBytes,
-    /// The terminal as last drawn, with which only changed cells are drawn. `None` if the whole screen must be drawn
-    /// again.
+    /// The terminal with its last drawn content, so that the next drawing writes only the changed cells. `None` if the
+    /// whole screen must be drawn again.
     terminal: Option<Terminal<CrosstermBackend<FrameBytes>>>,
     drawn_at: Option<Instant>,
     needs_drawing: bool,
@@ -353,8 +351,8 @@ impl<'a> DashboardScreen<'a> {
         thread::sleep(STOP_DELAY);
         while !self.shared.is_over.load(Ordering::Relaxed) {
             if is_in_foreground() {
-                // Ignore an error here, because if the screen cannot be entered, `alternate_screen::draw` returns false
-                // for the next picture, and the thread then ends.
+                // Ignore an error: if the screen cannot be entered, the next `alternate_screen::draw` returns false,
+                // and the thread ends.
                 let _ = alternate_screen::enter();
                 return;
             }

@@ -7,7 +7,7 @@ use mailrun_process::live_line::{LineDisplay, LiveLine, NonTerminalOutput};
 #[derive(Debug)]
 pub struct LiveDisplay {
     line: LineDisplay,
-    /// `None` if the terminal cannot show a dashboard, or if the user did not ask for one.
+    /// `None` if the terminal cannot show a dashboard, or if this run should have none.
     dashboard: Option<Box<DashboardDisplay>>,
 }
 
@@ -33,8 +33,8 @@ impl LiveDisplay {
         }
     }
 
-    /// Shows a line, unless the previous line is still recent, so callers can call this often. If the dashboard is
-    /// visible, only the sentence about what the run waits for is taken from the line.
+    /// Shows a line, unless the previous line is still recent, so callers can call this often. A visible dashboard
+    /// shows only one part of the line: what the run waits for.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match &mut self.dashboard {
             Some(dashboard) if dashboard.is_shown() => {

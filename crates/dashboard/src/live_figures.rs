@@ -16,7 +16,6 @@ pub struct LiveValues<'a> {
 }
 
 impl LiveValues<'_> {
-    /// Evaluates the thresholds with the figures so far.
     pub fn states(&self, thresholds: &[Threshold]) -> Vec<ThresholdState> {
         let LiveProgress { created, rejected, failed, due, .. } = *self.source;
         let ledger = || LedgerRow { rejected: Some(rejected), failed: Some(failed), ..LedgerRow::default() };

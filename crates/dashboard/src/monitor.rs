@@ -1,7 +1,8 @@
 //! The monitor of a run. Four times per second, it reports the run's progress. It ends a load that the user has
 //! stopped, that has missed a threshold, or whose server is gone.
 //!
-//! The monitor neither waits nor reads a clock. Its caller does both, so threads and async tasks can both use it.
+//! The monitor neither waits nor reads a clock. Its caller waits and passes the time, so that a thread can use the
+//! monitor as well as an async task.
 use crate::progress_output::ProgressOutput;
 use mailrun_measurement::record::{Ending, Surroundings, ThresholdRow};
 use mailrun_measurement::threshold::{RunningFigures, Threshold};
@@ -28,16 +29,16 @@ pub trait MonitoredRun {
     /// Makes the progress line from the progress and the rate per second.
     const LINE: fn(&LiveProgress, f64) -> LiveLine;
 
-    /// Adds the run's counts since the last tick to `series` and `recent`. A run may already have added its counts when
-    /// they arrived, and must not add them twice.
+    /// Adds the run's counts since the last tick to `series` and `recent`. A run that adds counts as soon as they
+    /// arrive must not add them again here.
     fn collect(&mut self, now: Duration, series: &mut Series, recent: &mut Latencies);
 
-    /// Returns the figures of the run so far. The monitor fills in `waits_s` itself.
+    /// Returns the figures of the run so far. The field `waits_s` can have any value, because the monitor replaces it.
     fn progress(&mut self, now: Duration, recent: &Latencies) -> LiveProgress;
 
     fn latest_error(&self) -> Option<String>;
 
-    /// Passes the figures to the dashboard, or does nothing by default, for a run without a dashboard.
+    /// Passes the figures to the dashboard. The default does nothing, for runs without a dashboard.
     fn show_figures(&self, _now: Duration, _progress: &LiveProgress, _output: &mut ProgressOutput) {}
 
     /// Returns the time at which the run stops waiting for messages in transit. Returns `None` while it creates
@@ -49,7 +50,7 @@ pub trait MonitoredRun {
 
 /// A run that offers load, which the monitor can stop early.
 pub trait MonitoredLoad: MonitoredRun {
-    /// Stops creating messages, and may be called several times.
+    /// Stops creating messages. The monitor may call this several times.
     fn stop(&mut self, now: Duration);
 
     /// Returns true if no more messages will be created.
@@ -99,7 +100,7 @@ impl LoadHost {
     }
 }
 
-/// The reason and the time of a stop that came before the load was done.
+/// Reason for an early stop of the load, and the time until which the run waits for messages in transit.
 #[derive(Clone, Copy, Debug)]
 struct LoadStop {
     ending: Ending,
@@ -166,7 +167,7 @@ impl<R: MonitoredRun> Monitor<R> {
 
 impl<R: MonitoredLoad> Monitor<R> {
     /// Makes the monitor also observe the host, and end the run when it misses one of the thresholds. `counts_from` is
-    /// the time from which messages count. Thresholds are checked from a second later on.
+    /// the end of the warm-up, from which messages count. Thresholds are checked from one second later on.
     pub fn of_load(self, host: LoadHost, abort_on: &[Threshold], counts_from: Duration) -> Self {
         Self { host, abort_on: abort_on.to_vec(), abort_from: counts_from + ABORT_DELAY, ..self }
     }
@@ -303,8 +304,8 @@ mod tests {
         let limits = || vec![Threshold::parse("rejected <= 0", RunProtocol::Smtp).unwrap()];
         let plain = Load::default;
         let rejecting = |from| Load { abort_on: limits(), rejects_from: Some(ms(from)), ..Load::default() };
-        // Each row has the signals with their times. Then come the expected ending, the time at which the load stopped,
-        // and the time at which the run ended.
+        // The last three values are the expected ending and, in milliseconds, the time at which the load stopped, and
+        // the time at which the run ended.
         for (situation, load, signals, ending, stopped_ms, ended_ms) in [
             ("nobody stops it", plain(), vec![], Ending::Complete, None, None),
             ("it is done", Load { done_at: Some(ms(700)), ..plain() }, vec![], Ending::Complete, None, Some(700)),
@@ -369,7 +370,7 @@ mod tests {
             (false, &limits[..0], &servers[..], false),
             (true, &limits[..0], &servers[..], true),
             (false, &limits[..], &servers[..], true),
-            // Without servers to watch for, this process leaves the host to the process that watches it.
+            // An empty list means that another process watches the host, so this process must not.
             (true, &limits[..], &servers[..0], false),
         ] {
             let surroundings = LoadHost::observe(has_rate, &[&[], thresholds], servers).finish();

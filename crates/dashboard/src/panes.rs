@@ -28,7 +28,7 @@ struct Curve<'a> {
 }
 
 /// Draws the curves of the rates and of the queue above one time axis. All rates have the same scale, so that they can
-/// be compared. The queue has its own.
+/// be compared. The queue has a scale of its own.
 pub(crate) fn draw_rates(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let has_sink = view.now.messages.delivered.is_some();
     let rate = |name, history, per_s, ink| Curve { name, value: per_second(per_s), history, ink };
@@ -84,8 +84,8 @@ fn draw_label(curve: &Curve<'_>, peak: &str, palette: Palette, area: Rect, buffe
     }
 }
 
-/// Draws a column for each value, as a share of the peak. Zero gets the lowest column, because it differs from an
-/// unknown value, which gets none.
+/// Draws a column for each value, as a share of the peak. Zero gets the lowest column, to distinguish it from an
+/// unknown value, which gets no column.
 fn draw_curve(columns: &[Option<f64>], peak: f64, style: Style, area: Rect, buffer: &mut Buffer) {
     let scale = if peak > 0.0 { f64::from(area.height) * 8.0 / peak } else { 0.0 };
     for (value, x) in columns.iter().zip(area.x..area.right()) {
@@ -196,7 +196,7 @@ pub(crate) fn draw_messages(view: &DashboardView, palette: Palette, area: Rect, 
     rows.extend((unsent > 0).then(|| ("unsent", count(unsent), Ink::Error)));
     rows.extend([("accepted", count(messages.accepted), Ink::Accepted), ("delivered", delivered, Ink::Delivered)]);
     for (name, number) in [("rejected", messages.rejected), ("failed", messages.failed)] {
-        // The row of unsent messages takes the place of a row that would show zero.
+        // If there is a row of unsent messages, make room for it by omitting rows that would show zero.
         if number > 0 || unsent == 0 {
             rows.push((name, count(number), if number > 0 { Ink::Error } else { Ink::Label }));
         }

@@ -169,7 +169,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    /// The pictures in the gallery must show the current dashboard. `MAILRUN_WRITE_PICTURES` updates them.
+    /// The pictures in the gallery must show the current dashboard. If `MAILRUN_WRITE_PICTURES` is set, this test
+    /// updates them.
     #[test]
     fn the_gallery_shows_the_dashboard_as_it_is() {
         for (width, height) in [(80, 24), (160, 50)] {

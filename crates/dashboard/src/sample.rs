@@ -2,12 +2,12 @@
 //! computed from one table of rates, so the figures are consistent.
 use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 
-/// Interval between snapshots. A real process reports as often.
+/// Interval between snapshots in seconds, as in a real process.
 const INTERVAL_S: f64 = 0.25;
 /// Number of snapshots: the picture shows the run after 40 of its 60 seconds.
 const SNAPSHOTS: u64 = 160;
 const GOAL_MESSAGES: u64 = 60_000;
-/// Period in which the server rejects four of five messages.
+/// Period in seconds in which the server rejects four of five messages.
 const GREYLISTED_S: std::ops::Range<f64> = 20.0..24.0;
 
 pub fn snapshots() -> Vec<RunSnapshot> {
@@ -22,7 +22,7 @@ pub fn snapshots() -> Vec<RunSnapshot> {
         let is_greylisted = GREYLISTED_S.contains(&elapsed_s);
         let rejected = if is_greylisted { offered * 4 / 5 } else { 0 };
         let accepted = offered - rejected;
-        // The relay delivers the messages that it has stored at its own pace.
+        // The relay delivers stored messages at its own pace, whatever the rate at which it accepts new ones.
         let delivered = (queue + accepted).min(180 + noise(number + 1) % 140);
         messages.due += offered;
         messages.created += offered;

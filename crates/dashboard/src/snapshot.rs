@@ -1,6 +1,6 @@
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunSnapshot {
-    /// Name of the command and, in a series of runs, of the run.
+    /// Name of the command and, in a series of runs, the name of the current run.
     pub title: String,
     /// The server and the load in a few words, separated by ` · `.
     pub subject: String,

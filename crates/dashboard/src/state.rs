@@ -18,7 +18,7 @@ pub(crate) enum DashboardKey {
     Escape,
 }
 
-/// Action for the thread that owns the terminal, after a key was pressed.
+/// Action that a pressed key requires of the thread that owns the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DashboardAction {
     Nothing,
@@ -41,7 +41,7 @@ pub(crate) struct DashboardView {
     pub(crate) accepted: History,
     pub(crate) delivered: History,
     pub(crate) queue: History,
-    /// Cores used by each process, in the order of the snapshots.
+    /// Cores used by each process over time, in the order of `RunSnapshot::parties`.
     pub(crate) cores: Vec<History>,
     recent: VecDeque<RateStep>,
 }
@@ -69,7 +69,7 @@ impl DashboardView {
                 self.recent.pop_front();
             }
             self.rates = self.current_rates();
-            // The first report gives no rate, because a rate needs two.
+            // The first report gives no rate, because a rate needs two reports.
             if self.recent.len() > 1 {
                 self.sent.add(at_s, self.rates.sent);
                 self.accepted.add(at_s, self.rates.accepted);
@@ -125,7 +125,7 @@ impl Dashboard {
         }
     }
 
-    /// Updates the current figures, also during a pause. The paused view does not change.
+    /// Updates the current figures, even if the user has paused the dashboard and still sees the old ones.
     pub(crate) fn update(&mut self, now: RunSnapshot) {
         self.view.update(now);
     }

@@ -1,14 +1,14 @@
-//! Handles the events of a batch together. Input is read for all tasks of the batch before the
-//! first task is polled, and their output is written after all tasks have been polled.
+//! Handles a batch of events together: reads the input of all tasks of the batch before it polls
+//! the first of them, and writes their output after it has polled all of them.
 //!
 //! ```text
 //! epoll ─▶ read, read, read … ─▶ task, task, task … ─▶ write, write, write …
 //! ```
 //! Reading, polling and writing run different code, most of it in the kernel, and each evicts the
-//! code of the others from the first-level caches. If they alternate for each session, their code
-//! is fetched anew for each session. If each of them runs for a whole batch, its code is fetched
-//! once per batch. (Software routers work the same way: VPP calls it vector packet processing.) In
-//! a batch of one event, the task reads for itself, which saves a copy.
+//! code of the others from the first-level caches. If one session were read, polled and written
+//! after another, this code would be fetched anew for each session. With batches, it is fetched
+//! once per batch. Software routers work the same way, for example VPP, which calls it vector
+//! packet processing. In a batch of one event, the task reads for itself, which saves a copy.
 use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::rc::Rc;
@@ -33,8 +33,8 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Begins a new batch by forgetting the last one, whose bytes must have been taken or kept
-    /// elsewhere.
+    /// Begins a new batch and drops the input of the last one, which tasks must have taken or the
+    /// caller must have copied.
     pub(crate) fn begin(&mut self) {
         self.memory.resize(BATCH_EVENTS * (MAX_READ_AHEAD + CACHE_LINE_BYTES), 0);
         self.used = 0;
@@ -45,7 +45,8 @@ impl ReadAhead {
         &mut self.memory[self.used..self.used + MAX_READ_AHEAD]
     }
 
-    /// Records that `count` bytes were read into the free space. Returns their place.
+    /// Records that `count` bytes were read into the free space. Returns their range, for
+    /// [`Self::bytes`].
     pub(crate) fn read(&mut self, count: usize) -> Range<usize> {
         let begins = self.used;
         self.used += count.next_multiple_of(CACHE_LINE_BYTES);
@@ -87,8 +88,8 @@ impl WriteBatch {
         self.writes.is_empty()
     }
 
-    /// Calls `write` for each write with its bytes, in the order of the writes, and empties the
-    /// batch.
+    /// Calls `write` for each pending write, in the order in which the sessions wrote, and empties
+    /// the batch.
     pub(crate) fn drain(&mut self, mut write: impl FnMut(&PendingWrite, &[u8])) {
         let mut rest = self.bytes.as_slice();
         for piece in self.writes.drain(..) {
@@ -148,8 +149,8 @@ mod tests {
         }
     }
 
-    /// Writes a piece and reads as many bytes. Does both at once, so that neither side waits for
-    /// the other to read first.
+    /// Writes a piece and reads the same number of bytes. Does both at once, so that neither side
+    /// waits for the other to read first.
     async fn exchange(socket: &Socket, mut piece: &[u8], room: &mut [u8]) -> Vec<u8> {
         let all = piece.len();
         let mut back = Vec::new();
@@ -179,8 +180,8 @@ mod tests {
         back
     }
 
-    /// Sends pieces of these lengths, and reads each echo before sending the next piece. Counts
-    /// itself in `count` at the end.
+    /// Sends pieces of these lengths, and reads each echo before sending the next piece. Increments
+    /// `count` at the end.
     async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, salt: usize, count: Rc<RefCell<usize>>) {
         let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; 8192];

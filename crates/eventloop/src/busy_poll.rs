@@ -1,8 +1,8 @@
 //! Busy polling: a worker looks for the next event for a while before it sleeps.
 //!
-//! Waking an idle processor takes 20 to 70 µs if it may sleep. With a single session, that is most
-//! of a round trip. With many sessions there is always an event, so a worker never sleeps. Busy
-//! polling occupies a processor that others may need.
+//! If processors may sleep when they are idle, waking one takes 20 to 70 µs. With a single session,
+//! that is most of a round trip. With many sessions there is always an event, so a worker never
+//! sleeps. Busy polling occupies a processor that other processes may need.
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,13 @@ pub enum BusyPoll {
     /// The worker does not poll. It sleeps at once if there are no events.
     #[default]
     Off,
-    /// The worker looks for this long after each event, even if others need the processor.
+    /// After each event, the worker looks for the next one for this long, even if other threads
+    /// need the processor.
     For(Duration),
 }
 
-/// Maximum of [`BusyPoll::For`]. If nothing happens for a second, there is no load.
+/// Maximum of [`BusyPoll::For`]. Longer times are useless, because a worker that gets no event for
+/// a second has no load.
 const MAX_LOOK: Duration = Duration::from_secs(1);
 
 impl BusyPoll {
@@ -63,13 +65,12 @@ impl fmt::Display for BusyPoll {
 /// whether or not an event came.
 static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the total time that the workers of this process have spent looking for events.
 pub(crate) fn looked() -> Duration {
     Duration::from_nanos(LOOKED_NS.load(Ordering::Relaxed))
 }
 
-/// Adds the duration of one look that was limited to `limit`. If it took longer, the thread had no
-/// processor for some time, which is not a cost of looking.
+/// Adds the duration of one search for events, but at most `limit`. If the search took longer, the
+/// thread had no processor for some time, which is not a cost of searching.
 pub(crate) fn add_look(length: Duration, limit: Duration) {
     LOOKED_NS.fetch_add(length.min(limit).as_nanos() as u64, Ordering::Relaxed);
 }

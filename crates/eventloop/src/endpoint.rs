@@ -28,8 +28,8 @@ impl Endpoint {
         Self::resolve_all(text).map(|mut all| all.swap_remove(0))
     }
 
-    /// Parses the same text as [`resolve`](Self::resolve). Returns all addresses of the name, at
-    /// least one, in the order of the system's resolver.
+    /// Does the same as [`resolve`](Self::resolve), but returns all addresses of the name, at least
+    /// one, in the order of the system's resolver.
     ///
     /// # Errors
     /// Fails if the name has no address, or if the text has neither form.

@@ -29,9 +29,9 @@
 //! # }
 //! ```
 //!
-//! It uses epoll, timerfd and eventfd through rustix, so this crate has no unsafe code. A task is
-//! an ordinary future and may await anything that wakes it, such as the channels of tokio or
-//! futures. A task is never moved to another thread. An event polls its task directly, without a
+//! The event loop uses epoll, timerfd and eventfd through rustix, so this crate has no unsafe code.
+//! A task is an ordinary future and may await anything that wakes it, such as the channels of tokio
+//! or futures. A task is never moved to another thread. An event polls its task directly, without a
 //! queue, a lock or a waker in between. The crate contains no network protocol.
 //!
 //! | file | what it does |

@@ -15,7 +15,7 @@ const BACKLOG: i32 = 4096;
 
 /// Listens at `address`. For port 0, the kernel chooses a port. `[::]` means all addresses of this
 /// host, including the IPv4 addresses, whatever the sysctl net.ipv6.bindv6only says. On a host
-/// without IPv6 it means the IPv4 addresses.
+/// without IPv6, `[::]` means the IPv4 addresses.
 ///
 /// # Errors
 /// Returns the errors of `socket`, `bind` and `listen`.
@@ -29,7 +29,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Returns true if the kernel has no IPv6, or no IPv6 address.
+/// Returns true if the error means that the kernel has no IPv6, or the host no IPv6 address.
 fn lacks_ipv6(error: &io::Error) -> bool {
     let codes = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
     codes.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()))
@@ -54,8 +54,8 @@ fn listen_once(address: SocketAddr) -> io::Result<TcpListener> {
 /// Listens at a TCP address or a unix-domain socket. Returns the socket and its actual endpoint.
 ///
 /// # Errors
-/// Returns the errors of [`listen`]. An existing path is replaced only if it is a socket at which
-/// nobody listens any more.
+/// Returns the errors of [`listen`]. Also fails if the path exists, unless it is a socket at which
+/// nobody listens any more. Such a socket is replaced.
 pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
     match endpoint {
         Endpoint::Tcp(address) => {
@@ -83,8 +83,8 @@ pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
 }
 
 /// Mode of a socket in the file system. A client needs write permission to connect, which the umask
-/// usually takes from all users but the owner. Users on this host may connect over TCP as well. To
-/// exclude some of them, the socket can be in a directory that they cannot enter.
+/// usually takes from all users but the owner. This mode admits all users of this host, as TCP
+/// does. To exclude some of them, put the socket into a directory that they cannot enter.
 const SOCKET_MODE: u32 = 0o666;
 
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {

@@ -1,5 +1,5 @@
 //! Raises the limit of open files (`ulimit -n`) of this process, because ten thousand sessions need
-//! ten thousand descriptors, and names the resource if a connection fails for lack of one.
+//! ten thousand descriptors. If a connection fails for lack of a resource, names this resource.
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -33,12 +33,12 @@ pub enum ResourceExhausted {
 }
 
 impl ResourceExhausted {
-    /// Returns the resource that is exhausted according to an error of making or accepting a
-    /// connection. `from_own_address` must be set if the connection was bound to an address.
+    /// Returns the exhausted resource if `error` means that a connection could not be made or
+    /// accepted for lack of one. Set `from_own_address` if the connection was bound to an address.
     ///
-    /// EADDRNOTAVAIL is not a shortage if the given address does not belong to this host. It is not
-    /// a shortage either if the host has no address of that family at all. The caller can recognise
-    /// that case because no connection has been established before.
+    /// EADDRNOTAVAIL is not a shortage if the given address does not belong to this host. If the
+    /// host has no address of that family at all, the error looks like a shortage of ports, but the
+    /// caller can recognise it: no connection has been established before.
     pub fn from_error(error: &io::Error, from_own_address: bool) -> Option<Self> {
         match Errno::from_io_error(error)? {
             Errno::MFILE => Some(Self::Descriptors),

@@ -36,7 +36,6 @@ use std::time::Duration;
 
 /// Maximum number of events that are taken from the epoll at a time.
 const MAX_EVENTS: usize = 1024;
-/// Timeout with which epoll returns at once.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Number of reads or accepts that a task may make before other tasks have their turn.
 const TASK_BUDGET: u32 = 64;
@@ -44,9 +43,7 @@ const TASK_BUDGET: u32 = 64;
 /// budget. A turn therefore stays short even if many peers send faster than their tasks can work.
 const BUDGETED_BYTES: usize = 4096;
 const MAIN_TASK: usize = 0;
-/// Token that marks an event of the timerfd.
 const TIMER_TOKEN: u64 = u64::MAX;
-/// Token that marks an event of the wake queue.
 const WAKE_TOKEN: u64 = u64::MAX - 1;
 
 static FAILED_TASKS: AtomicU64 = AtomicU64::new(0);
@@ -81,7 +78,8 @@ pub(crate) struct Reactor {
     /// Set when the main task has ended. From then on no other task is polled, not even for an
     /// event of the same batch, because nobody would count its work.
     finished: Cell<bool>,
-    /// Number of sources created so far. An event that names an older source is stale.
+    /// Number of sources created so far, from which each source gets its generation. An event with
+    /// an older generation than the source in its slot is stale.
     next_generation: Cell<u32>,
 }
 
@@ -92,15 +90,14 @@ struct IoSource {
     generation: u32,
     readable: bool,
     writable: bool,
-    /// Set if the peer has closed or the connection has failed. After the last input, only the end
-    /// can follow.
+    /// Set if the peer has closed the connection, or if it has failed. Reads then return the
+    /// remaining input, followed by the end or an error.
     ended: bool,
     /// Set if the task has asked for input when there was none, so that a batch may read for it.
     awaits_input: bool,
-    /// Set if more input arrived at once than a batch reads ahead. The task then reads into the
-    /// large buffer itself.
+    /// Set if more input arrived at once than a batch reads ahead. The task then reads for itself,
+    /// into its own buffer.
     comes_in_bulk: bool,
-    /// Input that a batch has read for the task.
     buffered: Option<BufferedRead>,
     descriptor: Option<Rc<OwnedFd>>,
     /// Set while the task's last output waits for the end of the batch.
@@ -114,8 +111,8 @@ struct IoSource {
 
 /// Input that a batch has read for a task before polling it.
 enum BufferedRead {
-    /// Place of the input in the batch's read-ahead. An empty place means the end of the
-    /// connection.
+    /// Range of the input in the batch's `ReadAhead`. An empty range means that the connection has
+    /// ended.
     Read(Range<usize>),
     Failed(Errno),
 }
@@ -156,7 +153,7 @@ impl IoSource {
         }
     }
 
-    /// Reads input for the task, as much as the batch has space for.
+    /// Reads up to `MAX_READ_AHEAD` bytes of input for the task.
     fn fill_read_ahead(&mut self, read_ahead: &mut ReadAhead) {
         let Some(descriptor) = &self.descriptor else { return };
         let room = read_ahead.room();
@@ -175,8 +172,7 @@ impl IoSource {
         };
     }
 
-    /// Sends output that the socket did not accept from a batch, as far as the socket accepts it
-    /// now.
+    /// Sends as much of the unsent output as the socket accepts now.
     fn flush_unsent(&mut self) {
         let (Some(cold), Some(descriptor)) = (&mut self.cold, &self.descriptor) else { return };
         while !cold.unsent.is_empty() {
@@ -202,7 +198,8 @@ struct Task {
 }
 
 impl ColdFields {
-    /// Returns input that was read for the task in an earlier turn, if there is any.
+    /// Copies input that was read for the task in an earlier turn into `room`. Returns `None` if
+    /// there is none.
     fn take_input(&mut self, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let count = self.input.len().min(room.len());
         room[..count].copy_from_slice(&self.input[..count]);
@@ -217,15 +214,15 @@ fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource
     sources.get_mut(token as u32 as usize).filter(|source| source.generation == (token >> 32) as u32)
 }
 
-/// Owner of a worker's table of file descriptors.
+/// Selects whether a worker shares its table of file descriptors with other threads.
 ///
-/// The kernel counts each use of a descriptor with two atomic operations per system call if threads
-/// share the table. With a table of its own, a worker is 5 to 8 % faster in the modes with the
-/// fewest calls per message (measured).
+/// If threads share the table, the kernel counts each use of a descriptor, with two atomic
+/// operations per system call. With a table of its own, a worker is 5 to 8 % faster in the modes
+/// with the fewest calls per message (measured).
 ///
-/// A descriptor that was made on one thread then means nothing on another. No descriptor may be
-/// handed over after the worker has begun, and descriptors that were open before stay open in the
-/// other table until the process ends.
+/// A worker with a table of its own cannot use descriptors that other threads open later, and they
+/// cannot use its descriptors. No descriptor may be handed over after the worker has begun.
+/// Descriptors that were open before stay open in the old table until the process ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FdTable {
     /// All threads of the process share one table of descriptors.
@@ -238,7 +235,7 @@ pub enum FdTable {
 /// Options of a worker, which are set when its thread starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerOptions {
-    /// Owner of the worker's table of descriptors.
+    /// Whether the worker shares its table of descriptors with other threads.
     pub fd_table: FdTable,
     /// Time for which the worker looks for events before it sleeps.
     pub busy_poll: BusyPoll,
@@ -332,7 +329,7 @@ impl Reactor {
         let mut ready = Vec::new();
         let mut woken = Vec::new();
         loop {
-            // Take the list out, because the polled tasks add themselves and others for the next
+            // Take the list out of its cell first, because polled tasks may add tasks for the next
             // round.
             std::mem::swap(&mut *self.ready_tasks.borrow_mut(), &mut ready);
             for batch in ready.chunks(BATCH_EVENTS) {
@@ -384,8 +381,8 @@ impl Reactor {
         }
     }
 
-    /// Looks for events until there is one or the time is over. Returns true if there is something
-    /// to do.
+    /// Asks epoll again and again, without sleeping, until there is an event or a woken task, or
+    /// until `limit` has passed. Returns true if there is something to do.
     fn look_for_events(&self, events: &mut Vec<Event>, limit: Duration) -> io::Result<bool> {
         self.take_events(events, Some(&AT_ONCE))?;
         if !events.is_empty() {
@@ -403,8 +400,7 @@ impl Reactor {
         }
     }
 
-    /// Takes events from the epoll. Waits until there is an event or `timeout` is over. Without a
-    /// timeout, waits forever.
+    /// Waits for events until `timeout` is over, or forever without a timeout.
     fn take_events(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) -> io::Result<()> {
         match epoll::wait(&self.epoll, spare_capacity(events), timeout) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -467,7 +463,6 @@ impl Reactor {
         }
     }
 
-    /// Writes the output that the tasks have added to the batch.
     fn flush_batch(&self) {
         if self.write_batch.borrow().is_empty() {
             return;
@@ -598,8 +593,8 @@ impl Reactor {
         true
     }
 
-    /// Records that a read returned `count` bytes. If there was space for more, everything has been
-    /// read, except perhaps the end.
+    /// Records that a read returned `count` bytes. If `room` was larger, the task has read
+    /// everything, except perhaps the end of the connection.
     pub(crate) fn did_read(&self, key: usize, count: usize, room: usize) {
         let source = &mut self.sources.borrow_mut()[key];
         source.comes_in_bulk = count > MAX_READ_AHEAD;
@@ -630,7 +625,8 @@ impl Reactor {
         self.sources.borrow_mut()[key].awaits_input = true;
     }
 
-    /// Returns the input that was read ahead for the task, if there is any.
+    /// Copies input that was read ahead for the task into `room`, and returns its length, or `None`
+    /// if there is none.
     pub(crate) fn take_read_ahead(&self, key: usize, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
@@ -697,8 +693,6 @@ impl Reactor {
         self.sources.borrow_mut()[key].is_timed = true;
     }
 
-    /// Returns the time at which the last batched output had been handed to the kernel, if writes
-    /// are timed.
     pub(crate) fn written_at(&self, key: usize) -> Duration {
         self.sources.borrow()[key].written_at
     }
@@ -713,7 +707,6 @@ impl Reactor {
         self.sources.borrow_mut()[key].writable = false;
     }
 
-    /// Returns true if the connection has failed, or if the peer has closed it.
     pub(crate) fn has_ended(&self, key: usize) -> bool {
         self.sources.borrow()[key].ended
     }
@@ -732,7 +725,7 @@ mod tests {
     use std::rc::Rc;
     use std::task::{Poll, Waker};
 
-    /// Number of connections that have input at the same time. It is enough for several batches.
+    /// Number of connections that have input at the same time, enough for several batches.
     const CONNECTIONS: usize = 3 * BATCH_EVENTS;
 
     fn pair() -> (Socket, UnixStream) {
@@ -742,7 +735,7 @@ mod tests {
         (Socket::from_accepted(one.into()).expect("watched"), other)
     }
 
-    /// A task that is woken like a task that handles calls from other threads. It records how many
+    /// A task that is woken by a waker, as if another thread had called it. It records how many
     /// other tasks were polled before it.
     #[derive(Default)]
     struct Call {
@@ -752,7 +745,7 @@ mod tests {
     }
 
     impl Call {
-        /// Starts the task. Returns when the task is waiting.
+        /// Starts the task, and returns when it waits to be woken.
         async fn start() -> Rc<Self> {
             let call = Rc::new(Self::default());
             let served = Rc::clone(&call);
@@ -768,7 +761,8 @@ mod tests {
             call
         }
 
-        /// Counts another task that was polled. The first of these tasks makes the call.
+        /// Counts a polled task. The first of them wakes the task of the call, which must not wait
+        /// for all the others.
         fn count_task(&self) {
             if self.polled.replace(self.polled.get() + 1) == 0
                 && let Some(waker) = &*self.waker.borrow()

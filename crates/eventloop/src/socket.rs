@@ -87,9 +87,9 @@ impl Socket {
         }
     }
 
-    /// Takes over a connection that is being made: `connect` was called on the descriptor, which
-    /// must be non-blocking. This is for callers that set options of their own before, and for
-    /// unix-domain sockets.
+    /// Takes over a non-blocking descriptor on which the caller has called `connect`, and waits
+    /// until the connection is established. This is for unix-domain sockets, and for callers that
+    /// must set socket options before they connect.
     ///
     /// # Errors
     /// Returns the same errors as [`Socket::connect`].
@@ -151,8 +151,8 @@ impl Socket {
         }
     }
 
-    /// Records that the available bytes are not enough. The task is polled again when there are
-    /// more.
+    /// Must be called if the available bytes are not enough for the task. The task is then polled
+    /// again when more bytes arrive.
     pub fn wait_for_more(&self) {
         self.reactor.clear_readable(self.key);
     }
@@ -178,7 +178,8 @@ impl Socket {
         rustix::net::shutdown(&*self.descriptor, Shutdown::Write).map_err(Errno::into)
     }
 
-    /// Makes closing reset the connection (RST). Output that has not reached the peer is then lost.
+    /// Makes the socket send a reset (RST) when it is closed. Output that has not reached the peer
+    /// is then lost.
     pub fn reset_on_close(&self) {
         // Ignore an error, because the connection is then closed in the usual way.
         let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
@@ -212,8 +213,8 @@ impl Socket {
         }
     }
 
-    /// Returns 0 for the end of the connection, or the error of an earlier batched write, which
-    /// could not be reported then.
+    /// Returns 0 for the end of the connection, or the error of an earlier batched write, which was
+    /// not known when the task wrote.
     fn eof_or_error(&self) -> io::Result<usize> {
         self.reactor.error(self.key).map_or(Ok(0), |error| Err(error.into()))
     }
@@ -242,12 +243,12 @@ impl Socket {
     }
 
     /// Writes as much as the socket accepts. A write of up to 2 KiB is not sent at once, but
-    /// together with the other writes of its turn. If it fails then, the task is polled again and
-    /// its next read fails.
+    /// together with the other writes of its turn. If it cannot be sent, the task is polled again
+    /// and its next read fails.
     ///
     /// # Errors
     /// Returns the errors of `send`. `WouldBlock` means that the socket accepts nothing now.
-    /// [`Socket::poll_writable`] waits until it does.
+    /// [`Socket::poll_writable`] tells when it accepts output again.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() <= MAX_BATCHED_WRITE {
             self.reactor.batch_write(self.key, &self.descriptor, bytes)?;
@@ -299,7 +300,8 @@ impl Socket {
         outcome.map_err(Errno::into)
     }
 
-    /// Returns `Ready` when the socket may accept more output than before.
+    /// Returns `Ready` if the socket may accept output, and no earlier output waits for space in
+    /// it. Otherwise the task is polled again when the socket accepts output.
     pub fn poll_writable(&self) -> Poll<()> {
         if self.reactor.may_write(self.key) { Poll::Ready(()) } else { Poll::Pending }
     }
@@ -391,7 +393,6 @@ impl Drop for Acceptor {
     }
 }
 
-/// Alignment in bytes that makes the kernel's copy fast.
 const PAGE_BYTES: usize = 4096;
 
 /// A page-aligned buffer for reads from a socket. `malloc` puts large buffers 16 bytes after the

@@ -1,4 +1,4 @@
-//! Wakes tasks for other reasons than their own events: from other tasks, or from other threads.
+//! Queue of tasks that another task or another thread has woken.
 use mailrun_lock::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::thread::{self, ThreadId};
 
-/// Tasks that were woken since the last `drain`.
 pub(crate) struct WakeQueue {
     woken: Mutex<Vec<usize>>,
     has_woken: AtomicBool,
-    /// Wakes the loop from its sleep. Only other threads need it.
+    /// Ends the wait of the event loop. Only other threads write to this descriptor, because the
+    /// loop does not wait while its own thread runs a task.
     eventfd: OwnedFd,
     owner: ThreadId,
 }
@@ -23,8 +23,8 @@ struct TaskWaker {
 }
 
 impl WakeQueue {
-    /// Creates the wake queue of the loop on this thread. Tasks that are woken on this thread need
-    /// no system call.
+    /// Must be called on the thread of the event loop. Wakes on that thread then make no system
+    /// call.
     pub(crate) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let owner = thread::current().id();
@@ -35,8 +35,8 @@ impl WakeQueue {
         Arc::new(TaskWaker { queue: Arc::clone(queue), task }).into()
     }
 
-    /// Returns the descriptor for epoll (edge-triggered). It becomes readable when another thread
-    /// wakes a task.
+    /// Returns the descriptor that becomes readable when another thread wakes a task. It must be
+    /// registered as edge-triggered, because nothing ever reads its counter.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
     }

@@ -14,8 +14,8 @@ pub fn failed_tasks() -> u64 {
     reactor::failed_tasks()
 }
 
-/// Total time that the workers of this process have spent in busy polling. They occupied a
-/// processor without doing work.
+/// Total time that the workers of this process have spent in busy polling. During this time, they
+/// occupied a processor without doing work.
 pub fn busy_polled() -> Duration {
     busy_poll::looked()
 }
@@ -24,7 +24,7 @@ pub fn busy_polled() -> Duration {
 /// [`spawn_local`]. Tasks that are still running when the future ends are dropped.
 ///
 /// # Errors
-/// Fails if the thread cannot be started. The thread itself returns the errors of [`run`].
+/// Fails if the thread cannot be started. The errors of [`run`] come when the thread is joined.
 pub fn spawn<T, W>(
     name: &str,
     options: WorkerOptions,
@@ -37,7 +37,7 @@ where
     std::thread::Builder::new().name(name.to_owned()).spawn(move || Reactor::run(options, work()))
 }
 
-/// Runs `work` as a worker with these options on this thread.
+/// Runs `work` and the tasks that it spawns on this thread, and drops these tasks when `work` ends.
 ///
 /// # Errors
 /// Fails if the event loop cannot be made because there are no more file descriptors.
@@ -45,7 +45,7 @@ pub fn run_with<T: 'static>(options: WorkerOptions, work: impl Future<Output = T
     Reactor::run(options, work)
 }
 
-/// Runs `work` as a worker with default options on this thread.
+/// Does the same as [`run_with`], with default options.
 ///
 /// # Errors
 /// Fails if the event loop cannot be made because there are no more file descriptors.
@@ -61,8 +61,8 @@ pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
     Reactor::current().spawn(task);
 }
 
-/// Lets the other tasks of this worker have their turn before the current task continues.
-/// [`crate::sleep`] with a time of zero would not do this, because that time has already passed.
+/// Lets the other tasks of this worker have their turn before the current task continues. In
+/// contrast, [`crate::sleep`] with a time of zero returns at once.
 ///
 /// # Panics
 /// Panics if this thread does not run a worker.
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(turns.expect("a loop"), "ababab");
     }
 
-    /// Sends a byte back and forth `count` times.
+    /// Exchanges a byte `count` times with an echo server that runs on the same worker.
     async fn exchange(count: usize) -> usize {
         let listener = listener::listen("127.0.0.1:0".parse().expect("an address")).expect("a listener");
         let address = listener.local_addr().expect("an address");

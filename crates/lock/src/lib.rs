@@ -1,18 +1,19 @@
 //! Locks that the other threads can still use after a thread has panicked while it held one of
 //! them.
 //!
-//! A session that panics ends alone, so its panic must not spread to every thread that locks the
-//! same data later. If the panic came in the middle of a change, these threads find only a part of
-//! it. So code that holds a lock should do everything that can panic before its first change.
+//! A panic must end only the session in which it happens, and not every thread that locks the same
+//! data later. These threads may find a half-made change, so code that holds a lock should do
+//! everything that can panic before its first change.
 use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 
-/// Locks data, also after a panic of a thread that held the lock.
+/// Locks a mutex. Unlike [`Mutex::lock`], succeeds even if a thread has panicked while it held the
+/// lock.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
-/// Returns the guard of a reader, a writer or a wait, also after a panic of a thread that held the
-/// lock.
+/// Returns the guard in a result of `RwLock::read`, `RwLock::write` or `Condvar::wait`, even if a
+/// thread has panicked while it held the lock.
 pub fn unpoisoned<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }

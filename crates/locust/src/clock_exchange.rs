@@ -22,11 +22,11 @@ pub struct MasterClockOffset {
 
 #[derive(Debug, Default)]
 pub struct MasterClockExchange {
-    /// The question that is not answered yet: this host's Unix time in the question, and its monotonic time.
+    /// The unanswered question, if any: this host's Unix time in it, and the monotonic time at which it was sent.
     asked: Option<(f64, Duration)>,
     /// Number of exchanges that the present measurement still needs.
     left: u32,
-    /// Best result of the present measurement so far, with its time.
+    /// Offset from the exchange with the shortest round trip of the present measurement, and the time of that exchange.
     best: Option<(Duration, MasterClockOffset)>,
     next: Duration,
     /// The latest complete measurement, with the time at which it was made.
@@ -51,7 +51,7 @@ impl MasterClockExchange {
     }
 
     /// Handles an answer. `sent_s` repeats the time in the question, and `master_s` is the master's clock when the
-    /// question arrived. An answer to any other than the latest question is ignored.
+    /// question arrived. Only the latest question can be answered, because the times of earlier questions are not kept.
     pub fn answer(&mut self, sent_s: f64, master_s: f64, now: Duration) {
         let Some((asked_s, at)) = self.asked.filter(|(asked_s, _)| *asked_s == sent_s) else { return };
         self.asked = None;

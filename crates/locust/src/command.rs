@@ -35,7 +35,8 @@ pub enum MasterCommand {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SpawnTarget {
-    /// The master's Unix time. The worker ignores a target that is not newer than the last.
+    /// The master's Unix time when it sent this target. The worker ignores a target that is not newer than the last
+    /// one.
     pub timestamp: f64,
     pub classes: Vec<(String, u64)>,
     pub host: Option<String>,

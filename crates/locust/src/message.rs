@@ -8,7 +8,7 @@ use crate::clock_exchange::MasterClockOffset;
 use rmpv::Value;
 use std::collections::BTreeMap;
 
-/// Start of the year 2500. Later seconds are not sent.
+/// Start of the year 2500, which Python's `datetime` can still represent. Reports leave out later seconds.
 const MAX_SECOND: u64 = 16_725_225_600;
 
 /// State of a worker, as shown in the master's table of workers.
@@ -79,9 +79,9 @@ pub struct StatsEntry {
     pub max_ms: f64,
     pub min_ms: Option<f64>,
     pub bytes: u64,
-    /// Number of requests by time in milliseconds. The times have the precision of the report.
+    /// Number of requests by response time in milliseconds. The caller rounds the times, so that there are few rows.
     pub times: Vec<(f64, u64)>,
-    /// Number of requests by second of Unix time.
+    /// Number of requests for each second of Unix time on the master's clock.
     pub per_second: BTreeMap<u64, u64>,
     /// Number of failed requests by second of Unix time.
     pub failed_per_second: BTreeMap<u64, u64>,
@@ -126,7 +126,7 @@ pub struct StatsReport {
     pub is_final: bool,
     /// Counts for our locustfile that Locust does not have. A stock master ignores them.
     pub counts: Vec<(&'static str, u64)>,
-    /// Offset of the master's clock, if it was measured.
+    /// Offset of the master's clock, or `None` before the first measurement.
     pub clock: Option<MasterClockOffset>,
 }
 

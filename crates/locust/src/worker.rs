@@ -27,7 +27,7 @@ const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Silence after which the master counts as lost, provided that it has answered heartbeats before.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
-/// If the last contact is older than this, the master may soon believe the identity missing. It does so after 3 s
+/// Age of the last contact from which the master may soon count this identity as missing. The master does so after 3 s
 /// without a heartbeat.
 const CONTACT_LIMIT: Duration = Duration::from_millis(2_500);
 /// Time for which the load continues without a master. Locust's own workers wait as long.
@@ -58,11 +58,11 @@ pub struct WorkerLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadStatus {
     pub is_running: bool,
-    /// Why the load ended although nobody stopped it. The master is told once per test.
+    /// Reason why the load ended although nobody stopped it. Only the first reason in each test is sent to the master.
     pub failure: Option<String>,
 }
 
-/// Work that the caller has to do, in this order.
+/// Work for the caller, who must do it in the order in which `next_action` returns it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerAction {
     Send(WorkerMessage),
@@ -79,7 +79,8 @@ pub enum WorkerAction {
     },
     /// Forget all unreported counts, because they belong to another test.
     ResetStats,
-    /// Report the counts so far as left out, because the master was started with `--reset-stats`.
+    /// Drop the counts so far, because the master was started with `--reset-stats`. The next report tells how many
+    /// accepted messages were left out.
     LeaveOutStats,
     /// Start no more messages, and wait at most this long for the messages in progress.
     Drain(Duration),
@@ -142,12 +143,12 @@ pub struct LocustWorker {
     is_superseded: bool,
     /// Set if the statistics restart once all users have started.
     resets_stats: bool,
-    /// Set when a complaint has been sent during this test. A second complaint is not sent.
+    /// Set when the worker has sent a complaint to the master, so that it sends only one per test.
     has_complained: bool,
     /// Set if the worker has registered again during a test, until the first `spawn` confirms the test.
     resumes: bool,
     leaving: Option<(WorkerExit, Duration)>,
-    /// Processor share and memory as of the last tick. The heartbeats contain them.
+    /// Processor share and memory in bytes at the last tick, which the heartbeats report.
     usage: (Percent, u64),
     actions: VecDeque<WorkerAction>,
 }
@@ -476,7 +477,7 @@ impl LocustWorker {
     }
 }
 
-/// Port of a target that names none: the port of SMTP between servers.
+/// Default port of a target: the port of SMTP between servers.
 const DEFAULT_PORT: &str = "25";
 
 /// Normalises the name of a server: lower case, without `smtp://`, and with a port. For example, `smtp://Mail.Example/`
@@ -573,7 +574,7 @@ mod tests {
         worker
     }
 
-    /// Ticks every 100 ms, and answers heartbeats.
+    /// Lets time pass with a tick every 100 ms, and plays a master that answers every heartbeat.
     fn pass(worker: &mut LocustWorker, from: u64, to: u64, status: &LoadStatus) -> Vec<&'static str> {
         let mut seen = Vec::new();
         for time in (from..to).step_by(100) {

@@ -8,9 +8,8 @@
 //!                                                                       ▼
 //! acknowledged ◀── sender's inbox ◀─ ─ ─ ─ ─ ─ endpoints ─ ─ ─ ─ receiver's outbox
 //! ```
-//! The bench's own documents have the numbers of the messages but another run id. An
-//! acknowledgement is therefore never taken for a message. Documents of a real receiver are
-//! recognised by the mRID that they acknowledge.
+//! The bench puts the number of the message into each of its documents, but a run id of their own, so that no document
+//! is taken for a message. Documents of a real receiver are recognised by the mRID that they acknowledge.
 use super::acknowledgement_document::AcknowledgementText;
 use super::document_id::DocumentId;
 use super::options::AcknowledgementOptions;
@@ -23,8 +22,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use tokio::sync::Notify;
 
-/// Maximum number of foreign acknowledgements that are remembered, so that a redelivered document
-/// is not counted again.
+/// Maximum number of foreign acknowledgements that are counted. They are remembered, so that a redelivered document is
+/// not counted again.
 const MAX_STRANGERS: usize = 16_384;
 
 #[derive(Debug)]
@@ -37,10 +36,11 @@ pub(super) struct Acknowledgements {
     receiver: RefCell<String>,
     due: RefCell<VecDeque<u64>>,
     due_notify: Notify,
-    /// Hashes of the endpoint's ids for acknowledgements that it accepted and whose outcome is still open.
+    /// Hashes of the ids that the endpoint gave to acknowledgements whose outcome is still open.
     peer_ids: RefCell<HashSet<u64>>,
     sent: Cell<u64>,
-    /// Hashes of the mRIDs of foreign acknowledgements that were already counted.
+    /// Hashes for the foreign acknowledgements that were already counted: of the mRID that a document names, or of the
+    /// message's id if the document is unreadable.
     strangers: RefCell<HashSet<u64>>,
     pub(super) counts: AcknowledgementCounts,
 }
@@ -175,7 +175,7 @@ impl Acknowledgements {
         Payload::from(self.document.render(number, sequence, payloads))
     }
 
-    /// Returns true if the bytes equal the document that `payload` returns.
+    /// Returns true if a received document is byte for byte what the bench sent.
     pub(super) fn is_intact<'o>(
         &self,
         number: u64,
@@ -251,7 +251,6 @@ mod tests {
         Acknowledgements::new(options, "own", Uuid::from_bytes(RUN.0), jiff::Timestamp::UNIX_EPOCH)
     }
 
-    /// Returns payloads of this kind, in one form for all messages.
     fn payloads(kind: PayloadKind) -> RunPayloads {
         let sizes = mailrun_schedule::distribution::Distribution::constant(3_000);
         RunPayloads::of_one_form(Payloads::new(&kind, &sizes, 5, RUN).unwrap())

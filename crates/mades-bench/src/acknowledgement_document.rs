@@ -43,8 +43,8 @@ impl AcknowledgementText {
         Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
     }
 
-    /// Writes the document that acknowledges a message. It names the mRID of the message's
-    /// document. If the payload is no document, it names the identity of the message.
+    /// Writes the document that acknowledges a message. The document names the message by the mRID of its payload, or
+    /// by the message's identity if the payload has no mRID.
     pub(super) fn render(&self, number: u64, sequence: u64, payloads: &RunPayloads) -> Vec<u8> {
         let Self { about_run, run, created } = self;
         let own = RunMessageId { sequence: number, run: *run };
@@ -80,7 +80,7 @@ impl ReceivedAcknowledgement {
     /// Reads a payload, or returns `None` if the payload is not an acknowledgement document.
     ///
     /// # Errors
-    /// Fails if the payload is an acknowledgement document but cannot be read. The text says why.
+    /// Fails if the payload is an acknowledgement document but cannot be read. The error text gives the reason.
     pub(super) fn read<'o>(octets: impl Iterator<Item = &'o [u8]>) -> Option<Result<Self, String>> {
         let sections: Vec<&[u8]> = octets.collect();
         let Some(front) = sections.first().filter(|first| first.len() >= 2 * PROLOGUE_BYTES || sections.len() == 1)
@@ -99,8 +99,8 @@ impl ReceivedAcknowledgement {
     }
 }
 
-/// Returns the bytes if the root element is near their beginning. Other payloads may be megabytes long, so they are not
-/// parsed.
+/// Returns the payload if the name of the root element is near its beginning. Other payloads may be megabytes long, so
+/// they are not parsed.
 fn find_root(octets: &[u8]) -> Option<&[u8]> {
     let front = &octets[..octets.len().min(PROLOGUE_BYTES)];
     if xml::is_utf16(front) {
@@ -132,7 +132,7 @@ fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
                 path.push(name);
             }
             Event::End(_) => {
-                // The text of an element may come in several pieces, so its end is trimmed here.
+                // The text of an element may come in several pieces, so trim its end only after the last piece.
                 if let Some(value) = field(&path, &mut document, &mut reason) {
                     value.truncate(value.trim_end().len());
                 }

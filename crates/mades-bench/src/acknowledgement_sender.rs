@@ -46,8 +46,8 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
     Ok(())
 }
 
-/// The template of the documents, together with the component code of its addressee. Another addressee needs a new
-/// template.
+/// The template of the documents, with the component code of its addressee. The template is made anew when the
+/// addressee changes.
 #[derive(Default)]
 struct TemplateCache(Option<(String, OutgoingTemplate)>);
 

@@ -1,5 +1,4 @@
-//! Decides whether a message from a queue belongs to this run, and records the facts that it
-//! contains.
+//! Decides whether a message from a queue belongs to this run. If so, tells the tracker what the message reports.
 use super::acknowledgement::{AcknowledgedMessage, Acknowledgements, count_one};
 use super::acknowledgement_document::ReceivedAcknowledgement;
 use super::run_state::MadesRunState;
@@ -139,7 +138,8 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     if match_event(run_state, &unmatched) { Ownership::Own } else { Ownership::Unknown(unmatched) }
 }
 
-/// Records the event and returns true if the id of its message is known by now.
+/// Looks for the message that an event names by the endpoint's id. If the id is known by now, records the event and
+/// returns true.
 pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent) -> bool {
     let UnmatchedEvent { peer_id, state, code, text, received_at } = unmatched;
     let acknowledgements = run_state.acknowledgements.as_ref().filter(|known| known.has_peer_id(*peer_id));
@@ -161,7 +161,8 @@ pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent)
     true
 }
 
-/// Handles an event about an acknowledgement. Records a failure, and forgets the id after the last event that can come.
+/// Records a failure that an event reports about an acknowledgement. Forgets the id after FAILED and RECEIVED, because
+/// no more events follow them.
 fn event_of_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
@@ -190,7 +191,7 @@ fn record_event(
     let mut tracker = run_state.tracker.borrow_mut();
     let is_tracing = tracker.mode() == MadesMode::Tracing;
     match state {
-        // go-mades-bench waits for DELIVERED, but the protocol sends TRACING.
+        // The protocol sends TRACING. Accept DELIVERED as well, because go-mades-bench expects that event.
         Some(EventState::Tracing | EventState::Delivered) if is_tracing => {
             tracker.event(sequence, now, MessageStage::Traced)
         }
@@ -208,8 +209,8 @@ fn record_event(
 
 fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let arrived = InboxMessage::read(message);
-    // This check comes before the identity, because a receiver may use the bench's identity in its
-    // answer.
+    // Look for an acknowledgement document first: a receiver may put the bench's identity into its answer, which would
+    // then be taken for a message.
     if let Some(acknowledgements) = run_state.acknowledgements.as_ref().filter(|known| known.are_awaited())
         && let Some(document) = ReceivedAcknowledgement::read(arrived.content.octets())
     {

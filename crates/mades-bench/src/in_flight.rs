@@ -1,9 +1,8 @@
 //! A table of the messages in flight, by their number, with a fixed size and memory that is allocated once.
 //!
-//! The lower bits of the number select a place, as in a ring. If that place is taken, the message
-//! goes to the next free place (linear probing), so that a slow message delays no other message.
-//! The numbers are consecutive. Nearly every message is therefore at its first place, and is found
-//! without allocation, hashing or locks.
+//! The lower bits of a message's number select its slot, as in a ring buffer. If that slot is taken, the message goes
+//! to the next free slot (linear probing), so that a slow message delays no other message. The numbers are consecutive,
+//! so nearly every message is in its own slot and is found without hashing.
 use super::stages::MessageStage;
 use std::time::Duration;
 
@@ -15,8 +14,8 @@ pub(super) struct InFlightEntry {
     pub(super) since: Duration,
     /// Time of creation, from which the time-out counts.
     pub(super) created: Duration,
-    /// Time in nanoseconds at which the message reached each stage. 0 means that it has not,
-    /// because no host sends a message in its first nanosecond.
+    /// Time in nanoseconds at which the message reached each stage, or 0 for a stage that it has not reached. No real
+    /// time is 0, because no host sends a message in its first nanosecond.
     times_ns: [u64; MessageStage::ALL.len()],
     /// Hash of the id that the endpoint gave the message, or 0 if there is none.
     pub(super) peer_id: u64,
@@ -50,7 +49,7 @@ pub(super) struct InFlightTable {
 
 impl InFlightTable {
     pub(super) fn new(limit: usize) -> Self {
-        // The table is at most half full, so that a free place is always near.
+        // The table is at most half full, so that a free slot is always near.
         let places = (limit.max(1) * 2).next_power_of_two();
         Self { entries: vec![None; places].into(), count: 0, limit: limit.max(1) }
     }
@@ -118,9 +117,8 @@ impl InFlightTable {
         None
     }
 
-    /// Moves messages back towards their own places if they are further on only because those
-    /// places were taken. Without this, a search would end too early, because it ends at the first
-    /// free place.
+    /// Moves messages that were displaced from their own slots back towards them, into the slot that has become free.
+    /// Otherwise a search would miss these messages, because it ends at the first free slot.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.entries.len() - 1;
         let mut at = self.next_index(gap);

@@ -72,12 +72,12 @@ use std::rc::Rc;
 use timer_fd::TimerFd;
 use tokio::task::LocalSet;
 
-/// Runs the bench until the run ends, or until SIGINT or SIGTERM arrives. In each case it writes a
-/// record.
+/// Runs the bench until the run ends, or until SIGINT or SIGTERM arrives during the load. In both cases returns a
+/// record of the run, and also writes the record if an output directory is given.
 ///
 /// # Errors
-/// Fails if the run cannot start: there is no broker or no queue, the credentials are wrong, or a
-/// file cannot be read or written.
+/// Fails if the run cannot start: there is no broker or no queue, the credentials are wrong, a file cannot be read or
+/// written, or a signal arrives before the load.
 pub fn run(options: MadesOptions) -> Result<FinishedRun> {
     let run = options.run.map_or_else(new_run_id, Ok)?;
     check_first_due(&options)?;
@@ -164,8 +164,8 @@ async fn execute(
     Ok(FinishedRun { record, write_error: unwritten.or(unlogged) })
 }
 
-/// Purges the queues if the user asks for it, runs the preflight, and attaches to the queues. Also returns the number
-/// of purged messages.
+/// Purges the queues if the user asks for it, runs the preflight, and attaches to the queues. Returns the links and the
+/// number of purged messages.
 async fn open_queues(
     options: &MadesOptions,
     run: mailrun_measurement::RunId,

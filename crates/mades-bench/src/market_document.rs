@@ -1,5 +1,5 @@
-//! Writes market documents as XML. The document of each shape is written once, and for each message only its mRID and
-//! its trace are changed, which come first.
+//! Writes market documents as XML. The document of each shape is written once. For each message, only its mRID and its
+//! trace are changed, which stand at the beginning.
 //!
 //! The elements are defined by IEC 62325-451-7 and -451-6 in the order of the schemas, with
 //! invented values. The documents have a realistic size and compressibility, but nobody has

@@ -1,4 +1,4 @@
-//! A run as its monitor sees it: its progress, its figures, and when it is over.
+//! Connects a run to its monitor: supplies the progress and the figures, and tells when the run is over.
 use super::pacer::PacerAction;
 use super::report::workload;
 use super::run_state::MadesRunState;
@@ -88,7 +88,7 @@ impl MadesLoad {
 
     fn record_stalls(&mut self, now: Duration) {
         let mut tracker = self.state.tracker.borrow_mut();
-        // A message that is due and has room, but was not created, is waiting for a connection or for credit.
+        // If a message is due and has room but was not created, then the connection or the credit is missing.
         let is_held_up = tracker.has_room() && matches!(self.state.pacer.borrow().next(now), PacerAction::Create(_));
         let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
         let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();

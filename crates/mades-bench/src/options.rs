@@ -14,7 +14,8 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PayloadKind {
-    /// Incompressible bytes after a trace, which holds their checksum.
+    /// Incompressible bytes after a trace, a header by which the receiver recognises the message and checks these
+    /// bytes.
     Random,
     /// Incompressible bytes without a trace, as go-mades-bench sends them.
     Bare,
@@ -24,7 +25,7 @@ pub enum PayloadKind {
 }
 
 impl PayloadKind {
-    /// Returns the value of the option as the user types it.
+    /// Returns the value of `--payload` as the user types it.
     pub fn typed(&self) -> String {
         match self {
             Self::Random | Self::Bare => "random".to_owned(),
@@ -59,8 +60,8 @@ pub enum AcknowledgementOptions {
         far_outbox: Option<String>,
     },
     Awaited {
-        /// Set if the inbox of the receiver is at another broker. The sender's inbox is then at the
-        /// broker of the outbox.
+        /// Set if the receiver's inbox is at another broker than the sender's outbox. The bench then reads
+        /// acknowledgements from an inbox at the broker of the outbox.
         is_far: bool,
     },
 }
@@ -102,13 +103,13 @@ pub struct MadesOptions {
     pub window: u32,
     /// Number of messages that the broker may send ahead from each queue.
     pub credit: u32,
-    /// Rate of an open loop, which does not depend on the speed of the endpoint.
+    /// Rate at which messages become due in an open loop, whatever the speed of the endpoint.
     pub offer: Option<OfferedRate>,
-    /// Documents of a market, which are sent at their times in an open loop.
+    /// Documents of a market, each of which is sent at its own times of the day (open loop).
     pub market: Option<MarketLoad>,
     pub arrival: Arrival,
     pub seed: u64,
-    /// Time after which a message without an answer counts as failed.
+    /// Time from the creation of a message until the bench gives it up if it is not finished.
     pub timeout: Duration,
     /// Time for which the bench reads the queues after the last answer, to see late messages and
     /// duplicates.
@@ -155,8 +156,8 @@ impl MadesOptions {
         self.duration.into_iter().chain(stages).min()
     }
 
-    /// Returns the mean of the requested rate, or `None` if no rate is requested or if the load may end before all of
-    /// its stages.
+    /// Returns the mean of the requested rate, or `None` if no rate is requested. Also `None` if the load may end
+    /// before its last stage, because the mean is then unknown.
     pub(super) fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offer.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.limit() == offer.length());

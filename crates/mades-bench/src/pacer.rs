@@ -9,8 +9,8 @@ use std::time::Duration;
 /// A market's load ends at its time limit. For this long afterwards, a message may still be created if it was due
 /// before the limit.
 const GRACE: Duration = Duration::from_secs(1);
-/// Messages that fall due in this last part of a load may be left out. They do not prove that the
-/// sender was behind.
+/// If only messages that fell due in this last part of a load were not created, they do not count as missed: the load
+/// may end before the sender wakes up for them.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -29,7 +29,6 @@ pub(super) struct LoadPacer {
 #[derive(Debug)]
 enum LoadSchedule {
     Rate(Box<ArrivalSchedule>),
-    /// Times of a market, with the start of the run and the number of the next message.
     Market {
         schedule: Rc<ShapeSchedule>,
         began: Duration,
@@ -89,8 +88,8 @@ impl LoadPacer {
         }
     }
 
-    /// Returns the next step: create a message, wait until one is due, or stop. The caller must have room for a
-    /// message.
+    /// Returns the next step: create a message, wait until one is due, or stop. The caller must check whether there is
+    /// room for the message.
     pub(super) fn next(&self, now: Duration) -> PacerAction {
         if self.is_over(now) {
             return PacerAction::Stop;
@@ -116,7 +115,7 @@ impl LoadPacer {
         self.stopped_at.is_some() || self.is_exhausted() || self.deadline.is_some_and(is_past)
     }
 
-    /// Returns true if creation has a fixed end, or has already ended.
+    /// Returns true if the load has a time limit, or has already ended.
     pub(super) fn is_limited(&self, now: Duration) -> bool {
         self.deadline.is_some() || self.is_over(now)
     }
@@ -142,14 +141,13 @@ impl LoadPacer {
         self.due.max(self.created)
     }
 
-    /// Returns the number of messages of an open loop that were due before the end but were not created. The end is the
-    /// deadline, or an earlier stop that was on purpose. The call uses up the schedule, so it must be the last.
+    /// Returns the number of messages of an open loop that were due before the deadline, or before an earlier stop that
+    /// was on purpose, but were not created. Call this last, because it uses up the schedule.
     pub(super) fn missed(&mut self, is_given_up: bool) -> u64 {
         let Some(next) = &mut self.schedule else { return 0 };
         let stopped_at = self.stopped_at.filter(|_| !is_given_up);
         let remaining = self.messages - self.created;
         let Some(ended) = self.deadline.into_iter().chain(stopped_at).min() else { return remaining };
-        // The load may end before the sender wakes up for the last message.
         if next.due() >= ended.saturating_sub(LAST_MOMENTS) && matches!(next, LoadSchedule::Rate(_)) {
             return 0;
         }

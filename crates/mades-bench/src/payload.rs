@@ -8,9 +8,8 @@
 //! file     the file, unchanged
 //! ```
 //! The trace (crate `measurement`) holds the run, the number, the time, and a checksum of the bytes after it, as in
-//! mail. A file, or a payload that is too small for a trace, has no such checksum. The receiver makes such a payload
-//! again and compares it byte by byte. In the same way it checks the bytes before the trace, which differ in each
-//! document because they include the mRID.
+//! mail. A file, or a payload that is too small for a trace, has no checksum, so the receiver compares all its bytes
+//! with what was sent. Of an XML document, it also compares the bytes before the trace, which contain the mRID.
 use super::document_id::{DOCUMENT_ID_BYTES, DocumentId};
 use super::market_document::DocumentText;
 use super::options::PayloadKind;
@@ -31,8 +30,8 @@ use std::time::Duration;
 const CHECKSUM_STRIDE: usize = 4_096;
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
-/// The parts of an XML payload: the text before the mRID, from there to the trace, and the text
-/// after the trace.
+/// The texts around the mRID and the trace of an XML payload, in their order. The body stands between the last two of
+/// them.
 const XML_BEFORE_ID: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n<Publication_MarketDocument>\r\n<mRID>";
 const XML_BEFORE_TRACE: &[u8] = b"</mRID>\r\n<!--\r\n";
 const XML_AFTER: &[u8] = b"\r\n-->\r\n";
@@ -50,8 +49,8 @@ pub(super) struct Payloads {
     /// A body may be cut at multiples of this number of bytes, so that no time series point is cut in two.
     unit: usize,
     tail: &'static [u8],
-    /// The checksum at every [`CHECKSUM_STRIDE`] bytes of the body. The sums begin after the first
-    /// empty line.
+    /// The checksums of the body up to each multiple of [`CHECKSUM_STRIDE`] bytes. They also cover the bytes of `head`
+    /// after the empty line that ends the trace.
     checksums: Vec<Checksum>,
     sizes: Distribution,
     seed: u64,
@@ -107,7 +106,6 @@ impl Payloads {
         let trace_at = before.len();
         let size = head.len() + text.time_series.len() + text.tail.len();
         Self {
-            // The checksums also cover the part of the head that follows the trace and the empty line.
             checksums: prefix_checksums(&head[trace_at + Trace::HEADER_BYTES + 2..], &text.time_series),
             head,
             id_at: Some(id_at),
@@ -167,7 +165,7 @@ impl Payloads {
         Trace::patch_checksum(trace, self.checksum(cut, blanks));
     }
 
-    /// Returns true if the bytes equal the payload of the message.
+    /// Returns true if the received bytes are the payload of the message. The time in a trace is not compared.
     pub(super) fn is_intact<'o>(&self, sequence: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
         let size = self.size(sequence);
         if !self.is_traced(size) {
@@ -189,7 +187,8 @@ impl Payloads {
         }
     }
 
-    /// Returns true if a block at this offset of the payload matches the bytes before the trace.
+    /// Returns true if a block has the expected bytes wherever it lies before the trace. `from` is the offset of the
+    /// block in the payload.
     fn is_before_intact(&self, sequence: u64, from: usize, block: &[u8]) -> bool {
         let Some((id_at, before)) = self.id_at.zip(self.head[..self.trace_at].get(from..)) else { return true };
         let id = self.id(sequence).text();
@@ -213,8 +212,7 @@ impl Payloads {
         !self.head.is_empty() && size >= self.head.len() + self.tail.len()
     }
 
-    /// Divides a payload of this size into the length of its body and the number of blanks after
-    /// it.
+    /// Returns the length of the body and the number of blanks after it, for a payload of this size.
     fn cut(&self, size: usize) -> (usize, usize) {
         let room = size - self.head.len() - self.tail.len();
         let length = room / self.unit * self.unit;
@@ -231,8 +229,8 @@ impl Payloads {
     }
 }
 
-/// Returns the bytes before a body: a trace between two texts. The second text begins with the line
-/// end that completes the empty line.
+/// Returns the bytes before a body: the text `before`, a trace, and the text `after`. The line end at the start of
+/// `after` completes the empty line after the trace.
 fn head(run: RunId, before: &[u8], after: &[u8]) -> Vec<u8> {
     let mut head = before.to_vec();
     let mut trace = [0; Trace::HEADER_BYTES];
@@ -272,7 +270,8 @@ fn xml_points(seed: u64, bytes: usize) -> Vec<u8> {
     body
 }
 
-/// Returns the checksums of the prefixes of the body. Each checksum also covers the bytes `before` the body.
+/// Returns the checksum of the body up to each multiple of [`CHECKSUM_STRIDE`] bytes. Each checksum also covers the
+/// bytes `before` the body.
 fn prefix_checksums(before: &[u8], body: &[u8]) -> Vec<Checksum> {
     let mut sum = Checksum::default();
     sum.update(before);

@@ -18,8 +18,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for the remaining stages of the message after it was answered. The bench waits for them, so that no event
-/// or copy of the message is left in the queues.
+/// How long after the start of the check the bench waits for all stages of an answered message. It waits so that no
+/// event or copy of the message is left in the queues.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which the bench tells the user what it waits for.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
@@ -99,8 +99,8 @@ fn is_answered(run_state: &MadesRunState) -> bool {
     tracker.waterfall.count(MessageStage::Traced) > 0 || answers.iter().any(|stage| tracker.waterfall.count(*stage) > 0)
 }
 
-/// Names a queue that the endpoint does not use. The message has reached a later stage, but nothing came out of the
-/// queue. A message that is only slow has not reached a later stage.
+/// Returns an error if nothing came out of a queue although the message has reached a later stage. The endpoint then
+/// uses another queue: a message that is only slow would not have reached a later stage.
 fn unused_queue(run_state: &MadesRunState) -> Option<anyhow::Error> {
     let MadesOptions { mode, queues, .. } = &run_state.options;
     let tracker = run_state.tracker.borrow();

@@ -19,13 +19,13 @@ use mailrun_net::clock;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which the receiver tries again to find the messages of unmatched events.
+/// Interval at which the receiver looks again for the messages of events that name an unknown id.
 const MATCH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of messages that are handled before other tasks get a turn.
 const BATCH_LIMIT: usize = 256;
 const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Minimum time between two releases that free credit. The broker delivers released messages again
-/// at once, and this limits their cost.
+/// Minimum time between two releases that free credit. It limits the cost of foreign messages, because the broker
+/// delivers released messages again at once.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
 /// If a queue holds only messages of other applications for this time, the run stops.
 const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ struct QueueReceiver {
     /// Time since which the oldest message in `foreign` or `unmatched` has been held.
     held_since: Option<Duration>,
     last_release: Duration,
-    /// Time at which a message of this run last arrived. Before the first arrival, it is the time of the start.
+    /// Time at which a message of this run last arrived, or the start if none has arrived yet.
     last_own_arrival: Duration,
     is_blocked: bool,
 }

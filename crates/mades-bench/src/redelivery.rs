@@ -1,12 +1,10 @@
 //! Decides whether a message that arrives again is a redelivery or a duplicate. If a connection is cut before the
-//! broker gets the acknowledgement of a message, the broker may deliver the message again. A broker that restarts even
-//! has to do so. Such a redelivery is no fault of the broker, but any other repetition is a duplicate.
-//!
-//! The latest messages from each queue are remembered, up to a fixed number.
+//! broker gets the acknowledgement of a message, the broker may deliver the message again. After a restart, the broker
+//! even has to deliver the message again. Such a redelivery is no fault, but any other repetition is a duplicate.
 use std::collections::{HashSet, VecDeque};
 
-/// Number of remembered messages, which exceeds any credit, and also the number of acknowledgements that a broker has
-/// not yet synced to disk.
+/// Number of messages that are remembered for each queue. It exceeds any credit, and also the number of
+/// acknowledgements that a broker has not yet synced to disk.
 const REMEMBERED_LIMIT: usize = 16_384;
 
 #[derive(Debug, Default)]
@@ -30,7 +28,7 @@ impl RecentDeliveries {
         self.redeliverable = self.latest.iter().copied().collect();
     }
 
-    /// Returns true if the broker may have delivered a repeated message again because of a cut. Each message may be
+    /// Returns true if a repeated message may be a redelivery after the connection was cut. Each message may be
     /// redelivered once after each cut.
     pub(super) fn is_redelivery(&mut self, mark: u64) -> bool {
         self.redeliverable.remove(&mark)

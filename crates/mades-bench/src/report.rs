@@ -261,8 +261,8 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     run_state.tracker.borrow().slowest().into_iter().map(row).collect()
 }
 
-/// Converts a trouble to the form that all protocols share, which has numeric codes and the phases
-/// of a dialogue.
+/// Converts a trouble to a row of the list of errors that all protocols share. The code of a trouble is a text, so it
+/// becomes a part of the row's text.
 fn error(trouble: &MadesTrouble, times: Option<TroubleTimes>, origin: Duration) -> ErrorRow {
     let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
     let parts = [&trouble.kind, &trouble.code, &trouble.text];

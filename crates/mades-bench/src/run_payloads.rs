@@ -55,12 +55,10 @@ impl RunPayloads {
         self.of(sequence).render(sequence, created, buffer);
     }
 
-    /// Returns true if the bytes equal the payload of the message.
     pub(super) fn is_intact<'o>(&self, sequence: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
         self.of(sequence).is_intact(sequence, octets)
     }
 
-    /// Returns the mRID of the message's document, or `None` if the payload is no document.
     pub(super) fn document_id(&self, sequence: u64) -> Option<DocumentId> {
         self.of(sequence).document_id(sequence)
     }

@@ -34,8 +34,8 @@ pub(super) struct MadesRunState {
     pub(super) room_notify: Notify,
     /// Number of the message that is being sent, and that will be sent again after a lost connection.
     pub(super) unsent: Cell<Option<u64>>,
-    /// Delays of the creation of messages after their due times. Only messages for which the sender had waited are
-    /// counted.
+    /// Times by which messages were created after they were due. Only messages for which the sender slept until the due
+    /// time are counted, because then the sender itself woke up late.
     pub(super) lag: RefCell<Latencies>,
     /// For each second, the number of messages that were due in it. The monitor collects and clears these numbers.
     pub(super) due_seconds: RefCell<DueSeconds>,
@@ -55,7 +55,7 @@ pub(super) struct MadesRunState {
     over: watch::Sender<bool>,
 }
 
-/// Waits for credit: times in which the sender could not send because the broker gave no credit.
+/// Times in which the sender could not send because the broker gave no credit.
 #[derive(Debug, Default)]
 pub(super) struct CreditWaits {
     first: Option<Duration>,
@@ -69,7 +69,7 @@ pub(super) struct CreditWaits {
 }
 
 impl CreditWaits {
-    /// Waits that are not further apart than this count as one wait.
+    /// Maximum gap between two waits that count as one wait.
     const MAX_GAP: Duration = Duration::from_millis(50);
 
     pub(super) fn wait(&mut self, now: Duration) {
@@ -161,16 +161,15 @@ impl MadesRunState {
         self.run_uuid
     }
 
-    /// Returns the number of a message of this run. `None` if the message belongs to another
-    /// application.
+    /// Returns the number of the message with this identity, counted from 0, or `None` if this run has no such message.
     pub(super) fn own_sequence(&self, identity: Option<RunMessageId>) -> Option<u64> {
         let identity = identity.filter(|identity| identity.run == self.run_uuid)?;
         let sequence = identity.sequence.checked_sub(self.options.first_number);
         sequence.filter(|sequence| self.tracker.borrow().is_known(*sequence))
     }
 
-    /// Returns the message that an acknowledgement of this run is about, by its sequence number.
-    /// `None` if the document is not from this run.
+    /// Returns the number of the message that the acknowledgement document with this identity is about. `None` if the
+    /// bench sent no such document in this run.
     pub(super) fn own_acknowledgement(&self, identity: Option<RunMessageId>) -> Option<(&Acknowledgements, u64)> {
         let acknowledgements = self.acknowledgements.as_ref()?;
         let identity = identity.filter(|identity| identity.run == acknowledgements.run())?;
@@ -201,14 +200,14 @@ impl MadesRunState {
         self.tracker.borrow_mut().troubles.add(trouble, code, text);
     }
 
-    /// Stops creating messages, because new messages could not arrive.
+    /// Gives up the run: records the reason, and stops creating messages, because new messages could not arrive.
     pub(super) fn give_up(&self, reason: &str) {
         self.record_trouble(TroubleKind::Connection, GIVEN_UP, reason);
         self.pacer.borrow_mut().stop(clock::now());
         self.is_given_up.set(true);
     }
 
-    /// Gives up the run if the endpoint has answered no message for too long. Otherwise a run of
+    /// Gives up a run without a time limit if the endpoint has answered no message for too long. Otherwise a run of
     /// many messages would wait for one time-out after the other.
     pub(super) fn give_up_if_silent(&self, now: Duration) {
         let is_limited = self.options.observer.is_some() || self.pacer.borrow().is_limited(now);
@@ -272,7 +271,7 @@ impl MadesRunState {
     }
 
     pub(super) async fn ended(&self) {
-        // `self` owns the sender of the channel, so the channel cannot be closed.
+        // Ignore the error of a closed channel, which cannot occur, because `self` owns the sender.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
 }

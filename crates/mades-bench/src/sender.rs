@@ -118,8 +118,8 @@ async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &Ti
 }
 
 fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: bool) -> u64 {
-    // The lag counts only if the sender waited for the due time. Such a sender caused the lag
-    // itself by waking up late.
+    // Record the lag only if the sender slept until the due time, because then its own late wake-up is the cause.
+    // Otherwise the lag comes from earlier messages or a lack of room.
     if was_early {
         run_state.lag.borrow_mut().record(now.saturating_sub(since));
     }
@@ -180,8 +180,8 @@ impl MessageBuilder {
 
 pub(super) type SettledTransfer = (u64, Result<Result<Disposition, Error>, Elapsed>);
 
-/// Waits for the broker's answer, but only until the message's time-out. The time-out frees the message's place in the
-/// window.
+/// Waits for the broker's answer, but only until the message's time-out. Without the time-out, an unanswered message
+/// would occupy the window forever.
 pub(super) async fn await_settlement(sequence: u64, settling: DispositionFuture, limit: Duration) -> SettledTransfer {
     (sequence, timeout(limit, settling).await)
 }

@@ -9,9 +9,9 @@
 //!          B…B r           r               r                       quarter-hour, every 5m
 //!                  H               H               H               heartbeat 12m,7m30s,3m before quarter
 //! ```
-//! Cycles are counted from midnight in the time zone of the market. When the clocks change, a new
-//! span of cycles begins, unless the change is a whole number of cycles. The due time and the shape
-//! of a message follow from its number.
+//! Cycles are counted from midnight in the time zone of the market. When the clocks change, the count starts anew (a
+//! new span), unless the change is a whole number of cycles. The due time and the shape of a message are computed from
+//! its number, so that no list of messages is stored.
 use super::market::{DAY, MarketLoad, MarketShape, QUARTER_HOUR, ShapeTimes};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, tz};
@@ -28,15 +28,15 @@ pub(super) struct ShapeSchedule {
     cycle_ns: i128,
     /// The messages of a cycle in order, each with its time within the cycle and its shape.
     cycle: Vec<(i128, usize)>,
-    /// The spans in order of time, of which there is at least one.
+    /// The spans between clock changes in order of time. There is at least one span.
     spans: Vec<Span>,
 }
 
-/// Cycles between two clock changes, with times in nanoseconds of market time since the start of the run.
+/// Cycles between two clock changes. Times are in nanoseconds of market time since the start of the run.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     first: u64,
-    /// Position of the message `first` in the cycles since `origin_ns`.
+    /// Number of messages from `origin_ns` to the first message of the span.
     place: u64,
     /// Start of the cycle in which the span begins.
     origin_ns: i128,
@@ -92,7 +92,7 @@ impl ShapeSchedule {
         (since_ns / self.cycle_ns) as u64 * self.cycle.len() as u64 + within as u64
     }
 
-    /// Returns the market time of a message since the start, and its shape.
+    /// Returns the time from the start of the run until a message is due, in nanoseconds of market time, and its shape.
     fn message(&self, sequence: u64) -> (i128, usize) {
         let span = self.spans[self.spans.partition_point(|span| span.first <= sequence) - 1];
         let place = u128::from(span.place) + u128::from(sequence - span.first);
@@ -117,8 +117,8 @@ impl ShapeSchedule {
         usize::try_from(of(start_ns + self.message(sequence).0) - of(start_ns)).unwrap_or(usize::MAX)
     }
 
-    /// Returns the start of a window on the clock of the market (`2026-03-29T03:00:00+02:00`) and
-    /// in the time of the run. The time in the run is zero for the window in which the run began.
+    /// Returns the start of a quarter-hour as local time of the market (`2026-03-29T03:00:00+02:00`) and as time since
+    /// the start of the run. The latter is zero for the quarter-hour in which the run began.
     pub(super) fn window_start(&self, window: usize) -> (String, Duration) {
         let quarter_s = QUARTER_HOUR.as_secs() as i64;
         let second = (self.start.as_second().div_euclid(quarter_s) + window as i64) * quarter_s;

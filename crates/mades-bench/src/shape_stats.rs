@@ -55,8 +55,7 @@ struct WindowFigures {
 pub(super) struct ShapeStats {
     schedule: Rc<ShapeSchedule>,
     shapes: Vec<[Reached; MessageStage::ALL.len()]>,
-    /// Figures of all shapes in the first window, then of all shapes in the second window, and so
-    /// on.
+    /// Figures of all shapes in the first quarter-hour, then of all shapes in the second, and so on.
     windows: Vec<WindowFigures>,
 }
 

@@ -5,10 +5,9 @@
 //! outbox   sender → outbox    receiver ← outbox.reply   receiver ← send.event
 //! inbox    receiver ← inbox   (mode amqp: sender → inbox as well)
 //! ```
-//! The bench sends its acknowledgements over a separate sender to the outbox of the receiving
-//! endpoint. If that outbox is at another broker, the bench also reads the replies and events
-//! there. It also reads the inbox at the sender's broker, because all acknowledgements arrive
-//! there.
+//! The bench sends its acknowledgements over a separate sender to the outbox of the receiving endpoint. If the outboxes
+//! of the two endpoints are at different brokers, the bench reads replies and events at both brokers. It then also
+//! reads the inbox at the sender's broker, because all acknowledgements arrive there.
 use super::acknowledgement_sender::acknowledge;
 use super::options::{AcknowledgementOptions, MadesOptions};
 use super::receiver::{purge, receive};
@@ -29,8 +28,8 @@ use tokio::task::JoinSet;
 /// Shortest and longest pause before another attempt to connect.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Time in which a queue must be purged. Without a limit, another sender could keep it full
-/// forever. A broker removes some million messages in this time.
+/// Time limit for purging a queue. A broker removes some million messages in this time. Without a limit, another sender
+/// that keeps filling the queue could delay the run forever.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(600);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(12);
 
@@ -92,10 +91,6 @@ pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
 }
 
 impl BrokerSide {
-    /// Connects to the broker and attaches to the queues.
-    ///
-    /// # Errors
-    /// Fails if one of these steps fails.
     pub(super) async fn open(&self) -> Result<OpenLinks, Error> {
         self.open_on(Connection::open(&self.broker).await?).await
     }
@@ -120,7 +115,7 @@ impl BrokerSide {
     /// first.
     ///
     /// # Errors
-    /// Fails if the broker refuses for longer than it may take to start, or fails otherwise.
+    /// Fails if the broker still refuses connections when `wait` is over. Any other error is returned at once.
     async fn first_connection(&self, wait: StartWait) -> Result<Connection, Error> {
         loop {
             match Connection::open(&self.broker).await {
@@ -157,8 +152,6 @@ pub(super) async fn purge_all(sides: &[BrokerSide], wait: StartWait) -> Result<u
     Ok(purged)
 }
 
-/// # Errors
-/// Fails if a side cannot be opened.
 pub(super) async fn open_all(sides: Vec<BrokerSide>, wait: StartWait) -> Result<Vec<(BrokerSide, OpenLinks)>, Error> {
     let mut open = Vec::new();
     for side in sides {

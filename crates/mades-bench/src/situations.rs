@@ -18,8 +18,8 @@ fn s(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// The way of a message. `lag` is the time from when it was due until the bench creates it, and `took` the time from
-/// there to the inbox, both in seconds.
+/// What happens to a message. `lag` is the time in seconds from when it was due until the bench creates it. `took` is
+/// the time in seconds from the creation to the arrival in the inbox.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Arrives {
@@ -373,7 +373,8 @@ fn what_held_messages_up_is_told_apart() {
             wrong.push(format!("{situation}: expected {expected:?}, and none of {unwanted:?}\n  found {verdict:?}"));
         }
     }
-    // A killed broker costs both connections. More room would not have helped, so the report must not advise it.
+    // When the broker is killed, both connections are lost. A larger `--max-in-transit` would not have helped, so the
+    // report must not advise it.
     let mut record = run(&vec![ARRIVES; 250], 100.0, 3.0, 100_000, &[]);
     (record.offered_s, record.due) = (Some(4.0), Some(400));
     let mut mades = record.mades.clone().unwrap();
@@ -398,8 +399,8 @@ fn what_held_messages_up_is_told_apart() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A host of which foreign programs used `share` while `used_share` of its processors were busy. In each
-/// tenth quarter of a second, the programs on the way waited `wait_ms` for a processor.
+/// A host on which foreign programs used the share `share` of the processor time, and the share `used_share` was not
+/// idle. In every tenth interval of 0.25 s, the measured programs waited `wait_ms` for a processor.
 fn host(share: Option<f64>, used_share: f64, wait_ms: f64) -> Surroundings {
     let process = HostProcess { name: "sh".to_owned(), processes: 1, processor_s: 6.1, rss_bytes: 1, foreign: true };
     let wait = |row: u32| if row.is_multiple_of(10) { wait_ms } else { 0.01 };

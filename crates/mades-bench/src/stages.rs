@@ -15,7 +15,7 @@ use mailrun_process::interrupt::StopRequest;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// A stage of a message, whose number is the index in arrays of figures by stage.
+/// A stage of a message. Arrays with an entry for each stage use the number of the stage as the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MessageStage {
     Created,
@@ -24,7 +24,7 @@ pub enum MessageStage {
     Settled,
     /// The endpoint answered with a message id or an error.
     Replied,
-    /// The message arrived from the receiver's inbox.
+    /// The bench received the message from the receiver's inbox.
     Inbox,
     /// The event DELIVERED came: the message is at the receiver's endpoint.
     Delivered,
@@ -32,7 +32,7 @@ pub enum MessageStage {
     Received,
     /// The event of a tracing message came: the message has reached the receiver's endpoint.
     Traced,
-    /// An acknowledgement document that accepts the message arrived from the sender's inbox.
+    /// The bench received an acknowledgement document that accepts the message.
     Acknowledged,
 }
 
@@ -108,7 +108,7 @@ pub enum AcknowledgementMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagePath {
     pub mode: MadesMode,
-    /// In the mode `tracing` there is no inbox, so no acknowledgement can arrive.
+    /// Has no effect in the mode `tracing`, which has no inbox in which an acknowledgement could arrive.
     pub acknowledgement: AcknowledgementMode,
 }
 
@@ -134,8 +134,9 @@ impl MessagePath {
         }
     }
 
-    /// Returns the stage of this path for a stage of the record. Stages that all protocols share have other names here:
-    /// for example, accepted is settled. The names follow [`mailrun_measurement::record::stage_named`].
+    /// Returns the stage of this path that a stage of the record stands for. The stages that all protocols share have
+    /// other names here: for example, accepted means settled. The names follow
+    /// [`mailrun_measurement::record::stage_named`].
     pub fn find(self, of: Stage) -> Option<MessageStage> {
         let own = self.stages().iter().copied().find(|stage| stage.stage() == of);
         own.or_else(|| match of {
@@ -179,8 +180,8 @@ impl MessageFlags {
         self.0
     }
 
-    /// Returns the bit that stands for a stage. Stages that the bench itself reaches have no bit, because they cannot
-    /// repeat. DELIVERED and TRACING have the same bit, because no mode has both.
+    /// Returns the bit that stands for a stage. Created and sent have no bit, because they are steps of the bench
+    /// itself, which it never repeats. DELIVERED and TRACING have the same bit, because no mode has both.
     fn bit(stage: MessageStage) -> u16 {
         match stage {
             MessageStage::Created | MessageStage::Sent => 0,
@@ -287,8 +288,8 @@ pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, 
 
 /// An observer of a run, which is called on the thread of the run, so a slow observer slows the run down.
 pub trait RunObserver: Debug {
-    /// Called when an expected message reaches a stage for the first time. `latency` is the time
-    /// since the message was due or created.
+    /// Called when a message in flight reaches a stage for the first time. `latency` is the time since the message was
+    /// due (open loop) or created.
     fn stage_reached(&self, stage: MessageStage, latency: Duration, now: Duration);
 
     /// Called fifty times per second, to learn what the observer asks the run to do.

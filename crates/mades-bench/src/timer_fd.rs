@@ -16,8 +16,8 @@ impl TimerFd {
     pub(super) fn new() -> Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("cannot create a timer")?;
-        // The deprecation concerns types that return a different descriptor at each call, which
-        // this type does not. Its replacement would need unsafe code.
+        // `AsyncFd::new` is deprecated because some types return a different descriptor at each call. `OwnedFd` always
+        // returns the same one, and the replacement would need unsafe code.
         #[expect(deprecated)]
         Ok(Self(AsyncFd::new(timer).context("cannot create a timer")?))
     }
@@ -32,7 +32,8 @@ impl TimerFd {
                 return;
             }
             let Ok(mut ready) = self.0.readable().await else { return };
-            // The timer need not be read, because setting it again resets it. The loop looks only at the clock.
+            // Clear the readiness without reading the timer. The loop looks only at the clock, and setting the timer
+            // again resets it.
             ready.clear_ready();
         }
     }

@@ -26,7 +26,8 @@ pub(super) enum ReceiveQueue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndpointReply<'a> {
-    /// The endpoint accepted the message, and gave it an id with the hash `peer_id`, or no id if this is 0.
+    /// The endpoint accepted the message. `peer_id` is the hash of the id that the endpoint gave it, or 0 without an
+    /// id.
     Accepted {
         peer_id: u64,
     },
@@ -74,8 +75,8 @@ pub(super) struct MessageTracker {
     highest_arrived: Option<u64>,
     reordered: u64,
     recent_deliveries: [RecentDeliveries; 3],
-    /// Numbers of the messages by the hash of the endpoint's ids. The map is created when the first
-    /// event arrives that has no other id.
+    /// Numbers of the messages in flight by the hash of the endpoint's ids. The map is created when an event first
+    /// names its message only by such an id.
     by_peer_id: Option<HashMap<u64, u64>>,
     /// Integral of the number of messages in flight over time in seconds, from which the mean is
     /// computed.
@@ -131,7 +132,8 @@ impl MessageTracker {
         self.next_sequence
     }
 
-    /// Returns the number of finished messages with this fate, which a late arrival does not change.
+    /// Returns the number of messages that finished with this fate. A message keeps the fate here even if it arrives
+    /// later.
     pub(super) fn ended(&self, fate: MadesFate) -> u64 {
         self.ended[fate as usize]
     }
@@ -148,7 +150,6 @@ impl MessageTracker {
         self.unsettled
     }
 
-    /// Returns the number of messages that timed out before the broker confirmed them.
     pub(super) fn unanswered(&self) -> u64 {
         self.unanswered
     }
@@ -160,15 +161,14 @@ impl MessageTracker {
         self.given_up_since_answer = 0;
     }
 
-    /// Returns the time since the endpoint's last answer, or since the first message if there was
-    /// no answer. `None` if fewer than two messages have timed out in that time.
+    /// Returns the time since the endpoint's last answer, or since the first message if there was no answer. `None` if
+    /// fewer than two messages have timed out in that time, because a single lost message does not mean silence.
     pub(super) fn silent_for(&self, now: Duration) -> Option<Duration> {
         let since = self.last_answer.or(self.waterfall.began())?;
         (self.given_up_since_answer > 1).then(|| now.saturating_sub(since))
     }
 
-    /// Returns true if a message in flight has not arrived yet. If all have arrived, the call
-    /// visits each of them.
+    /// Returns true if a message in flight has not arrived yet. The call stops at the first such message.
     pub(super) fn awaits_arrival(&self) -> bool {
         self.in_flight.iter().any(|entry| entry.time(self.path.mode.arrival()).is_none())
     }
@@ -189,7 +189,6 @@ impl MessageTracker {
         slowest.sorted()
     }
 
-    /// Returns the number of messages that arrived after a message with a higher number.
     pub(super) fn reordered(&self) -> u64 {
         self.reordered
     }
@@ -253,9 +252,9 @@ impl MessageTracker {
         self.in_flight.find(sequence).map_or(Duration::ZERO, |entry| entry.created + self.timeout)
     }
 
-    /// Records that the sending connection was cut. Nobody knows whether the broker got the
-    /// unsettled messages. The message `in_hand` was not sent completely, so it stays unsettled and
-    /// is sent again.
+    /// Records that the sending connection was cut. The broker can no longer confirm the unsettled messages, and nobody
+    /// knows whether it got them, so they stop counting as unsettled. The message `in_hand` was not sent completely, so
+    /// it stays unsettled and is sent again.
     pub(super) fn forget_unsettled(&mut self, in_hand: Option<u64>) {
         for entry in self.in_flight.iter_mut().filter(|entry| entry.is_unsettled && Some(entry.sequence) != in_hand) {
             entry.is_unsettled = false;
@@ -356,8 +355,8 @@ impl MessageTracker {
         queues.iter().for_each(|queue| self.recent_deliveries[*queue as usize].connection_lost());
     }
 
-    /// Gives up overdue messages, and may be called often. Messages become overdue in the order of their numbers, so
-    /// the call looks at only one message if none is overdue.
+    /// Gives up overdue messages. The call is cheap if none is overdue: it looks at only one message, because messages
+    /// become overdue in the order of their numbers.
     pub(super) fn expire(&mut self, now: Duration) {
         while self.oldest_open < self.next_sequence {
             match self.in_flight.find(self.oldest_open) {
@@ -408,7 +407,7 @@ impl MessageTracker {
     /// Returns true if a message reaches a stage for the first time. A repeated stage counts as a
     /// duplicate unless a cut connection explains it.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
-        // The mark also names the stage, because a message has several events, each of which comes once.
+        // Include the stage in the mark, because a message has several events, each of which comes once.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let deliveries = &mut self.recent_deliveries[queue as usize];
         let flags = self.history.flags(sequence);
@@ -541,7 +540,7 @@ mod tests {
 
     #[test]
     fn one_lost_message_does_not_hold_its_place_for_ever() {
-        // go-mades-bench hangs if a single message is lost (reference §1.6).
+        // A lost message must free its slot. go-mades-bench hangs if a single message is lost (reference §1.6).
         let mut tracker = tracker(MadesMode::Endpoint);
         for round in 0..100 {
             let now = ms(1 + round * 100);
@@ -607,7 +606,7 @@ mod tests {
 
     #[test]
     fn an_error_reply_is_an_outcome() {
-        // go-mades-bench crashes at an error reply (reference §1.7.10).
+        // An error reply must end the message as rejected. go-mades-bench crashes at such a reply (reference §1.7.10).
         let mut tracker = tracker(MadesMode::Endpoint);
         let sequence = tracker.create(ms(1), ms(1));
         tracker.replied(sequence, ms(2), EndpointReply::Refused { code: "ECP-1", text: "no such receiver" });
@@ -734,7 +733,7 @@ mod tests {
         ]
     }
 
-    /// A simple model of a message with its first fate and a set of stages.
+    /// A simple model of one message: the stages that it has reached, and whether it is over.
     #[derive(Debug, Default)]
     struct ReferenceModel {
         created_ms: u64,

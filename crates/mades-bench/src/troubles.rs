@@ -1,4 +1,4 @@
-//! Counts troubles by their kind and by the code of the peer, and keeps the first text of each. The
+//! Counts the errors of a run by kind and by the peer's error code, and keeps the first text of each combination. The
 //! number of rows is limited, so that a peer that keeps sending new codes cannot use up memory.
 use mailrun_measurement::record::MadesTrouble;
 use mailrun_measurement::seconds::EventTimes;
@@ -7,16 +7,16 @@ use mailrun_text::printable::clipped;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of rows, beyond which all further kinds and codes share one row.
+/// Maximum number of combinations of kind and code that are counted separately. All others share one row.
 const MAX_KINDS: usize = 64;
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Kinds of trouble in the order of the report.
+/// The report sorts its rows by the order of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TroubleKind {
     /// A connection or a link ended, or could not be opened.
     Connection,
-    /// Messages of other applications use up the credit.
+    /// Messages of other applications use up the receiver's credit, so the bench gets none of its own.
     Blocked,
     Returned,
     ErrorReply,
@@ -78,8 +78,8 @@ impl Troubles {
             kind.count += 1;
             kind.times.last = now;
         } else if self.counts.len() < MAX_KINDS || trouble == TroubleKind::Connection {
-            // Troubles of a connection get a row even beyond the limit. Their codes are the bench's own, and one of
-            // them explains the verdict.
+            // Connection troubles get a row even beyond the limit, because `GIVEN_UP` must reach the verdict. The bench
+            // itself chooses their codes, so there are only a few of these rows.
             let times = TroubleTimes { first: now, last: now };
             self.counts.insert((trouble, code), TroubleCount { text: clipped(text, MAX_TEXT_CHARS), count: 1, times });
         } else {
@@ -111,8 +111,8 @@ impl Troubles {
         self.counts.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
     }
 
-    /// Returns the times of each row of the record. `None` for the last row, which may stand for
-    /// several kinds.
+    /// Returns the first and the last time of each row, in the order of `rows`. The `None` at the
+    /// end stands for the shared row, whose times are not kept.
     pub(super) fn times(&self) -> impl Iterator<Item = Option<TroubleTimes>> + '_ {
         self.counts.values().map(|kind| Some(kind.times)).chain(std::iter::once(None))
     }

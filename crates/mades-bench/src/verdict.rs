@@ -1,5 +1,5 @@
-//! Finds the verdict on a run, in sentences: why messages are missing in the ledger, why the
-//! figures may be wrong, and notes for the reader.
+//! Judges a run, and explains the verdict in sentences: why messages are missing, why the figures
+//! may be wrong, and what else the reader should know.
 use super::run_state::GIVEN_UP;
 use super::troubles::TroubleKind;
 use mailrun_measurement::Stage;
@@ -16,17 +16,17 @@ use mailrun_measurement::threshold::Fate;
 use mailrun_measurement::validity::{limits, warnings};
 use mailrun_text::words::{counted, grouped, listed};
 
-/// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag counts messages that
-/// had room.
+/// Maximum 99th percentile of the lag in milliseconds in an open loop. The lag is how long the
+/// bench itself delayed messages for which there was room among the messages in flight.
 const LAG_LIMIT_MS: f64 = 10.0;
 /// If a closed loop uses more than this share of its window, the window determines the latency.
 const FULL_WINDOW_SHARE: f64 = 0.9;
 
-/// Share of the messages in an open loop that may wait for room before a note says so.
+/// If more than this share of an open loop's messages had to wait because too many were in flight, a note says so.
 const MAX_WAITED_SHARE: f64 = 0.01;
 
-/// A time without credit or connection explains a missed rate if it is at least this share of the load. A shorter time
-/// could not make a run fall below 95 % of its rate.
+/// A time without credit or connection explains a missed rate if it is at least this share of the load's duration. A
+/// shorter time could not make a run fall below 95 % of its rate.
 const MIN_SHORTFALL_SHARE: f64 = 0.05;
 
 /// Number of consecutive messages without an answer at which the endpoint counts as stopped. Fewer messages may have
@@ -53,8 +53,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         false => reason,
     }));
     reasons.extend(refusals(record, mades));
-    // If a threshold names a fate, only the threshold judges messages with this fate. `refusals` has already left such
-    // fates out.
+    // A threshold for a fate, such as `lost`, replaces the usual judgement of this fate, so remove the usual reason.
+    // Keep rejected and failed messages, because `refusals` has already considered their thresholds.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(threshold_reasons(record));
@@ -96,8 +96,7 @@ fn never_arrived(record: &Record) -> u64 {
     record.ledger.lost.unwrap_or_default() + record.ledger.queued.unwrap_or_default()
 }
 
-/// Returns the reason for messages that the endpoint did not answer although it had answered others: it
-/// stopped, or it is too slow.
+/// Explains messages that the endpoint did not answer although it had answered others: it stopped, or it is too slow.
 fn unanswered(record: &Record, mades: &Mades) -> Option<Reason> {
     let queued = record.ledger.queued.unwrap_or_default();
     let last_answer_s = mades.last_answer_s?;
@@ -108,10 +107,9 @@ fn unanswered(record: &Record, mades: &Mades) -> Option<Reason> {
         0 => String::new(),
         count => format!(", and {} were never sent", grouped(count)),
     };
-    // The endpoint is silent if it has answered nothing during the last time-out. An endpoint that answered other
-    // messages in that time was at work.
+    // The endpoint has stopped if it answered nothing for a whole message time-out. If it answered other messages in
+    // that time, it is only too slow.
     let is_silent = end_s - last_answer_s >= mades.timeout_s;
-    // A few messages at the end may all have been lost by chance, so require a minimum number of messages.
     let later = record.series.iter().filter(|row| row.second as f64 >= last_answer_s);
     let created_later = later.map(|row| row.created).fold(0, u64::saturating_add);
     let became_of = match queued {
@@ -187,7 +185,8 @@ fn wrong_inbox(record: &Record, mades: &Mades) -> Option<String> {
     Some(format!(" in {}, although {} came for {}: check --inbox", inbox.name, later.name.name(), grouped(later.count)))
 }
 
-/// Says why messages never reached a stage, if the reason is known.
+/// Returns the end of the sentence about messages that never reached a stage. Only the stage
+/// `acknowledged` has an explanation.
 fn missing_text(mades: &Mades, row: &StageRow) -> String {
     let is_acknowledged = row.name == Stage::Acknowledged;
     let Some(back) = mades.acknowledgements.as_ref().filter(|_| is_acknowledged) else {
@@ -237,7 +236,7 @@ fn without_connection_s(record: &Record, mades: &Mades) -> f64 {
     })
 }
 
-/// Returns the reason for a connection that was lost and not restored.
+/// Reports a connection that was lost for good, and how many messages that cost.
 fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
     let first = outages.clone().min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
@@ -257,8 +256,7 @@ fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     Some(Reason::new(Cause::ServerGone, text))
 }
 
-/// Returns the reason for a run that ended early because its messages were not accepted or not
-/// answered.
+/// Reports a run that the bench ended early because its messages were not accepted or not answered.
 fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
     // Check the kind as well, because codes of other kinds come from the endpoint and may look the same.
     let is_own = |row: &&MadesTrouble| row.kind == TroubleKind::Connection.name() && row.code == GIVEN_UP;
@@ -298,8 +296,8 @@ fn lag_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Returns the reason for a rate that was not reached. Either the bench or the endpoint is to
-/// blame.
+/// Reports a rate that was not reached. With `is_our_fault`, the bench could not offer the rate,
+/// otherwise the endpoint did not take it.
 fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     if let Some(market) =
         record.mades.as_ref().and_then(|mades| mades.market.as_ref()).filter(|market| market.missed > 0)
@@ -317,8 +315,8 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     // A single message has no rate that could be too low.
     record.stage(Stage::Created).filter(|row| row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
-        // Foreign programs explain the missed rate. Also say what the bench saw, because only a repeated run shows
-        // which of the two was the cause.
+        // Something else explains the missed rate, for example other programs on this host. Also say what the bench
+        // saw, because only a repeated run shows which of the two was the cause.
         MissedRate::Excused(Reason { cause, text }) => {
             let seen = shortfall(record).map(|seen| format!(" The bench saw that {seen}.")).unwrap_or_default();
             return Some(Reason::new(cause, format!("{text}{seen}")));
@@ -330,8 +328,8 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
     Some(Reason::new(cause, format!("{sentence}{advice}")))
 }
 
-/// Returns the end of a sentence about a missed rate: the reason why the bench could not send the due messages, or
-/// advice, or `None` if neither is known.
+/// Completes a sentence about a missed rate with the reason why due messages could not be sent, or else with advice.
+/// Returns `None` if there is neither.
 fn shortfall_text(record: &Record) -> Option<String> {
     let waited_for_room = record.mades.as_ref()?.waited_for_room;
     shortfall(record).map(|seen| format!(": {seen}.")).or_else(|| {
@@ -423,13 +421,13 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
     notes.extend(behind_note(record));
     notes.extend(window_note(record, mades));
-    // Leave out the lag, because `lag_text` has already described it in the terms of MADES.
+    // Hide the lag from `warnings`, because `lag_text` has already reported it.
     notes.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
     notes
 }
 
-/// Describes messages that were refused, failed or never answered, with the reasons. Every message has a fate, so the
-/// ledger still adds up. If a threshold names a fate, only the threshold judges messages with this fate.
+/// Describes messages that were refused, failed or never answered, with the error codes. What became of each of them is
+/// known, so they do not count as missing. If a threshold limits one of these counts, only the threshold judges it.
 fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     if record.ledger.accepted == Some(0) {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
@@ -460,7 +458,8 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     Some(Reason::new(cause, text))
 }
 
-/// Returns the codes of these kinds of trouble, the most frequent first.
+/// Returns the most frequent error codes of these kinds in parentheses, to end a sentence. Returns
+/// an empty text if there are none.
 fn codes_text(mades: &Mades, kinds: &[TroubleKind]) -> String {
     let is_given = |trouble: &&MadesTrouble| kinds.iter().any(|kind| kind.name() == trouble.kind);
     let mut troubles: Vec<&MadesTrouble> = mades.troubles.iter().filter(is_given).collect();
@@ -576,7 +575,8 @@ mod tests {
             let of = |threshold: Option<(&str, bool)>| {
                 verdict(move |record, mades| {
                     change(record, mades);
-                    // The fates must add up to the number of created messages.
+                    // The fates must add up to the number of created messages, or the verdict
+                    // reports a defect of mailrun.
                     let LedgerRow { lost, rejected, failed, .. } = record.ledger;
                     let others: u64 = [lost, rejected, failed].into_iter().flatten().sum();
                     record.ledger.delivered = Some(200_000 - others);
@@ -639,8 +639,8 @@ mod tests {
         let nobody = silent(|_, _| {});
         assert_eq!((nobody.why.as_str(), nobody.outcome), (sentence, Some(Outcome::Fail)), "{nobody:?}");
         for change in [
-            // The sentence must not appear in these cases, in which somebody answered, the broker accepted nothing, or
-            // there was no endpoint.
+            // The sentence must not appear if somebody answered, if the broker accepted nothing, or if there was no
+            // endpoint.
             (|record, _| record.stages[3].count = 1) as fn(&mut Record, &mut Mades),
             |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
             |record, _| record.stages[2].count = 0,

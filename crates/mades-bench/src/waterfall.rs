@@ -1,12 +1,12 @@
-//! Latencies by stage: the time to each stage, and the time between neighbouring stages. Every
-//! message counts, in histograms with three digits of precision.
+//! Latencies by stage: the time to each stage, and the time between neighbouring stages. The
+//! histograms contain every message, with three digits of precision.
 //!
 //! ```text
 //! created ─0.02─ sent ─0.4─ settled ─1.1─ replied ─22.0─ inbox ─3.1─ DELIVERED ─0.1─ RECEIVED
 //! └──────────────────────────── 26.7 ms ────────────────────────────────────────┘
 //! ```
-//! An event may overtake the reply. Such a step counts as zero, and the number of these steps is
-//! recorded.
+//! An event may overtake the reply. The time between the two then counts as zero, and the record
+//! says how often this happened.
 use super::in_flight::InFlightEntry;
 use super::shape_stats::{Reach, Reached, ShapeStats};
 use super::stages::{MessagePath, MessageStage, RunObserver};
@@ -22,8 +22,8 @@ struct StageStats {
     /// no latency.
     reached: Reached,
     repeats: u64,
-    /// Times from the creation of the messages to the stage, in an open loop. The other latencies count from the due
-    /// times there.
+    /// Times from the creation of the messages to the stage, recorded only in an open loop. All other latencies of an
+    /// open loop begin when the message was due.
     service: Latencies,
     /// Time at which the stage was first reached since the last interval.
     recent_first: Option<Duration>,
@@ -39,18 +39,18 @@ struct StageHop {
 pub(super) struct Waterfall {
     path: MessagePath,
     stages: [StageStats; MessageStage::ALL.len()],
-    /// Steps between stages, with the position of the later stage in the path as the index.
+    /// Times between neighbouring stages. The index is the position of the later stage in the path.
     hops: [StageHop; MessageStage::ALL.len()],
     /// Times from the arrival in the inbox to the acknowledgement, whatever events come in between.
     way_back: Latencies,
     first_created: Option<Duration>,
-    /// Events since the last interval, each in the second in which it happened.
+    /// Counts and latencies of each second since the last interval.
     pub(super) seconds: Seconds,
     pub(super) zero: Duration,
     /// Latencies to the last stage since the last interval.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
-    /// Figures of a market's load by shape and window, or `None` for any other load.
+    /// Figures for each message shape and each quarter-hour of a market's load, or `None` for any other load.
     pub(super) shapes: Option<ShapeStats>,
     /// Set in an open loop, in which a message may be created later than it was due.
     pub(super) is_open_loop: bool,
@@ -102,8 +102,8 @@ impl Waterfall {
         self.step(entry, stage);
     }
 
-    /// Counts a message that reaches a stage. `first` is kept as the first time of the interval at this stage, unless
-    /// there already is one.
+    /// Counts a message that reaches a stage. If no message has reached the stage in this interval yet, `first` is kept
+    /// as the first time of the interval.
     fn add(&mut self, sequence: u64, stage: MessageStage, first: Duration, reach: Reach) {
         let stats = &mut self.stages[stage as usize];
         stats.reached.add(reach);
@@ -154,7 +154,7 @@ impl Waterfall {
         self.stages[stage as usize].repeats
     }
 
-    /// Returns the time at which the first message was created or was due.
+    /// Returns the time at which the first message was due or was created, whichever was earlier.
     pub(super) fn began(&self) -> Option<Duration> {
         self.first_created
     }
@@ -177,14 +177,14 @@ impl Waterfall {
         self.stages.iter().filter_map(|stats| stats.reached.arrivals.last()).max()
     }
 
-    /// Merges into `to` the latencies to the last stage since the last call, and forgets them.
+    /// Adds to `to` the latencies of the messages that have reached the last stage since the last call.
     pub(super) fn take_recent(&mut self, to: &mut Latencies) {
         to.merge(&self.recent);
         self.recent.clear();
     }
 
-    /// Records the steps to and from a stage, as far as the times of the neighbouring stages are
-    /// known.
+    /// Records the time from the previous stage to this stage, and from this stage to the next one.
+    /// The message may have reached the next stage first, because events can overtake each other.
     fn step(&mut self, entry: &InFlightEntry, stage: MessageStage) {
         let path = self.path.stages();
         let Some(at) = path.iter().position(|other| *other == stage) else { return };

@@ -1,13 +1,14 @@
 //! Drives the simulator. It takes messages from the outbox, asks the model what to do with each message and when, and
-//! does it. The queues are its own or a broker's.
+//! does it. The queues are in this process or at a broker.
 //!
 //! ```text
 //! outbox ──take──▶ messages ──▶ Simulator ──steps──▶ messages ──send──▶ reply, inbox, send.event,
 //!    ▲                              ▲                                   A's inbox
 //!    └────────── accept ────────────┴────────────── settled ──────────────┘
 //! ```
-//! A delivery from the outbox is accepted when the reply to it is settled. Messages for a full
-//! queue wait in the model, which takes no more messages when it has reached its limit.
+//! An ECP endpoint accepts a delivery from the outbox when its reply is settled, a toolbox before
+//! it passes the message on. Messages for a full queue stay in the model, and when the model has
+//! reached its limit, no more messages are taken from the outbox.
 mod messages;
 mod queues;
 mod remote;
@@ -30,7 +31,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
-/// Number of messages that are processed before connections get a turn.
+/// Number of messages and steps that are processed before the tasks of the connections get a turn.
 const TURN_LIMIT: usize = 256;
 /// Interval at which the watcher is called and the message log is flushed.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
@@ -81,7 +82,8 @@ pub fn run<'a>(
     Box::pin(run_until(options, stop, ready, watch))
 }
 
-/// Does the work of [`run`], which boxes this future, so that it is compiled only once, in this crate.
+/// Does the work of [`run`]. Because `run` boxes this future, it is compiled once in this crate,
+/// and not again in each crate that calls `run`.
 async fn run_until(
     options: EndpointOptions,
     mut stop: LocalBoxFuture<'_, ()>,
@@ -184,17 +186,16 @@ impl EndpointRunner {
             EndpointWait::Until(None) => self.queues.changed().await,
             EndpointWait::Until(Some(deadline)) => {
                 let rest = deadline.saturating_sub((self.clock)());
-                // There is nothing to wait for, but other tasks should get a turn.
+                // The deadline has passed, so do not wait, but give other tasks a turn.
                 if rest.is_zero() {
                     return tokio::task::yield_now().await;
                 }
-                // The wait ends with the deadline or with an event, whichever comes first.
+                // Ignore whether the deadline or an event ended the wait, because the next turn handles both.
                 let _ = tokio::time::timeout(rest, self.queues.changed()).await;
             }
         }
     }
 
-    /// Takes as many messages from the outbox as the model permits.
     fn take(&mut self) -> usize {
         let mut count = 0;
         while count < TURN_LIMIT && self.simulator.has_capacity((self.clock)()) {
@@ -219,7 +220,8 @@ impl EndpointRunner {
         uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid()
     }
 
-    /// Processes settlements, and messages that B's application has taken from the inbox.
+    /// Tells the model which of the sent messages are settled, and which messages B's application
+    /// has taken from the inbox.
     fn note_progress(&mut self) {
         while let Some((key, step, sent)) = self.queues.next_settled() {
             let now = (self.clock)();
@@ -233,7 +235,7 @@ impl EndpointRunner {
         }
     }
 
-    /// Performs the steps that are due, and the steps that waited for room.
+    /// Performs first the steps that waited for room in a queue, and then the steps that are due.
     fn run_steps(&mut self) -> usize {
         let mut count = 0;
         for place in OutputQueue::ALL {

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 /// Default time limit of each step of connecting.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The peer counts as gone after this time without a frame. The client announces half of the time,
-/// and the peer sends empty frames to stay within it (AMQP 1.0 part 2 §2.4.5).
+/// The peer counts as gone after this time without a frame. The client announces half of this time as its idle timeout,
+/// so that a peer that is idle sends empty frames more often (AMQP 1.0 part 2 §2.4.5).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest frame in bytes that the client accepts. A message of 1 MB, as go-mades-bench sends, fits
 /// into one frame and is then not copied.
@@ -23,8 +23,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Broker {
     pub url: BrokerUrl,
     pub security: BrokerSecurity,
-    /// Container-id by which the broker knows the client. A broker takes a second connection with the same container-id
-    /// for the successor of the first.
+    /// Container-id by which the broker knows the client. A broker regards a second connection with the same
+    /// container-id as a replacement for the first.
     pub container: String,
     /// Time limit of each step: connecting, TLS, the AMQP handshake, and attaching to a queue.
     pub step_timeout: Duration,

@@ -56,7 +56,7 @@ struct LinkSlot {
     /// Largest message in bytes that the client accepts.
     message_limit: u64,
     arrived: VecDeque<ArrivedMessage>,
-    /// Maximum number of messages that the broker may have sent without a settlement by the client.
+    /// Maximum number of messages that the broker may send before the client settles the first of them.
     credit_limit: u32,
     unsettled: u32,
     waker: Option<Waker>,
@@ -83,7 +83,7 @@ pub(crate) struct LinkPlan<'a> {
     pub(crate) capabilities: &'a [&'a str],
     /// Largest message in bytes that the client accepts.
     pub(crate) max_message_bytes: u64,
-    /// Number of messages that the broker may send ahead.
+    /// Number of messages that the broker may send before the client settles the first of them.
     pub(crate) credit: u32,
 }
 
@@ -132,7 +132,7 @@ impl AmqpClientState {
         self.links.iter_mut().find(|slot| slot.id == id)
     }
 
-    /// Returns the slot of an attached link, or the reason why the link is not attached.
+    /// Returns the slot of a link, or the reason why the link or the connection has ended.
     fn attached(&mut self, id: LinkId) -> Result<&mut LinkSlot, Error> {
         if let Some(end) = &self.end {
             return Err(end.clone());
@@ -153,8 +153,8 @@ impl AmqpClientState {
 
     /// Adds the frames that are due to the output: returned credit, and the settlements of messages.
     pub(crate) fn prepare_output(&mut self) {
-        // Return the credit that a peer asked back. The tasks that waited for credit have had their turn since, so
-        // nothing more will use it.
+        // If the peer has asked to drain a link, return the unused credit. The tasks that waited for credit have had
+        // their turn since the request, so no task will use the rest.
         for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
             self.amqp.complete_drain(slot.id);
         }
@@ -323,7 +323,8 @@ impl SharedClient {
         self.state().is_close_answered
     }
 
-    /// Asks the broker for a link in a session of its own, so that no link waits for the window of another.
+    /// Asks the broker for a link in a session of its own. In a shared session, one link could use
+    /// up the session's window, and the others would have to wait.
     pub(crate) fn attach(&self, plan: &LinkPlan<'_>) -> Result<(SessionId, LinkId), Error> {
         let mut state = self.state();
         if let Some(end) = &state.end {
@@ -360,9 +361,8 @@ impl SharedClient {
         Ok((session, id))
     }
 
-    /// Waits until the broker has answered the attach. Returns the largest message that the broker
-    /// accepts. When this returns, the connection may already have ended, and so may the link if
-    /// messages arrived first.
+    /// Waits until the broker has answered the attach. Returns the largest message that the broker accepts. When this
+    /// returns, the link or the connection may already have ended: a link with unread messages counts as attached.
     pub(crate) fn poll_attached(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<Option<u64>, Error>> {
         let mut state = self.state();
         let is_attached = |slot: &&mut LinkSlot| slot.phase == LinkPhase::Attached || !slot.arrived.is_empty();

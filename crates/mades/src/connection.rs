@@ -49,7 +49,7 @@ impl Connection {
         self.client.state().amqp().peer_product().clone()
     }
 
-    /// Attaches to a queue in order to send to it.
+    /// Opens a link that sends messages to a queue, in a session of its own.
     ///
     /// # Errors
     /// Fails if the queue does not exist, if access is denied, or if the broker does not answer in
@@ -60,7 +60,7 @@ impl Connection {
         self.broker.with_step_timeout("attaching to the queue", attach).await
     }
 
-    /// Attaches to a queue in order to receive from it.
+    /// Opens a link that receives messages from a queue, in a session of its own. The broker begins to send at once.
     ///
     /// # Errors
     /// Fails in the same cases as [`attach_sender`](Self::attach_sender), and if another consumer
@@ -79,8 +79,8 @@ impl Connection {
         self.client.state().is_over()
     }
 
-    /// Sends a close and waits for the broker's answer. It waits for at most 5 s, and not longer
-    /// than the time limit of a step.
+    /// Sends a close and waits for the broker's answer for at most 5 s, or for
+    /// [`Broker::step_timeout`] if that is shorter.
     ///
     /// # Errors
     /// Fails if the connection was already lost, or is not closed in time.

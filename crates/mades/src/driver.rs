@@ -19,8 +19,8 @@ const MIN_READ_BYTES: usize = 64 << 10;
 /// Maximum number of reads in a pass, so that other tasks get a turn.
 const MAX_READS: usize = 16;
 const MAX_SLICES: usize = 64;
-/// Reading pauses while more bytes than this wait to be written, so that a peer that does not read
-/// causes no more answers.
+/// Reading pauses while more bytes than this wait to be written, so that a peer that sends but does
+/// not read cannot use up the memory.
 const READ_PAUSE_BYTES: usize = 4 << 20;
 /// Time for writing the rest of the output after the connection has ended or its owners are gone.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -97,7 +97,6 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
         self.keep_times(&mut state, context)
     }
 
-    /// Writes until all output is written or the stream would block.
     fn write(&mut self, state: &mut AmqpClientState, context: &mut Context<'_>) -> io::Result<()> {
         let output = state.amqp().output();
         while output.has_remaining() {

@@ -25,10 +25,8 @@ pub enum Error {
     TimedOut { address: String, what: &'static str, after: Duration },
     #[error("{address} rejected the login of {who}; check user and password")]
     WrongCredentials { address: String, who: String },
-    /// The broker requires a login, and the client has none.
     #[error("{address}: the broker requires a login: use --user")]
     LoginRequired { address: String },
-    /// The broker does not offer the client's SASL mechanism.
     #[error("{address} does not offer SASL {mechanism}: choose another mechanism")]
     NoSuchMechanism { address: String, mechanism: &'static str },
     /// The client speaks TLS, and the peer does not.
@@ -60,7 +58,6 @@ pub enum Error {
     LinkStolen { queue: String, why: String },
     #[error("{queue}: permission denied; grant this user access ({why})")]
     NotPermitted { queue: String, why: String },
-    /// The message exceeds the limit of the queue.
     #[error("{queue} accepts messages of at most {limit} bytes; this one has {size}")]
     TooLarge { queue: String, size: u64, limit: u64 },
     /// The broker sent a message that exceeds the limit that the client announced.
@@ -102,23 +99,21 @@ pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
         "amqp:resource-locked" => Error::QueueHeld { queue, why },
         "amqp:link:stolen" => Error::LinkStolen { queue, why },
         "amqp:unauthorized-access" => Error::NotPermitted { queue, why },
-        // Artemis reports amqp:internal-error or amqp:not-allowed here, so only the text tells
-        // more.
+        // Artemis reports both cases as amqp:internal-error or amqp:not-allowed, so only the text distinguishes them.
         _ if why.contains("exclusive") => Error::QueueHeld { queue, why },
         _ if why.contains("does not exist") => Error::MissingQueue { queue, why },
         _ => Error::Detached { queue, scope, why },
     }
 }
 
-/// Returns the error for a link that the broker refuses without a reason. Such a broker answers the
-/// attach without a node, and could give the reason in the detach that follows (AMQP 1.0 part 2
-/// §2.6.3).
+/// Returns the error for a link that the broker refuses without a reason: it answers the attach without a node, and its
+/// detach, which could give the reason, contains no error (AMQP 1.0 part 2 §2.6.3).
 pub(crate) fn of_refusal(queue: &str) -> Error {
     Error::MissingQueue { queue: queue.to_owned(), why: "the broker rejected the link without a reason".to_owned() }
 }
 
-/// Returns the error for a link to `queue` that the client ended, alone or together with its
-/// session.
+/// Returns the error for a link to `queue` that the client ended, alone or with its session,
+/// because the broker violated a rule or a limit.
 pub(crate) fn of_violation(queue: &str, message_limit: u64, scope: Scope, violation: &Violation) -> Error {
     match violation.condition {
         Violation::MESSAGE_SIZE => Error::Oversized { queue: queue.to_owned(), limit: message_limit },
@@ -248,8 +243,8 @@ pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
     })
 }
 
-/// Returns the error for a peer whose first bytes are not AMQP's. `None` if they are, as far as
-/// they are known.
+/// Returns the error for a peer whose first bytes are not AMQP's. Returns `None` if the bytes so
+/// far could begin an AMQP header.
 pub(crate) fn of_first_bytes(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {

@@ -44,7 +44,8 @@ impl ClientLink {
         std::future::poll_fn(|context| self.client.poll_detached(self.id, context)).await
     }
 
-    /// Ends the link, and waits for the broker's answer for at most 5 s, and not longer than the time limit of a step.
+    /// Ends the link, and waits for the broker's answer for at most 5 s, or for
+    /// [`Broker::step_timeout`] if that is shorter.
     ///
     /// # Errors
     /// Fails if the broker does not answer, or if it has already ended the link.

@@ -1,5 +1,5 @@
-//! A link that receives messages from a queue. Deliveries come one by one, and dispositions are
-//! sent for whole ranges.
+//! A link that receives messages from a queue. Messages are settled one by one, but a disposition
+//! frame settles a whole range of them.
 use crate::api::DecodedMessage;
 use crate::broker::Broker;
 use crate::client_state::{ArrivedMessage, LinkPlan, SettlementSender, SharedClient};
@@ -13,9 +13,9 @@ const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiverOptions {
     pub queue: String,
-    /// Number of messages that the broker may send ahead. They stay in memory until they are
-    /// settled, so a link can use as much memory as this number times the size of a message. With
-    /// RabbitMQ 3 it can use twice as much, because RabbitMQ 3 does not count messages in transit.
+    /// Number of messages that the broker may send before the client settles the first of them. They stay in memory
+    /// until they are settled, so a link can use as much memory as this number times the size of a message. With
+    /// RabbitMQ 3 a link can use twice as much, because RabbitMQ 3 does not count messages in transit.
     pub credit: u32,
     pub max_message_bytes: u64,
 }
@@ -26,9 +26,9 @@ impl ReceiverOptions {
     }
 }
 
-/// Settles a delivery exactly once. If the handle is never used, the broker keeps the message for
-/// this client until the link ends, and then gives it to another consumer. A client holds a foreign
-/// message in this way, because the broker would deliver a released message again at once.
+/// Allows its owner to settle a delivery once. If the handle is never used, the broker keeps the message for this
+/// client until the link ends, and then gives it to another consumer. A client holds a foreign message in this way,
+/// because the broker would deliver a released message again at once.
 #[derive(Debug)]
 pub struct DeliveryHandle {
     delivery: u32,
@@ -100,8 +100,8 @@ impl ReceiverLink {
         Some(self.link.client.take_arrived(self.link.id)?.map(decode))
     }
 
-    /// Takes responsibility for a message. The settlement is sent in this pass of the scheduler, together with other
-    /// settlements.
+    /// Takes responsibility for a message. The settlement is written when the scheduler next runs the connection's
+    /// driver, together with other settlements.
     ///
     /// # Errors
     /// Fails if the link or the connection has ended.
@@ -151,7 +151,7 @@ impl ReceiverLink {
     }
 
     /// Ends the link, so that the broker takes back the messages that are still held. It waits for the broker's answer
-    /// for at most 5 s, and not longer than the time limit of a step.
+    /// for at most 5 s, or for [`Broker::step_timeout`] if that is shorter.
     ///
     /// # Errors
     /// Fails if the broker does not answer, or if it has already ended the link.

@@ -64,7 +64,7 @@ impl fmt::Display for SaslMechanism {
 pub enum Verification {
     #[default]
     On,
-    /// Accepts any certificate, which is meant for tests with a self-signed certificate.
+    /// Accepts any certificate. This is meant for tests with a self-signed certificate.
     Off,
 }
 
@@ -83,7 +83,7 @@ pub struct TlsSetup {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrokerSecurity {
-    /// SASL mechanism of the login, or `None` for PLAIN with a user and ANONYMOUS without a user.
+    /// SASL mechanism of the login. `None` chooses PLAIN if the URL has a user, and otherwise ANONYMOUS.
     pub mechanism: Option<SaslMechanism>,
     /// TLS settings, which apply to `amqps` URLs.
     pub tls: TlsSetup,

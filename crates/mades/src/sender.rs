@@ -55,8 +55,8 @@ impl SenderLink {
     }
 
     /// Sends a message, after waiting for room in the window, for credit from the broker, and for room in the output.
-    /// When it returns, the message goes to the socket in this pass of the scheduler. The returned future resolves to
-    /// the outcome of the message.
+    /// After it returns, the message is written when the scheduler next runs the connection's driver. The returned
+    /// future resolves to the outcome of the message.
     ///
     /// The call is cancel-safe: if its future is dropped while it waits, nothing is sent. It has no
     /// time limit of its own, so the caller must set one.
@@ -121,7 +121,7 @@ impl SenderLink {
     }
 
     /// Ends the link, so that the futures of unsettled messages return an error. It waits for the broker's answer for
-    /// at most 5 s, and not longer than the time limit of a step.
+    /// at most 5 s, or for [`Broker::step_timeout`] if that is shorter.
     ///
     /// # Errors
     /// Fails if the broker does not answer, or if it has already ended the link.

@@ -1,5 +1,5 @@
-//! The stream below AMQP: a TCP connection, with TLS if the URL asks for it. Its errors say what
-//! the user can do.
+//! Opens the stream below AMQP: a TCP connection, with TLS for an `amqps` URL. Errors name a remedy
+//! if there is one, for example `--allow-public` for a public address.
 use crate::broker::Broker;
 use crate::error::{Error, REMEDIES, of_tls};
 use mailrun_tls_verify::HandshakeFault;
@@ -20,8 +20,8 @@ pub(crate) async fn open(broker: &Broker) -> Result<BrokerStream, Error> {
     let tls = tls.transpose()?;
     let tcp = broker.with_step_timeout("connecting", connect(broker)).await?;
     // Nagle's algorithm would hold back a single message until the peer's delayed ACK. That takes
-    // up to 40 ms, which would wrongly count as the peer's latency. Small writes are gathered
-    // before they reach the socket.
+    // up to 40 ms, which would wrongly count as the peer's latency. Without Nagle's algorithm,
+    // small writes could become small packets, but the driver gathers them.
     tcp.set_nodelay(true).map_err(|error| unreachable(&address, &error))?;
     let Some((config, name)) = tls else { return Ok(BrokerStream::Plain(tcp)) };
     let server = name.to_str().into_owned();
@@ -61,7 +61,6 @@ fn closed_in_handshake(address: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Returns the error for a failed TLS handshake, with the cause as far as rustls knows it.
 fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
     let complaint = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match complaint.and_then(|complaint| HandshakeFault::of(complaint, server)) {

@@ -1,5 +1,5 @@
-//! The URL of a broker with its user: `amqp://user:password@host:port`. The password appears neither in errors nor in
-//! debug output.
+//! A broker's address and login in one URL: `amqp://user:password@host:port`. Neither errors nor debug output contain
+//! the password.
 use mailrun_amqp::Password;
 use mailrun_process::users;
 use percent_encoding::percent_decode_str;
@@ -8,9 +8,7 @@ use std::path::Path;
 use std::str::FromStr;
 use url::{Host, Url};
 
-/// Default port of `amqp` URLs: the port of the service `amqp` (IANA).
 const PLAIN_PORT: u16 = 5672;
-/// Default port of `amqps` URLs: the port of the service `amqps` (IANA).
 const TLS_PORT: u16 = 5671;
 
 /// Reads the password in the first line of a file.
@@ -23,7 +21,7 @@ pub fn password_from_file(path: &Path) -> Result<Password, UrlError> {
     users::read_password(path).map(Password::new).map_err(unreadable)
 }
 
-/// The address of a broker, and the login, whose password neither `Display` nor `Debug` shows.
+/// A broker's address, and the login if the URL has one. Neither `Display` nor `Debug` shows the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerUrl {
     is_tls: bool,
@@ -33,7 +31,7 @@ pub struct BrokerUrl {
     password: Option<Password>,
 }
 
-/// A mistake in a URL, whose text shows nothing that comes before the `@`, because that part may hold a password.
+/// Reason why a broker's URL cannot be used. The text shows nothing before the `@`, which may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     #[error("not a broker URL ({0}): use something like amqp://user:password@host:5672")]
@@ -53,7 +51,6 @@ pub enum UrlError {
 }
 
 impl BrokerUrl {
-    /// Returns true if the connection begins with TLS.
     pub fn is_tls(&self) -> bool {
         self.is_tls
     }
@@ -132,8 +129,7 @@ impl FromStr for BrokerUrl {
     }
 }
 
-/// Returns a host name without percent-encoding. An encoded delimiter such as `%40` is not
-/// permitted in a host name.
+/// Decodes a percent-encoded host name. Fails if the decoded name contains a delimiter, for example `@` from `%40`.
 fn host_name(text: &str) -> Result<String, UrlError> {
     let name = percent_decoded(text)?;
     let is_foreign = |c: char| c.is_control() || c.is_whitespace() || ":@/\\?#[]<>^|%".contains(c);

@@ -1,10 +1,9 @@
-//! The parts of reading a document that quick-xml leaves to its users: the encoding, document types
-//! and references.
+//! Handles what quick-xml leaves to its users when they read a document: the encoding, document types and references.
 use quick_xml::events::{BytesRef, BytesText, Event};
 use quick_xml::reader::Reader;
 use std::borrow::Cow;
 
-/// Bytes in which the XML declaration must end.
+/// Bytes at the start of a document in which the XML declaration is read. A longer declaration is ignored.
 const DECLARATION_BYTES: usize = 200;
 
 /// Returns true if the document is UTF-16, with a byte order mark or without one.
@@ -12,8 +11,8 @@ pub fn is_utf16(octets: &[u8]) -> bool {
     byte_order(octets).is_some()
 }
 
-/// Returns the function that joins two bytes to a UTF-16 code unit. `None` if the document is not UTF-16 (XML 1.0,
-/// appendix F).
+/// Recognises UTF-16 by the first bytes of a document (XML 1.0, appendix F). Returns the function that makes a code
+/// unit of two bytes, or `None` for any other encoding.
 fn byte_order(octets: &[u8]) -> Option<fn([u8; 2]) -> u16> {
     match octets {
         [0xfe, 0xff, ..] | [0, b'<', ..] => Some(u16::from_be_bytes),
@@ -22,8 +21,7 @@ fn byte_order(octets: &[u8]) -> Option<fn([u8; 2]) -> u16> {
     }
 }
 
-/// Decodes a document that is UTF-8, UTF-16 or, if it says so, ISO-8859-1. Removes a byte order
-/// mark.
+/// Decodes a document in UTF-8 or UTF-16, or in ISO-8859-1 if the XML declaration says so. Removes a byte order mark.
 ///
 /// # Errors
 /// Fails if the bytes are not valid in the document's encoding, or if the encoding is not supported.
@@ -57,8 +55,8 @@ fn declared_encoding(octets: &[u8]) -> Option<String> {
     }
 }
 
-/// Returns true if a document type defines something, such as entities that expand to any size or
-/// defaults of attributes. A document type that only names a schema changes nothing.
+/// Returns true if a document type declares something, such as default attributes, or entities, which can expand to any
+/// size. A document type that only names a schema does not affect the content and can be ignored.
 pub fn defines_something(document_type: &BytesText<'_>) -> bool {
     document_type.xml10_content().contains('[')
 }
@@ -66,7 +64,7 @@ pub fn defines_something(document_type: &BytesText<'_>) -> bool {
 /// Returns the character of a reference such as `&#65;` or `&amp;`.
 ///
 /// # Errors
-/// Fails if the entity is none of the five that XML defines. The text names the entity.
+/// Fails if the number is no character, or if the entity is not one of XML's five. The error names the entity.
 pub fn referenced(reference: &BytesRef<'_>) -> Result<char, String> {
     if let Some(character) = reference.resolve_char_ref().map_err(|error| error.to_string())? {
         return Ok(character);

@@ -1,5 +1,5 @@
-//! Plays any bytes against sessions of IMAP and POP3, whole and one at a time. Both must report the same,
-//! and a session must not remember more than its limits allow.
+//! Feeds any bytes to sessions of IMAP and POP3. An IMAP session must report the same whether the bytes arrive at once
+//! or one at a time, and no session may report a message beyond its limits.
 use crate::imap::{ImapSession, Position};
 use crate::pop::{Listing, PopSession};
 use crate::{Event, MailboxUrl, SessionError, WatchOptions};
@@ -7,17 +7,17 @@ use mailrun_sasl::{Credentials, Mechanism, Mechanisms};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time of the session. The checks need no clock.
+/// Time of all events. It stands still, so no timeout of a session strikes.
 const NOW: Duration = Duration::from_secs(1000);
 
-/// The course of a session: its events, its output, and the error with which it ended.
+/// What a session did with its input.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Played {
-    /// Events that the session reported.
+    /// Reports to the driver, in their order.
     pub events: Vec<Event>,
     /// Bytes that the session sent.
     pub sent: String,
-    /// Error that ended the session. `None` if the session could go on.
+    /// Error that ended the session before the end of the input, if there was one.
     pub error: Option<SessionError>,
 }
 
@@ -26,14 +26,14 @@ pub fn options() -> WatchOptions {
     WatchOptions { messages: 100, message_bytes: 1 << 16, ..WatchOptions::new("X-Mailrun") }
 }
 
-/// Returns credentials for every mechanism with a password except SCRAM, with which the input would
-/// choose the amount of work.
+/// Returns credentials for every password mechanism except SCRAM. In SCRAM, the server chooses the number of hash
+/// iterations, so the input could demand any amount of work.
 pub fn identity() -> (Credentials, mailrun_sasl::Nonce) {
     let simple = Mechanisms::NONE.with(Mechanism::Plain).with(Mechanism::Login).with(Mechanism::CramMd5);
     (Credentials::new("user", "pencil").by(simple), [7; 18])
 }
 
-/// Plays input against a session of IMAP. Returns also where the next session would continue.
+/// Feeds input to an IMAP session. Also returns the position at which the next session would continue.
 pub fn imap(
     options: &Arc<WatchOptions>,
     position: Option<Position>,
@@ -63,7 +63,7 @@ pub fn imap(
     (played, session.into_position())
 }
 
-/// Plays input against a session of POP3. Deletes every message if `deletes` is set.
+/// Feeds input to a POP3 session. Asks for the deletion of every reported message if `deletes` is set.
 pub fn pop(
     options: &Arc<WatchOptions>,
     known: Option<Listing>,
@@ -99,7 +99,7 @@ pub fn pop(
     (played, session.into_listing())
 }
 
-/// Checks that a URL is written as it was read, and that it has no password.
+/// Checks that an accepted URL is still the same after it was written and read again.
 fn check_url(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let Ok(url) = text.parse::<MailboxUrl>() else { return };
@@ -107,7 +107,8 @@ fn check_url(input: &[u8]) {
     assert_eq!(written.parse(), Ok(url), "{written}");
 }
 
-/// Checks any bytes. The first byte selects the protocol and the options.
+/// Checks any input. The first byte selects the options, and whether the rest is a URL, an IMAP server's output or a
+/// POP3 server's output.
 pub fn check(data: &[u8]) {
     let Some((&choice, input)) = data.split_first() else { return };
     if choice & 16 > 0 {
@@ -116,7 +117,7 @@ pub fn check(data: &[u8]) {
     let options = WatchOptions { whole: choice & 1 > 0, starts_tls: choice & 2 > 0, ..options() };
     let options = Arc::new(options);
     if choice & 4 > 0 {
-        // POP3 has a driver that answers each line, so input is cut at the ends of lines.
+        // Cut the input after each line, because the driver must handle each message before it passes more input.
         let _ = pop(
             &options,
             Some(Listing::default()),
@@ -127,8 +128,8 @@ pub fn check(data: &[u8]) {
         return;
     }
     let position = (choice & 8 > 0).then(|| Position::new(7, 12));
-    // Bytes after a permission to start TLS are discarded. How many these are depends on where the
-    // input was divided.
+    // Results are compared only without STARTTLS. Otherwise, the session discards the bytes that follow the permission
+    // to start TLS, and their number depends on how the input was divided.
     let whole = imap(&options, position.clone(), &mut std::iter::once(input));
     let cut = imap(&options, position, &mut input.chunks(1));
     if !options.starts_tls {

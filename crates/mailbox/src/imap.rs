@@ -34,20 +34,20 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of announcements whose messages have not been fetched. The time of further announcements is not kept,
-/// so their messages are reported as `Announced::Unknown`.
+/// Maximum number of announcements (EXISTS) that a session remembers until it has fetched the messages. Messages of
+/// further announcements are reported as `Announced::Unknown`.
 const MAX_ANNOUNCEMENTS: usize = 1024;
 /// Maximum number of messages that are deleted with one command.
 const MAX_DELETED: usize = 500;
 
-/// The messages of a mailbox that a session has reported, after which the next session continues.
+/// Records which messages of a mailbox have been reported, so that the next session reports only the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// UIDVALIDITY of the mailbox (RFC 3501 §2.3.1.1). While it stays the same, a UID stands for the same message.
     validity: u32,
-    /// All messages with lower UIDs were there before the first session, or have been reported.
+    /// Messages with lower UIDs are not reported, because they have been reported or are older than the first session.
     next_uid: u32,
-    /// Messages from `next_uid` on that have been reported.
+    /// UIDs from `next_uid` on that have been reported. They can have gaps, because servers choose the order.
     reported: BTreeSet<u32>,
     /// Messages that the driver wants to delete and that the server has not deleted yet.
     to_delete: BTreeSet<u32>,
@@ -91,7 +91,7 @@ enum Waiting {
     IdleStart,
     Idle,
     IdleEnd,
-    /// The session waits for its deadline, at which it sends the next NOOP.
+    /// The session does not use IDLE, and waits until it sends the next NOOP.
     Pause,
     Noop,
     Flag,
@@ -119,39 +119,38 @@ pub struct ImapSession {
     options: Arc<WatchOptions>,
     identity: Identity,
     folder: String,
-    /// Set if messages may be deleted, so that the mailbox is opened for writing.
+    /// Set if messages may be deleted. The mailbox is then opened with SELECT instead of EXAMINE.
     deletes: bool,
     is_encrypted: bool,
     client: Client,
     waiting: Waiting,
     deadline: Duration,
     tag_count: u32,
-    /// Tag of the command whose result is awaited.
     tag: Option<Tag<'static>>,
     offer: Option<Offer>,
     exchange: Option<ClientExchange>,
     position: Position,
-    /// Set if `position` is known. Until then, this is the first session of the mailbox, and skips the messages that
-    /// are already there, unless the options ask for them.
+    /// Set once `position` is known. A session that begins without a position skips the messages that are already
+    /// there, unless the options ask for them.
     has_position: bool,
-    /// UIDVALIDITY and the next UID, as the server gave them when the mailbox was opened.
+    /// UIDVALIDITY and UIDNEXT from the server's answer to SELECT or EXAMINE.
     opened: Position,
     exists: u32,
     announcements: VecDeque<Announcement>,
     /// Set if messages were announced that have not been fetched.
     has_news: bool,
-    /// Number of bytes that the server has sent since the last complete response, which the session limits.
+    /// Bytes since the last complete response, limited so that an endless response cannot use up memory.
     unparsed: usize,
     deleting: Vec<NonZeroU32>,
-    /// Time before which no deletion is tried, because the server has refused one.
+    /// Earliest time of the next deletion, which lies in the future after the server has refused one.
     deletes_from: Duration,
     is_watching: bool,
 }
 
 impl ImapSession {
-    /// Creates a session on a connection that has just been made. `position` is where the last session ended. Without
-    /// it, messages that are already there are skipped, unless the options ask for them. `deletes` opens the mailbox
-    /// for writing, so that [`ImapSession::delete`] can be used.
+    /// Creates a session on a new connection. `position` comes from the last session's [`ImapSession::into_position`].
+    /// If it is `None`, messages that are already there are skipped, unless the options ask for them. If `deletes` is
+    /// set, the mailbox is opened for writing, so that [`ImapSession::delete`] can be used.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),
@@ -193,20 +192,20 @@ impl ImapSession {
         self.has_position.then_some(self.position)
     }
 
-    /// Returns the current step, for messages and statistics.
+    /// Returns what the session is doing or waiting for at present.
     pub fn step(&self) -> Step {
         self.waiting.step()
     }
 
-    /// Returns the time at which the driver must call [`ImapSession::tick`]. It may be different after each call of
-    /// another method.
+    /// Returns the time at which the driver must call [`ImapSession::tick`]. Any other method can change this time, so
+    /// the driver must ask again after each call.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
     /// Asks for the deletion of a message that was reported. The session deletes it as soon as it has nothing to fetch.
-    /// A session that waits for mail gets a deadline at once, so the driver calls `tick`. A deletion that fails is
-    /// tried again, also by the next session if the connection breaks.
+    /// If the session is waiting for mail, its deadline moves forward, so that the driver calls `tick` early enough. A
+    /// deletion that fails is tried again, also by the next session if the connection breaks.
     pub fn delete(&mut self, uid: u32) {
         if self.deletes && self.position.to_delete.len() < self.options.messages {
             self.position.to_delete.insert(uid);
@@ -294,8 +293,8 @@ impl ImapSession {
         Ok(())
     }
 
-    /// Returns true for a response that the parser does not know and that nobody asked for, because servers send
-    /// responses of extensions. A message that cannot be read must not be ignored, because it would be missing.
+    /// Returns true for an untagged response that the parser does not know, because servers send responses of
+    /// extensions unasked. Returns false for a FETCH response, because a message would be missing.
     fn may_ignore(&self, error: &Error) -> bool {
         let Error::MalformedMessage { discarded_bytes } = error else { return false };
         let bytes = discarded_bytes.declassify();
@@ -337,7 +336,7 @@ impl ImapSession {
             ClientEvent::ContinuationRequestReceived { .. } => {
                 Err(self.violation("it asks to continue where nothing is to continue".to_owned()))
             }
-            // The branches above have handled these responses.
+            // Unreachable: the first `match` has already returned for these events.
             ClientEvent::GreetingReceived { .. }
             | ClientEvent::CommandSent { .. }
             | ClientEvent::AuthenticateStarted { .. }
@@ -370,7 +369,7 @@ impl ImapSession {
         self.options.starts_tls && !self.is_encrypted
     }
 
-    /// Continues with `next` if the capabilities are known, and otherwise asks for them first.
+    /// Calls `next` if the capabilities are known. Otherwise asks for them, and continues according to `waiting`.
     fn offer_or_ask(&mut self, waiting: Waiting, now: Duration, next: fn(&mut Self, Duration)) {
         if self.offer.is_some() {
             next(self, now);
@@ -487,7 +486,6 @@ impl ImapSession {
         }
     }
 
-    /// Takes the next step after the result of a command.
     fn finished(
         &mut self,
         body: StatusBody<'static>,
@@ -533,8 +531,8 @@ impl ImapSession {
                 self.delete_or_watch(now);
             }
             Waiting::Flag if self.offer.is_some_and(|offer| offer.deletes_by_uid) => self.expunge(now),
-            // Without UIDPLUS, only EXPUNGE could remove the message, but it would also remove messages that others
-            // have marked.
+            // Leave the message marked as deleted. Without UIDPLUS, only EXPUNGE could remove it, but EXPUNGE would
+            // also remove messages that other clients have marked.
             Waiting::Flag => {
                 self.deletion_done();
                 self.delete_or_watch(now);
@@ -561,8 +559,8 @@ impl ImapSession {
             return Err(self.violation("it told neither UIDNEXT nor UIDVALIDITY".to_owned()));
         }
         let opened = std::mem::take(&mut self.opened);
-        // Messages that are announced in the answer to EXAMINE were in the mailbox before the first session, or came
-        // between two sessions.
+        // Messages that the server announced while it opened the mailbox are older than this session. The first session
+        // of a mailbox skips them by default, and later sessions fetch those that came between two sessions.
         let is_first = !self.has_position;
         let renumbered = !is_first && self.position.validity != opened.validity;
         let skips = is_first && !self.options.existing;
@@ -571,7 +569,7 @@ impl ImapSession {
             self.has_position = true;
         }
         if skips || renumbered {
-            // Keep the new numbering even if this session ends, so that the next session can continue.
+            // Store the new UIDVALIDITY even if this session fails because of it, so that the next session works.
             let before = std::mem::replace(&mut self.position, opened);
             self.has_position = true;
             if renumbered {
@@ -600,7 +598,7 @@ impl ImapSession {
                 let section = if self.options.whole {
                     None
                 } else {
-                    // This never fails, because the name of our trace field is an atom.
+                    // The conversion never fails, because the name of our trace field is an atom.
                     AString::try_from(self.options.trace_field)
                         .ok()
                         .map(|name| Section::HeaderFields(None, Vec1::from(name)))
@@ -630,8 +628,8 @@ impl ImapSession {
         }
     }
 
-    /// Moves the position behind the messages of a fetch. Their single UIDs can be forgotten, because all messages up
-    /// to the last of them have been reported.
+    /// Moves `next_uid` behind the messages of a complete fetch. The UIDs in `reported` are then no longer needed,
+    /// because all messages up to the last of them have been reported.
     fn fetched(&mut self) {
         if let Some(last) = self.position.reported.last() {
             self.position.next_uid = self.position.next_uid.max(last.saturating_add(1));
@@ -737,7 +735,7 @@ impl ImapSession {
         }
         // Servers also announce changed flags with FETCH. Ignore such a response, because it has no content.
         let (Some(uid), Some(content)) = (uid, content) else { return Ok(()) };
-        // `UID FETCH n:*` always returns the last message, also if its number is lower (RFC 3501 §6.4.8).
+        // `UID FETCH n:*` returns the last message even if its UID is below n (RFC 3501 §6.4.8), so skip old messages.
         if self.waiting != Waiting::Fetch || uid < self.position.next_uid || !self.position.reported.insert(uid) {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! Watching a mailbox as state: bytes and time go in, and messages and bytes to send come out. There is
-//! no socket, no clock and no source of randomness.
+//! Watches a mailbox without doing I/O. The driver passes in the server's bytes and the time, and gets new messages and
+//! the bytes to send. The crate uses no socket, no clock and no source of randomness.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! reported is in a [`Position`](imap::Position) or a [`Listing`](pop::Listing), with which the next
 //! session continues after the connection has broken.
 //!
-//! All input is hostile. A line, a response, a message and a list of messages have limits, and a server
-//! that exceeds them ends the session with a [`SessionError`].
+//! A server may be hostile. A line, a response, a message and a list of messages have limits, and a server that exceeds
+//! them ends the session with a [`SessionError`].
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub mod checks;

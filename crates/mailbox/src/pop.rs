@@ -1,5 +1,5 @@
-//! A session of POP3 (RFC 1939) that lists a mailbox, fetches what is new, and ends. A server locks the
-//! mailbox as long as a session lasts, so sessions are short, and the driver makes one at each interval.
+//! A session of POP3 (RFC 1939) that lists a mailbox, fetches what is new, and ends. A server locks the mailbox as long
+//! as a session lasts, so a session is short, and the driver starts a new one at each interval.
 //!
 //! ```text
 //! greeting → CAPA → [STLS → CAPA] → AUTH or USER, PASS → UIDL → for each new message: LIST n, TOP n 0 or RETR n,
@@ -56,7 +56,7 @@ enum Waiting {
     Size,
     Content,
     ContentLine,
-    /// The session waits until the driver has handled the message that was reported.
+    /// The session has reported a message, and waits until the driver calls [`PopSession::handled`].
     Driver,
     Delete,
     Quit,
@@ -101,8 +101,8 @@ pub struct PopSession {
 }
 
 impl PopSession {
-    /// Creates a session on a connection that has just been made. `known` is the list of the mailbox's messages that the
-    /// last session returned. Without it, messages that are already there are skipped, unless the options ask for them.
+    /// Creates a session on a new connection. `known` comes from the last session's [`PopSession::into_listing`]. If it
+    /// is `None`, messages that are already there are skipped, unless the options ask for them.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),
@@ -136,13 +136,13 @@ impl PopSession {
         self.known
     }
 
-    /// Returns the current step, for messages and statistics.
+    /// Returns what the session is doing or waiting for at present.
     pub fn step(&self) -> Step {
         self.waiting.step()
     }
 
-    /// Returns the time at which the driver must call [`PopSession::tick`]. It may be different after each call of
-    /// another method.
+    /// Returns the time at which the driver must call [`PopSession::tick`]. Any other method can change this time, so
+    /// the driver must ask again after each call.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }
@@ -188,10 +188,10 @@ impl PopSession {
         Ok(())
     }
 
-    /// Gives up waiting for a reply that is overdue.
+    /// Ends the session if a reply is overdue.
     ///
     /// # Errors
-    /// Returns a [`SessionError`] if the session cannot continue.
+    /// Returns [`SessionError::Timeout`] if the deadline has passed.
     pub fn tick(&mut self, now: Duration) -> Result<(), SessionError> {
         if now < self.deadline || self.waiting == Waiting::Closed {
             return Ok(());
@@ -300,7 +300,7 @@ impl PopSession {
                 self.fetch_next(now, out);
             }
             Waiting::Quit => {
-                // The server deletes the marked messages only now (RFC 1939 §6).
+                // The server deletes marked messages only after QUIT (RFC 1939 §6), so report the deletions only now.
                 if self.deleted > 0 {
                     events.push(Event::Deleted(self.deleted));
                 }
@@ -323,7 +323,6 @@ impl PopSession {
         self.content.clear();
     }
 
-    /// Takes a line of a reply with several lines.
     fn list_line(&mut self, line: &[u8], now: Duration) -> Result<(), SessionError> {
         match self.waiting {
             Waiting::CapabilityLine => {
@@ -334,7 +333,7 @@ impl PopSession {
             }
             Waiting::ListLine => self.note_message(line, now)?,
             _ => {
-                // Do not move the deadline, so that a server cannot send a single message forever.
+                // Leave the deadline unchanged, so that a server cannot prolong the session with an endless message.
                 if self.options.whole && self.response_bytes > self.options.message_bytes {
                     let limit = self.options.message_bytes;
                     return Err(self.violation(format!("a message is longer than {limit} bytes")));
@@ -399,7 +398,7 @@ impl PopSession {
                 let content = std::mem::take(&mut self.content);
                 let announced = Announced::At(message.at);
                 events.push(Event::Message(Message { uid: message.number, announced, bytes: message.bytes, content }));
-                // The driver decides about the deletion before the next command is sent.
+                // Send no further command until the driver has decided whether to delete this message.
                 self.waiting = Waiting::Driver;
                 self.deadline = now + self.options.reply_timeout;
             }
@@ -407,8 +406,8 @@ impl PopSession {
         Ok(())
     }
 
-    /// Continues after a message that was reported has been handled. The driver calls this after each
-    /// [`Event::Message`].
+    /// Sends the next command after a message was reported. The driver must call this for each [`Event::Message`],
+    /// after [`PopSession::delete`] if the message is to be deleted.
     pub fn handled(&mut self, now: Duration, out: &mut Vec<u8>) {
         if self.waiting != Waiting::Driver {
             return;
@@ -445,7 +444,7 @@ impl PopSession {
         };
         let exchange = ClientExchange::new(chosen, credentials, Some(nonce)).map_err(exchange_error)?;
         let mut command = format!("AUTH {}", chosen.name());
-        // RFC 5034 allows the first response in the command, if the line is not too long.
+        // RFC 5034 allows the client's first response in the AUTH command, if the line is not too long.
         let initial = exchange.initial().map(encode).filter(|response| command.len() + response.len() < 250);
         self.exchange = Some(match initial {
             Some(response) => {

@@ -1,4 +1,4 @@
-//! The common parts of sessions of IMAP and POP3.
+//! The parts that IMAP and POP3 sessions share: options, events, errors, and the choice of a login mechanism.
 use mailrun_sasl::client::ExchangeError;
 use mailrun_sasl::{Credentials, Mechanism, Mechanisms, Nonce};
 use std::time::Duration;
@@ -39,8 +39,8 @@ pub struct WatchOptions {
     /// Time after which a deletion that the server has refused is tried again.
     pub deletion_retry: Duration,
     /// Time without news after which a session interrupts IDLE, and asks for messages that the server has not
-    /// announced. It must be shorter than the time for which anybody waits for missing mail. RFC 2177 wants IDLE to be
-    /// renewed within 29 minutes.
+    /// announced. This time must be shorter than a run's wait for missing mail, so that unannounced messages are found
+    /// in time. RFC 2177 wants IDLE to be renewed within 29 minutes.
     pub idle_check: Duration,
 }
 
@@ -73,7 +73,7 @@ impl WatchOptions {
 /// A report of a session to its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The driver must start TLS and then call `tls_started`, which discards input that came before.
+    /// The driver must start TLS and call `tls_started`. Unprotected input from before TLS is discarded.
     StartTls,
     /// The mailbox is open, and messages that arrive from now on are reported.
     Watching {
@@ -102,7 +102,7 @@ pub enum Announced {
 /// A message that is new in the mailbox.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Number of the message, with which the driver may ask for its deletion.
+    /// UID (IMAP) or message number (POP3), with which the driver can ask for the deletion of the message.
     pub uid: u32,
     /// Time at which the server announced the message.
     pub announced: Announced,
@@ -165,23 +165,23 @@ pub enum SessionError {
     /// The server ended the session, for example with BYE.
     #[error("the server closed the session ({}): {text}", step.name())]
     Closed {
-        /// The step at which the server closed the session.
+        /// What the session was doing when the server closed it.
         step: Step,
-        /// The server's text, at most 200 characters of it.
+        /// The server's explanation, without control characters and cut to 200 characters.
         text: String,
     },
     /// The server refused a command, for example the login because of a wrong password.
     #[error("the server refused ({}): {text}", step.name())]
     Refused {
-        /// The step of the session in which the server refused the command.
+        /// What the refused command was for, for example the login.
         step: Step,
-        /// The server's text, at most 200 characters of it.
+        /// The server's explanation, without control characters and cut to 200 characters.
         text: String,
     },
     /// The server does not speak the protocol, or exceeds a limit.
     #[error("the server broke the protocol ({}): {text}", step.name())]
     Violation {
-        /// The step at which the server made the mistake.
+        /// What the session was doing when the server made the mistake.
         step: Step,
         /// Description of the mistake, for the user.
         text: String,
@@ -189,12 +189,12 @@ pub enum SessionError {
     /// The server did not answer within the time limit for a reply.
     #[error("no reply within {after:?} ({})", step.name())]
     Timeout {
-        /// The step at which the reply was missing.
+        /// What the session was waiting for.
         step: Step,
-        /// The time limit that has passed without a reply.
+        /// Time limit that has passed ([`WatchOptions::reply_timeout`]).
         after: Duration,
     },
-    /// The session cannot log in without revealing the password.
+    /// No login is possible, for example because every mechanism would reveal the password without TLS.
     #[error("cannot log in: {0}")]
     Login(&'static str),
     /// The mailbox was renumbered, so it is unknown which of its messages are new.
@@ -226,11 +226,11 @@ pub(crate) fn printable(text: &str) -> String {
     text.trim().chars().filter(|letter| !letter.is_control()).take(MAX_TEXT_CHARS).collect()
 }
 
-/// Chooses the mechanism for the login. Mechanisms that reveal the password are permitted only if `may_reveal` is set.
-/// Returns `None` if the server offers no mechanism that the credentials permit.
+/// Chooses the strongest mechanism for the login. Mechanisms that reveal the password are permitted only if
+/// `may_reveal` is set. Returns `None` if the server offers no mechanism that the credentials permit.
 ///
 /// # Errors
-/// Fails if a login is only possible with a mechanism that reveals the password, and that is not permitted.
+/// Fails if every mechanism that both sides permit would reveal the password, and `may_reveal` is not set.
 pub(crate) fn mechanism(
     offered: Mechanisms,
     credentials: &Credentials,
@@ -259,7 +259,7 @@ pub(crate) fn exchange_error(error: ExchangeError) -> SessionError {
     }
 }
 
-/// The user of a session with the credentials, and the nonce of the login.
+/// Login of a session. The driver provides the nonce, because this crate has no source of randomness.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) credentials: Credentials,

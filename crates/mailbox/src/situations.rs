@@ -1,4 +1,4 @@
-//! Tables of server output, each with the events and errors that a session must make of it.
+//! Tests of sessions with scripted servers. Each script comes with the expected events and errors.
 use crate::checks::{Played, imap, options, pop};
 use crate::imap::Position;
 use crate::{Announced, Event, Message, SessionError, Step, WatchOptions};
@@ -25,7 +25,7 @@ fn events(played: &Played) -> String {
     played.events.iter().map(name).chain(error).collect::<Vec<_>>().join(" ")
 }
 
-/// Plays a script whole and cut at every byte, and expects the same of both.
+/// Feeds a script at once and byte by byte. The results must be equal, because TCP may divide output anywhere.
 fn play_imap(options: WatchOptions, position: Option<Position>, script: &str) -> (Played, Option<Position>) {
     let options = Arc::new(options);
     let whole = imap(&options, position.clone(), &mut std::iter::once(script.as_bytes()));
@@ -173,7 +173,7 @@ fn a_broken_connection_loses_and_repeats_nothing() {
         let line = |uid: &u32| format!("* {} FETCH (UID {uid} RFC822.SIZE 1 BODY[] \"x\")\r\n", uid - 8);
         uids.iter().map(line).collect()
     };
-    // The connection broke after message 14, which the server sent before message 13.
+    // The server sent message 14 first, and the connection broke before 13. The next session must report only 13.
     let first = [GREETING, LOGGED_IN, OPENED, NEWS, &fetch(&[12, 14])].concat();
     let (played, position) = play_imap(options(), None, &first);
     assert_eq!(events(&played), "idle 12:1 14:1");
@@ -282,7 +282,7 @@ fn messages_are_deleted_by_their_uids() {
         "m5 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\nm6 UID EXPUNGE 12\r\nm7 IDLE\r\n"
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
-    // The last messages of a run are deleted, too, although no later arrival wakes the session.
+    // A deletion must interrupt IDLE, because no later arrival wakes the session after the last message of a run.
     out.clear();
     let more = "* 4 EXISTS\r\nm7 OK ended\r\n* 4 FETCH (UID 13 BODY[] \"x\")\r\nm8 OK done\r\n+ idling\r\n";
     session.receive(more.as_bytes(), now, &mut out, &mut events).unwrap();
@@ -339,7 +339,7 @@ fn a_deletion_that_fails_is_tried_again() {
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
     assert_eq!(next.into_position(), Some(Position::new(7, 13)), "nothing is left to delete");
-    // A server without UIDPLUS (RFC 4315) cannot delete a single message, so it is only marked as deleted, and only once.
+    // A server without UIDPLUS (RFC 4315) cannot delete a single message, so the session marks it once and leaves it.
     let plain = |text: &str| text.replace(" UIDPLUS", "");
     let mut marking = new(None);
     let script = [&plain(GREETING), &plain(LOGGED_IN), OPENED, NEWS, FETCHED].concat();
@@ -350,7 +350,7 @@ fn a_deletion_that_fails_is_tried_again() {
     assert!(out.ends_with(b"(\\Deleted)\r\nm6 IDLE\r\n"), "{}", String::from_utf8_lossy(&out));
 }
 
-/// The answers of a POP3 server to a login.
+/// Output of a POP3 server from the greeting to the end of the login.
 const POP: &[&str] = &["+OK hello\r\n", "+OK\r\nSASL PLAIN\r\nUIDL\r\nTOP\r\n.\r\n", "+OK in\r\n"];
 
 fn play_pop(options: WatchOptions, known: bool, deletes: bool, rest: &[&str]) -> Played {

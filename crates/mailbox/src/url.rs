@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 /// Characters that are percent-encoded in the parts of a URL, so that they are not taken for delimiters.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'+');
-/// Maximum length of a URL in bytes, beyond which it is refused.
 const MAX_BYTES: usize = 1024;
 
 /// Protocol of a mailbox's server, and how TLS begins.
@@ -55,12 +54,12 @@ impl Scheme {
         matches!(self, Self::Imap | Self::ImapStartTls | Self::Imaps)
     }
 
-    /// Returns true if the connection begins with TLS.
+    /// Returns true for `imaps` and `pops`, which begin with TLS.
     pub fn is_implicit_tls(self) -> bool {
         matches!(self, Self::Imaps | Self::Pops)
     }
 
-    /// Returns true if the connection must change to TLS before the login.
+    /// Returns true for the schemes with `+starttls`, which change to TLS before the login.
     pub fn starts_tls(self) -> bool {
         matches!(self, Self::ImapStartTls | Self::PopStartTls)
     }
@@ -107,7 +106,7 @@ pub enum ParseMailboxError {
     /// supported.
     #[error("only the name of one mailbox may follow the server, as in imaps://USER@HOST/INBOX; POP3 has no names")]
     Folder,
-    /// The URL is too long, or has characters that no URL has.
+    /// The URL is too long, or contains blanks or control characters.
     #[error("the URL is longer than {MAX_BYTES} bytes, or has characters that must be written as %XX")]
     Text,
 }
@@ -135,7 +134,7 @@ impl std::str::FromStr for MailboxUrl {
         if user.contains(':') {
             return Err(ParseMailboxError::Password);
         }
-        // RFC 5092 and RFC 2384 allow AUTH=*, which leaves the mechanism to the client.
+        // Of the parameters, accept only AUTH=*, which leaves the mechanism to the client (RFC 5092, RFC 2384).
         if !parameters.is_empty() && !parameters.eq_ignore_ascii_case("AUTH=*") {
             return Err(ParseMailboxError::User);
         }
@@ -181,8 +180,8 @@ fn host_and_port(server: &str) -> Option<(String, Option<u16>)> {
 
 impl MailboxUrl {
     /// Returns the address whose mail is probably in this mailbox. A user name without a domain gets `domain`, or else
-    /// the name of the host. A Maildir is named like its user, or is a directory such as `Maildir` below a directory of
-    /// that name.
+    /// the name of the host. For a Maildir, the user is the name of the directory. If this is a usual name such as
+    /// `Maildir`, the user is the name of the directory above.
     pub fn address(&self, domain: Option<&str>) -> String {
         let (user, host) = match self {
             Self::Server { user, host, .. } => (user.clone(), host.as_str()),

@@ -1,5 +1,5 @@
-//! Settles the account: finds the fate of every unit. A unit is a pair of message and recipient, because a server may
-//! deliver a message to one recipient and reject it for another.
+//! Computes the ledger row of a run: how many units were delivered, lost, rejected and so on. A unit is a pair of
+//! message and recipient, because a server may deliver a message to one recipient and reject it for another.
 use crate::ledger::Ledger;
 use crate::record::{Arrival, LedgerRow, Record};
 use crate::stage::Stage;
@@ -14,21 +14,21 @@ pub struct AccountInputs<'a> {
     pub accepted: &'a Ledger,
     pub rejected: u64,
     pub failed: u64,
-    /// Units whose connection broke after the last byte of the message and before the reply.
+    /// Units whose connection broke after the last byte and before the reply, so the server may have accepted them.
     pub in_doubt: u64,
-    /// True if the server replies separately for each recipient of a message, as in LMTP. An accepted message may then
-    /// have units in doubt.
+    /// True if the server replies separately for each recipient of a message, as in LMTP. If the connection breaks
+    /// between these replies, only the units without a reply are in doubt.
     pub has_reply_for_each: bool,
     pub open: u64,
-    /// Accepted units that did not fit into the source's ledger.
+    /// Accepted units for which the source's ledger had no memory, so their fates are unknown.
     pub overflow: u64,
     /// Counts of the sink, or `None` if no sink counted arrivals.
     pub arrivals: Option<Arrivals<'a>>,
     pub queue: ServerQueue<'a>,
 }
 
-/// The queue of the server between source and sink. It decides whether a unit that did not arrive is lost: a unit that
-/// is still in a queue is not.
+/// What is known about the queue of the server between source and sink. A unit that did not arrive is lost only if it
+/// is not in this queue.
 #[derive(Clone, Copy, Debug)]
 pub enum ServerQueue<'a> {
     /// There is no server: the source sends to the sink.
@@ -43,15 +43,15 @@ pub enum ServerQueue<'a> {
 pub struct Arrivals<'a> {
     /// Units of this run that have arrived. A unit that arrived twice is in the set once.
     pub units: &'a Ledger,
-    /// Units that notifications reported as undeliverable. A unit that was named twice is in the set once.
+    /// Units that notifications reported as undeliverable. A unit that several notifications name is in the set once.
     pub bounced: &'a Ledger,
-    /// Number of units that notifications reported as delayed, to be tried again by a server.
+    /// Number of reports that a unit is delayed and that a server will try it again.
     pub delay_notices: u64,
-    /// Number of reports about a unit that an earlier notification had already reported as bounced.
+    /// Number of further reports about units that an earlier notification had reported as bounced.
     pub repeated_notices: u64,
-    /// Number of arrived units that arrived under other addresses only. The sink learns this from ORCPT.
+    /// Number of units that arrived only under other addresses. ORCPT tells the sink the address that the source used.
     pub rewritten: u64,
-    /// Number of arrivals at addresses that were not among the recipients. The sink learns this from ORCPT and NOTIFY.
+    /// Number of arrivals at addresses that the server added. ORCPT and NOTIFY tell the sink that these are copies.
     pub copied: u64,
     /// Number of further arrivals of units that had already arrived.
     pub duplicates: u64,
@@ -61,9 +61,9 @@ pub struct Arrivals<'a> {
     pub converted: u64,
     /// Messages without a trace of this run, such as mail of other senders.
     pub foreign: u64,
-    /// Messages whose creation time comes from a clock that this host cannot compare with its own.
+    /// Messages without a latency, because this host cannot compare the clock of their creation time with its own.
     pub untimed: u64,
-    /// Messages whose arrival time is before their creation time, because the clocks of two hosts differ.
+    /// Messages without a latency, because they seem to have arrived before their creation: the hosts' clocks differ.
     pub negative: u64,
     /// Arrived units that did not fit into the sink's ledger.
     pub overflow: u64,
@@ -101,30 +101,29 @@ pub struct RelayInputs<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// There is no server in between, so source and sink themselves are measured.
+    /// The source sends to the sink without a server in between, so the run measures source and sink themselves.
     Direct,
     Server,
 }
 
-/// Settles the account, where A is the set of accepted units, D the set of delivered units, B the set of units that
-/// notifications reported as undeliverable, and Q the relay's queue:
+/// Computes the ledger row from four sets of units: A was accepted, D was delivered, B was reported as undeliverable by
+/// notifications, and Q is still in the relay's queue:
 ///
 /// ```text
 /// delivered = |D|    bounced = |B \ D|    queued = |Q \ D \ B|    lost = |A \ D \ B \ Q|
 /// rejected, failed, in doubt, in flight: as the source counted them
 /// ```
 ///
-/// Before that, the units of accepted messages are matched with the recipients that the source named, because a server
-/// may have rewritten some recipients ([`Matched`]).
+/// Before that, [`Matched`] replaces recipients that the server has rewritten by the recipients that the source named.
+/// Otherwise, a rewritten unit would count as delivered and its original as lost.
 ///
 /// If the queue cannot be read, the units in A \ D \ B count as not delivered instead of lost.
 ///
-/// Some units arrive, bounce or are queued although the source received no 250. Such a unit was in doubt, in flight
-/// or failed, and its reply got lost. Otherwise, the server has kept a unit that it rejected.
+/// Some units arrive, bounce or are queued although the source received no 250. Usually they were in doubt, in flight
+/// or failed, and the reply got lost. Any further units are mail that the server rejected but kept.
 ///
 /// The inputs are counted independently of each other, so the fates sum to the created units only if the inputs agree.
-/// A notification about a recipient that the source did not name, for example the recipient of a copy, is no
-/// disagreement.
+/// Notifications about recipients that the source did not name, such as those of copies, are left out.
 pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let Some(arrivals) = state.arrivals else { return source_only_row(&state) };
     let nothing = Ledger::default();
@@ -135,8 +134,8 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let matched = Matched::new(state.accepted, arrivals.units, arrivals.bounced, relay.queued);
     let arrivals = Arrivals { units: &matched.arrived, bounced: &matched.bounced, ..arrivals };
     let relay = RelayInputs { queued: &matched.queued, ..relay };
-    // With a reply for each recipient (LMTP), an apparent copy is more likely a rewritten unit in doubt, whose reply
-    // was lost.
+    // In LMTP, an apparent copy is more likely a unit in doubt: its reply was lost, and the server delivered the unit
+    // under a rewritten address.
     let doubtful = if state.has_reply_for_each { matched.copied.min(state.in_doubt) } else { 0 };
     let delivered = arrivals.units.count() + doubtful;
     let reported = arrivals.bounced.count_without(arrivals.units);
@@ -184,12 +183,12 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     }
 }
 
-/// Units of accepted messages, matched with the recipients that the source named.
+/// Arrived, bounced and queued units, with each rewritten recipient replaced by the one that the source named.
 ///
-/// A server may rewrite recipients without passing on ORCPT. A unit then arrives that the source did not name, while
-/// another unit of the same message is missing: both are the same unit. If no unit of the message is missing, the
-/// server has made a copy. Notifications and the relay's queue are matched in the same way. Messages for which the
-/// source received no 250 are left alone, because nobody knows which of their units may arrive.
+/// A server may rewrite recipients without passing on ORCPT. If a message then arrives for an unknown recipient while
+/// one of its recipients is missing, both are taken for the same recipient. If none is missing, the server has made a
+/// copy. Notifications and the relay's queue are matched in the same way. Messages for which the source received no 250
+/// are left alone, because nobody knows which of their units may arrive.
 #[derive(Debug)]
 pub struct Matched<'a> {
     pub arrived: Cow<'a, Ledger>,
@@ -220,7 +219,7 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// Returns the number of accepted units that have neither arrived nor bounced. The array comes from
+/// Returns the number of accepted units that have neither arrived nor bounced. The array is the result of
 /// [`Ledger::read_arrivals`].
 pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 {
     let nothing = Ledger::default();
@@ -230,8 +229,8 @@ pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 
     accepted.count_without(&settled)
 }
 
-/// A unit of an accepted message whose recipient the source did not name. `meant` is the missing recipient that the
-/// unit stands for, if one is missing.
+/// A unit of an accepted message with a recipient that the source did not name. `meant` is a missing recipient of this
+/// message, if there is one, because the server has probably rewritten that recipient.
 struct StrangeUnit {
     sequence: u64,
     recipient: u32,
@@ -251,8 +250,8 @@ fn strange_units(accepted: &Ledger, units: &Ledger, is_settled: impl Fn(u64, u32
     found
 }
 
-/// Replaces each strange unit by the missing unit that it stands for. Returns how many units were replaced, and how
-/// many stand for no missing unit and were only removed.
+/// Replaces the recipient of each strange unit by the `meant` recipient, and removes strange units without one. Returns
+/// how many units were replaced (rewritten) and how many were removed (copies).
 fn replace(units: &mut Cow<'_, Ledger>, strangers: &[StrangeUnit]) -> (u64, u64) {
     let [mut matched, mut others] = [0, 0];
     for StrangeUnit { sequence, recipient, meant } in strangers {
@@ -269,8 +268,8 @@ fn replace(units: &mut Cow<'_, Ledger>, strangers: &[StrangeUnit]) -> (u64, u64)
     (matched, others)
 }
 
-/// Returns the number of bounced units whose recipients the source never named. A unit that bounced
-/// without a 250 was in doubt, in flight or failed, because a server that rejects mail keeps nothing to report.
+/// Returns how many bounced units have recipients that the source never named: those without a 250, beyond the units in
+/// doubt, in flight or failed. Rejected units do not bounce, because the server keeps nothing to report.
 fn strangers(state: &AccountInputs, arrivals: &Arrivals) -> u64 {
     if arrivals.bounced.count() == 0 {
         return 0;
@@ -299,8 +298,8 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
     }
 }
 
-/// Units that arrived although the source received no 250 for them. Each field is named after the fate that the
-/// source had recorded for its units.
+/// Units that arrived, bounced or are queued although the source received no 250 for them, by the fate that the source
+/// had recorded for them.
 struct Unheard {
     in_doubt: u64,
     open: u64,
@@ -327,7 +326,7 @@ impl Unheard {
     }
 }
 
-/// True if the known fates sum to the created units, as they must when every unit has one fate.
+/// True if the known fates sum to the created units. If they do not, source and sink contradict each other.
 pub fn fates_sum(ledger: &LedgerRow) -> bool {
     ledger.created == Some(sum_of_fates(ledger))
 }
@@ -355,7 +354,7 @@ pub fn unsent(record: &Record) -> u64 {
     record.due.unwrap_or_default().saturating_sub(created)
 }
 
-/// True if the sink was observed, too, so that deliveries are known.
+/// True if both source and sink counted, so that deliveries are known.
 pub fn is_watched(ledger: &LedgerRow) -> bool {
     ledger.created.is_some() && ledger.delivered.is_some()
 }

@@ -20,8 +20,8 @@ pub struct Audit {
     /// Kinds of faults that were requested but could not be caused, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
-    /// Fault of the recipe's command that reads the queue, found by trying the command before any fault; `null` if it
-    /// works.
+    /// What is wrong with the recipe's command that reads the queue, found by trying the command before any fault;
+    /// `null` if the command works.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_complaint: Option<String>,
     /// Messages that were answered 250 but did not arrive, at most 100.
@@ -34,7 +34,7 @@ pub struct Audit {
 pub struct AuditRow {
     /// Name of the fault, for example `kill`, or `power-cut on ext4` with the file system that the disk behaved like.
     pub fault: String,
-    /// True if mail lost by this fault is only a remark. The verdict and the ledger then leave these rounds out.
+    /// True if mail lost by this fault only leads to a remark. Verdict and ledger then leave out these rounds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_remark: bool,
     /// Rounds that count: mail was accepted before the fault, the fault struck, and the round was completed.
@@ -53,8 +53,8 @@ pub struct AuditRow {
     pub void_reasons: Vec<String>,
     /// Rounds in which the server did not accept mail again after the fault, or ended by itself.
     pub never_back: u64,
-    /// Rounds that failed after the server had asked for operations that the file system of the fault does not have, or
-    /// in which the server did not start on that file system. They say nothing about the server.
+    /// Rounds that failed after the server had asked for an operation that the fault's file system does not have, and
+    /// rounds in which the server did not start on that file system. Such rounds say nothing about the server.
     pub not_supported: u64,
     /// Operations that the file system of the fault does not have and the server asked for, for example `link`.
     pub unsupported: Vec<String>,
@@ -102,7 +102,7 @@ pub fn loss_bound(rounds: u64) -> Option<f64> {
     (rounds > 0).then(|| 1.0 - (1.0 - CONFIDENCE).powf(1.0 / rounds as f64))
 }
 
-/// Formats a bound in percent, for example `18.2 %`. It is rounded up, so that "fewer than" stays true.
+/// Formats a bound in percent, for example `18.2 %`. The bound is rounded up, so that "fewer than 18.2 %" stays true.
 pub fn bound_text(bound: f64) -> String {
     format!("{:.1} %", (bound * 1000.0).ceil() / 10.0)
 }

@@ -4,19 +4,19 @@ use crate::record::{BounceRow, Record};
 use crate::trace::{MessageName, RecipientId};
 use mailrun_mime::{Notice, NoticeAction, NoticeRecipient};
 
-/// Maximum number of reasons that are listed separately. Further reasons count under the last one.
+/// Maximum number of reasons listed separately. Mail with further reasons counts under the last.
 const MAX_REASONS: usize = 64;
 
 /// Counts of the notifications about the messages of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Bounces {
-    /// Units that no server will deliver, as a set: a unit that was named twice is in it once.
+    /// Units reported as undeliverable. A unit that several notifications name is in the set once.
     pub units: Ledger,
     /// Number of notifications, whether they report failures or delays.
     pub notices: u64,
-    /// Number of reports about a unit that an earlier notification had already named.
+    /// Number of further reports that a unit in `units` is undeliverable.
     pub repeated: u64,
-    /// Number of reports about a unit that a server will try again.
+    /// Number of reports that a unit is delayed and that a server will try it again.
     pub delayed: u64,
     pub overflow: u64,
     reasons: Vec<BounceRow>,
@@ -52,8 +52,8 @@ impl Bounces {
         }
     }
 
-    /// Adds the notifications of another worker, or of this worker since its last tick. A unit that
-    /// both have seen counts as repeated.
+    /// Adds the counts of another worker, or what a worker has counted since its counts were last
+    /// added. A unit that is in both sets counts as repeated.
     pub fn merge(&mut self, other: &Self) {
         let merged = self.units.merge(&other.units);
         self.notices += other.notices;
@@ -69,8 +69,8 @@ impl Bounces {
     }
 }
 
-/// Adds units to the row of their reason. When there are `MAX_REASONS` rows, a new reason counts
-/// under the last.
+/// Adds the count of `row` to the row with the same reason, or appends `row`. When there are
+/// `MAX_REASONS` rows, a new reason counts under the last one.
 fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
     let is_full = rows.len() >= MAX_REASONS;
     // Texts often contain the recipient, so only the status and the reply code distinguish reasons.
@@ -83,8 +83,8 @@ fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
 }
 
 /// Adds the notifications that a second sink has seen to the record of the first. A notification
-/// that both have seen is counted twice here. The sinks' ledgers know each message and count it
-/// once.
+/// that reached both sinks counts twice here. The number of bounced units stays correct, because
+/// the sinks' ledgers know each unit.
 pub fn add(record: &mut Record, second: Record) {
     let sum = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).reduce(u64::saturating_add);
     record.bounces = join(std::mem::take(&mut record.bounces), second.bounces);

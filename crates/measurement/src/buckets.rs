@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Upper bounds of the buckets in seconds, from a relay on the same host (5 ms) to greylisting and
-/// retries (half an hour). There are few bounds, because each is a time series for every stage and
-/// route.
+/// retries (half an hour). There are few bounds, because Prometheus stores a time series for each
+/// bound, stage and route.
 pub const BOUNDS_S: [f64; 15] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
-/// Number of times in each bucket, and their sum. The last bucket counts times beyond the last
-/// bound.
+/// Number of measured times in each bucket, and the sum of all times. The last bucket counts times
+/// beyond the last bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buckets {
     counts: [u64; BOUNDS_S.len() + 1],
@@ -22,7 +22,7 @@ impl Buckets {
         self.add(time, 1);
     }
 
-    /// Adds all times of a distribution, as exactly as the distribution keeps them.
+    /// Adds all times of a distribution, with the precision of its histogram.
     pub fn record_all(&mut self, latencies: &Latencies) {
         latencies.buckets().for_each(|(ns, count)| self.add(Duration::from_nanos(ns), count));
     }

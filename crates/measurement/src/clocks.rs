@@ -1,17 +1,18 @@
-//! Errors of times that are measured between hosts. A delivery begins on the clock of the source's
-//! host and ends on the clock of the sink's host.
+//! Clock errors of times that are measured across two hosts. A delivery begins on the clock of the
+//! source's host and ends on the clock of the sink's host.
 //!
-//! Times of one boot come from the same clock. The difference between two hosts' clocks is either
-//! measured by an exchange of messages or unknown. chrony's estimates for both hosts give another
-//! bound, which is used if it is smaller. Times are never corrected. Instead, the report states the
-//! bound, and a threshold whose result the error could change makes the run invalid.
+//! If source and sink run on the same boot of a host, they share a clock and there is no error.
+//! Otherwise, the difference of the clocks is either measured by an exchange of messages or
+//! unknown. chrony's estimates for both hosts give another bound, which is used if it is smaller.
+//! Times are never corrected. Instead, the report states the bound, and a threshold whose result
+//! the error could change makes the run invalid.
 use crate::reason::Reason;
 use crate::record::{Cause, Record};
 use crate::stage::Stage;
 use crate::threshold::clock_scale_ms;
 use std::time::Duration;
 
-/// A time must be at least this many times as long as its error for the error to count as small.
+/// The clock error of a time counts as small if the time is at least this many times as long.
 const ERROR_SHARE: f64 = 10.0;
 
 /// Maximum error of a time that was measured between two hosts.
@@ -64,8 +65,8 @@ impl ClockError {
     }
 }
 
-/// Reports the error of delivered times, if there is one. The run is invalid if a threshold judges
-/// delivered times and the error is not small beside them.
+/// Reports the error of delivered times, if there is one. The run is invalid if a threshold
+/// concerns delivered times and the error is more than a tenth of the time in question.
 pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     let delivered = record.stage(Stage::Delivered)?;
     let median_ms = delivered.latency_ms.as_ref()?.p50;
@@ -85,7 +86,8 @@ pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
     Some(Reason::new(cause, format!("{known}: {rest}")))
 }
 
-/// Describes the error of delivered times and its source. Returns `None` if there is no error.
+/// Describes the clock error of delivered times, and how it was found. Returns `None` if there is
+/// no error.
 fn describe(error: ClockError) -> Option<String> {
     let size = time(error.size());
     Some(match error {

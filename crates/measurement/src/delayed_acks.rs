@@ -2,8 +2,8 @@
 //!
 //! A host delays an ACK by 40 ms (Linux: TCP_DELACK_MIN), hoping to send it with data. A peer that writes a reply or a
 //! message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle, RFC 896), so
-//! both wait for each other. A single pause of the whole server also puts a reply of each session into such a cluster.
-//! Therefore times that overlap count only once.
+//! both wait for each other. If the whole server pauses once for 40 ms, a reply of each session is late and looks the
+//! same. Therefore times that overlap count only once.
 use crate::latencies::Latencies;
 use crate::record::PauseRow;
 use crate::stage::Phase;
@@ -13,11 +13,11 @@ use std::time::Duration;
 /// Times below this are too short to contain a delayed ACK. If more than half of all times are this short, a cluster of
 /// delayed ACKs stands out.
 const SHORT: Duration = Duration::from_millis(10);
-/// Range of the cluster. Delayed ACKs take 40 ms plus the delay of a 250 Hz kernel's timers, or slightly less if our
-/// clock started late.
+/// Range of times that count as delayed ACKs. They take 40 ms plus the timer delay of a 250 Hz kernel (4 ms), or
+/// slightly less if our clock started late.
 const WITHIN_MS: Range<u64> = 38..45;
-/// Range of the same width before the cluster. If times are as frequent here, the distribution has a broad tail and no
-/// cluster.
+/// Range of the same width just below the cluster. If it contains similarly many times, they belong to a broad tail and
+/// form no cluster.
 const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
 /// Minimum share of all times that must be in the cluster.
@@ -53,7 +53,7 @@ fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Number of times of a phase in each range of the rule.
+/// Counts how many times of a phase are short, just below the cluster, in it, and just above it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayedAcks {
     all: u64,
@@ -65,8 +65,8 @@ pub struct DelayedAcks {
 }
 
 impl DelayedAcks {
-    /// Counts the time from `began` to `ended` in its range, and in the cluster if it does not overlap the last counted
-    /// one.
+    /// Counts the time from `began` to `ended` in its range. `apart` also counts the time if it is in the cluster and
+    /// does not overlap the last time counted there.
     pub fn record(&mut self, began: Duration, ended: Duration) {
         self.all += 1;
         let time = ended.saturating_sub(began);
@@ -81,7 +81,8 @@ impl DelayedAcks {
         self.after += u64::from(AFTER_MS.contains(&ms));
     }
 
-    /// Counts the times of a distribution. `apart` counts the times that do not overlap, which a histogram cannot tell.
+    /// Takes the counts from a histogram. The caller must have counted `apart`, because a histogram does not tell which
+    /// times overlap.
     pub fn from_latencies(times: &Latencies, apart: TimesApart) -> Self {
         let between = |range: Range<u64>| {
             times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))
@@ -105,13 +106,14 @@ impl DelayedAcks {
         self.apart.merge(&other.apart);
     }
 
-    /// Makes the row of a record, if the times look like delayed ACKs.
+    /// Returns a row for the record if the times look like delayed ACKs.
     pub fn row(&self, party: &str, phase: Phase) -> Option<PauseRow> {
         let Self { all, within, .. } = *self;
         self.is_delayed_ack().then(|| PauseRow { party: party.to_owned(), phase, count: within, of: all })
     }
 
-    /// Reports whether more than 1 % of the times form a cluster, and most times are short or in the cluster.
+    /// Returns true if more than 1 % of the times form a cluster, and if more than half of the times are short or more
+    /// than half are in the cluster.
     fn is_delayed_ack(&self) -> bool {
         let Self { all, short, before, within, after, apart } = *self;
         let is_frequent = apart.count >= MIN_COUNT && within as f64 > all as f64 * MIN_SHARE;
@@ -158,12 +160,12 @@ mod tests {
         // More than half of the times must be below 10 ms. In the second row, it is exactly half of them.
         (&[(9, 501), (41, 499)], true),
         (&[(9, 500), (20, 400), (41, 100)], false),
-        // Most messages wait for a delayed ACK. The median itself is then 41 ms, so no short times are needed as proof.
+        // If most messages wait for a delayed ACK, the median itself is 41 ms, and no short times are required.
         (&[(41, 1000)], true),
         (&[(20, 499), (41, 501)], true),
         (&[(20, 500), (41, 500)], false),
-        // The window must have at least three times as many times as the range below it, and at least as many as the
-        // range above it. Otherwise it is part of a long tail.
+        // The window must contain at least three times the count of the range below it, and at least the count of the
+        // range above it. Otherwise the times in it are part of a long tail.
         (&[(1, 800), (33, 34), (41, 101), (48, 60)], false),
         (&[(1, 800), (33, 33), (41, 100), (48, 60)], true),
         (&[(1, 800), (41, 60), (48, 61)], false),
@@ -182,7 +184,7 @@ mod tests {
             let mut latencies = Latencies::coarse();
             let mut apart = TimesApart::default();
             for [began, ended] in in_turn(times) {
-                // Record the middle of the millisecond, because the histogram keeps only two digits.
+                // Record the middle of the millisecond, so that rounding to two digits keeps each time in its range.
                 latencies.record(ended - began + Duration::from_micros(500));
                 apart.record(began, ended);
             }

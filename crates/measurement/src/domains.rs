@@ -7,18 +7,18 @@ use std::sync::Arc;
 /// record stays small.
 pub const MAX_DOMAINS: usize = 100;
 
-/// Units of a domain, by their fates at the source.
+/// Number of units for one recipient domain, by the fate that the source recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainFates {
     pub created: u64,
-    /// Units for which the peer took responsibility with a 250.
+    /// Units that the server answered with 250.
     pub accepted: u64,
     pub rejected: u64,
     pub failed: u64,
     pub in_doubt: u64,
 }
 
-/// Counts of a source, indexed by the number of the domain. Empty if there is only one domain.
+/// Counts of a source by its numbers of the recipient domains. Empty if there is only one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainTally(Vec<DomainFates>);
 
@@ -46,8 +46,8 @@ impl DomainTally {
         self.0.clear();
     }
 
-    /// Makes the rows of the run record, the largest domain first. `names` lists the names by the
-    /// number of the domain. The row that all other domains share has an empty name.
+    /// Makes the rows of the run record, the largest domain first. `names[n]` is the name of domain
+    /// number n. The row that all other domains share has an empty name.
     pub fn rows(&self, names: &[String]) -> Vec<DomainRow> {
         let row = |(place, fates): (usize, &DomainFates)| DomainRow {
             domain: names.get(place).cloned().unwrap_or_default(),
@@ -65,7 +65,7 @@ impl DomainTally {
     }
 }
 
-/// A unit that arrived for another domain than the first domain that the worker saw.
+/// A unit that arrived for another domain than the worker's first. Only merging counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainUnit {
     pub sequence: u64,
@@ -110,8 +110,8 @@ impl DomainArrivals {
 /// Joins the rows of source and sink. If a domain is in the shared row at one end, its counts from
 /// the other end are also moved to the shared row, because the shared row cannot be divided.
 ///
-/// If the source had only one domain, the result is empty. `is_observed` is false if no sink
-/// counted arrivals.
+/// Returns `source` unchanged if it has fewer than two rows, or if no sink counted arrivals
+/// (`is_observed` is false).
 pub fn join(source: Vec<DomainRow>, sink: &[DomainRow], is_observed: bool) -> Vec<DomainRow> {
     if source.len() < 2 || !is_observed {
         return source;

@@ -21,7 +21,7 @@ pub struct ErrorEvent<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     kinds: BTreeMap<(Phase, u16), ErrorKind>,
-    /// Errors beyond the limit of kinds, listed under the phase of the first of them.
+    /// Errors of further kinds after `MAX_KINDS` kinds, counted together under the phase of the first of these errors.
     other: Option<(Phase, ErrorCount)>,
 }
 
@@ -78,8 +78,8 @@ impl Errors {
         self.kinds.values().map(|kind| kind.count.count).sum::<u64>() + self.other.map_or(0, |(_, other)| other.count)
     }
 
-    /// Describes the kind of the latest error by its first text, for example `450 at rcpt: 4.2.0
-    /// Greylisted`.
+    /// Describes the kind of error that occurred last, with its first text, for example
+    /// `450 at rcpt: 4.2.0 Greylisted`.
     pub fn latest(&self) -> Option<String> {
         let (&(phase, code), kind) = self.kinds.iter().max_by_key(|(_, kind)| kind.count.last)?;
         let name = phase.name();
@@ -89,8 +89,8 @@ impl Errors {
         })
     }
 
-    /// Makes the rows of the run record, ordered by phase. `origin_ns` must be the origin of the
-    /// record, from which the times of the rows count.
+    /// Makes the rows of the run record, ordered by phase. The times in the rows count from `origin_ns`, which must be
+    /// the origin of the record.
     pub fn rows(&self, origin_ns: u64) -> Vec<ErrorRow> {
         let origin = Duration::from_nanos(origin_ns);
         let second = |at: Duration| Some(at.saturating_sub(origin).as_secs_f64());

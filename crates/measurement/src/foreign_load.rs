@@ -1,16 +1,16 @@
 //! Decides whether other programs on this host explain a missed limit.
 //!
-//! On a busy host, every program waits for a processor, so rates are too low and latencies too high
-//! through no fault of the server. That excuses a missed limit only if programs that are not part
-//! of the run had a part in it, and only up to the waiting time that the kernel has measured. The
-//! rest of a latency counts against the server, however busy the host was.
+//! On a busy host, every program waits for a processor, so rates are too low and latencies too high through no fault of
+//! the server. Such waits excuse a missed limit only if programs outside the run used much of the processor time, and
+//! only up to the waiting time that the kernel has measured. The rest of a latency counts against the server, however
+//! busy the host was.
 use crate::record::{ForeignLoad, HostProcess, Record, Surroundings, WaitRow};
 use crate::stage::Stage;
 
 /// Minimum share of the processor time that foreign programs must use to count as an excuse.
 const MIN_FOREIGN_SHARE: f64 = 0.10;
-/// Minimum share of the processor time that all programs together must use. While more than a tenth of it is idle, nobody waits
-/// long for a processor.
+/// Minimum share of the processor time that all programs together must use. While more than a tenth of the processor
+/// time is idle, nobody waits long for a processor.
 const MIN_BUSY_SHARE: f64 = 0.90;
 /// Number of steps in which [`BusyHost::mean_delay_ms`] integrates the distribution of delays numerically.
 const MEAN_STEPS: f64 = 1000.0;
@@ -51,13 +51,13 @@ impl<'a> BusyHost<'a> {
         per_s / (1.0 - share).max(f64::EPSILON)
     }
 
-    /// Returns how long waits for a processor may have delayed the slowest messages. `share` is
-    /// their share of all messages, and `latency_ms` is the time that they took.
+    /// Returns the longest delay that waits for a processor may have caused for the slowest messages. `share` is the
+    /// share of these messages among all messages, and `latency_ms` is the time that they took.
     pub fn delay_ms(&self, share: f64, latency_ms: f64) -> f64 {
-        // The share of delayed messages falls as the delay grows, so bisection finds the longest
-        // possible delay.
+        // The longer a delay is, the fewer messages can have had it. Bisection therefore finds the longest delay that
+        // is possible for this share of the messages.
         let mut most = (0.0, latency_ms.max(0.0));
-        // After 50 halvings, even an hour is exact to less than a nanosecond.
+        // 50 halvings narrow even an hour to less than a nanosecond.
         for _ in 0..50 {
             let middle = (most.0 + most.1) / 2.0;
             most = if self.share_delayed(middle, latency_ms) >= share { (middle, most.1) } else { (most.0, middle) };
@@ -73,10 +73,9 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() * step_ms
     }
 
-    /// Returns the maximum share of messages that waits may have delayed by more than `delay_ms`. A
-    /// message that takes `latency_ms` may be under way in several windows.
+    /// Returns the maximum share of messages that waits may have delayed by more than `delay_ms`. A message that takes
+    /// `latency_ms` may have waited in each of the windows in which it was under way.
     fn share_delayed(&self, delay_ms: f64, latency_ms: f64) -> f64 {
-        // A message that took several windows may have waited in each of them.
         let windows = (latency_ms / (self.foreign.window_s * 1e3).max(1.0)).ceil().max(1.0) as usize;
         let rows = &self.foreign.waits;
         let shares = (0..rows.len()).map(|first| {
@@ -86,10 +85,9 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() / rows.len().max(1) as f64
     }
 
-    /// Returns the maximum share of the messages under way in these windows that waits for a
-    /// processor can have delayed by more than `delay_ms`. Only the sum of the waits is known. Most
-    /// messages are delayed if every wait was just this long. Each wait then delays one message, or
-    /// all messages that are due meanwhile.
+    /// Returns the maximum share of messages that the waits in these windows can have delayed by more than `delay_ms`.
+    /// Only the sum of the waits is known. The share is largest if each wait was just `delay_ms` long, because each
+    /// wait then delays one message, or all messages that are due meanwhile.
     fn share_above(&self, delay_ms: f64, rows: &[WaitRow]) -> f64 {
         let waited_ms: f64 = rows.iter().map(|row| row.waited_ms.max(0.0)).sum();
         if delay_ms >= waited_ms {
@@ -128,8 +126,8 @@ fn busy_share(around: &Surroundings) -> Option<f64> {
     around.used_share.filter(|share| *share >= MIN_BUSY_SHARE)
 }
 
-/// Explains why foreign programs cannot be told from the server, although the host was busy.
-/// Returns `None` if they can, or if the host was not busy.
+/// Explains for a busy host why the processor time of foreign programs cannot be told from the server's. Returns `None`
+/// if it can, or if the host was not busy.
 pub(crate) fn unknown(record: &Record) -> Option<String> {
     let around = record.surroundings.as_ref()?;
     let reason = around.foreign.as_ref().map(|foreign| foreign.unknown.as_str()).filter(|reason| !reason.is_empty())?;

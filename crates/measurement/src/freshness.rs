@@ -7,10 +7,10 @@
 //! limit ────────────╱──│╱──│─╱─────│──
 //!                  ╱   ╱   │╱      │     above the limit: not fresh
 //! ```
-//! Freshness is computed from the rows of a record, each of which has the greatest age in its
-//! second ([`SeriesRow::oldest_ms`]). A second counts as not fresh from the moment at which the age
-//! passed the limit to the end of the second. The computed share therefore exceeds the true share
-//! by at most a tenth of a second for each time that the limit was passed.
+//! Freshness is computed from the rows of a record, each of which has the greatest age in its second
+//! ([`SeriesRow::oldest_ms`]). In each second, the time by which this age exceeds the limit counts as not fresh, at
+//! most the whole second. Arrivals are known to a tenth of a second, so each time that the limit is passed, at most a
+//! tenth of a second too much counts as fresh.
 use crate::account;
 use crate::record::{Ending, FreshWindow, Record, SeriesRow};
 use crate::series::step;
@@ -23,7 +23,7 @@ const MIN_WINDOW_SHARE: f64 = 0.5;
 /// record could otherwise add any number of them.
 const MAX_UNSENT_ROWS: usize = 7 * 24 * 3600;
 
-/// Limit of the age, and the length of the windows in which it is judged.
+/// Limit for the age of the newest message, and the length of the windows in which freshness is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreshnessLimit {
     /// The run is fresh while the newest message is younger than this.
@@ -36,8 +36,8 @@ pub struct FreshnessLimit {
 ///
 /// The first window begins with the first second in which a message was due. The last window ends with the last such
 /// second, because no new mail can arrive after the load. Until the first message arrives, the age counts from the
-/// beginning of the first window. Messages that were due but never sent belong to the load, so windows cover their
-/// time, too.
+/// beginning of the first window. The windows also cover the time of messages that were due but never sent, because
+/// these belong to the load.
 pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<FreshWindow>> {
     let delivered = record.ledger.delivered?;
     let rows = with_unsent(judged(&record.series)?, record);
@@ -55,7 +55,7 @@ pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<Fres
         age_s = row.oldest_ms.map_or(age_s + span_s, |ms| ms / 1e3);
         let from_s =
             begin as f64 + (row.second.saturating_sub(begin) as f64 / window_s).floor().max(0.0) * finite(window_s);
-        // A short rest after the last whole window belongs to that window.
+        // A rest of less than half a window belongs to the window before it.
         let is_rest = (end as f64 - from_s) < window_s * MIN_WINDOW_SHARE && window_s.is_finite();
         let is_same = |last: &FreshWindow| is_rest || (last.from_s - from_s).abs() < 1e-6;
         if !windows.last().is_some_and(is_same) {
@@ -89,8 +89,8 @@ fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
     rows.get(first..=last)
 }
 
-/// Adds empty rows up to the planned end of the load if messages were due until then but never sent. Their time then
-/// counts as not fresh.
+/// If messages were due but never sent, adds empty rows up to the planned end of the load, so that the age keeps
+/// growing until then.
 fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let mut rows = rows.to_vec();
     let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
@@ -136,8 +136,8 @@ mod tests {
     use crate::stage::Stage;
     use crate::tally::SourceTally;
 
-    /// Makes a run with one message per second and these greatest ages. Its last row is after the
-    /// load.
+    /// Makes a run with one message per second. `ages_s` has the greatest age in each second. A last row lies after the
+    /// load and must not be judged.
     fn record(ages_s: &[Option<f64>]) -> Record {
         let mut record = Record::empty();
         record.ledger.delivered = Some(ages_s.len() as u64);
@@ -193,7 +193,8 @@ mod tests {
         let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
         record.due = Some(20);
-        // The age is 1 s at the end of the last second. From then on it grows, because the load goes on and nothing more arrives.
+        // The age is 1 s at the end of the last second. After that, it grows, because messages are still due and none
+        // arrives.
         let window = &fresh(&record).unwrap()[0];
         assert_eq!((window.fresh_percent.round(), window.to_s), (55.0, 23.0));
         record.ending = Some(Ending::Interrupted);

@@ -84,8 +84,8 @@ impl Cause {
         }
     }
 
-    /// True if a run with this cause has an account that is not closed: messages are missing, doubled or changed, or
-    /// the counts cannot be trusted.
+    /// True if a reason with this cause clears `Verdict::closed`: messages are missing, doubled or changed, or the
+    /// counts cannot be trusted.
     fn keeps_open(self) -> bool {
         matches!(
             self,
@@ -128,7 +128,8 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
         || reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
     reasons.extend(threshold_reasons(record));
-    // If our own process ran out of memory, the mail that it lost track of says nothing about the server.
+    // If our own process ran out of memory, drop the reasons that may follow from its death, because they say nothing
+    // about the server.
     if lacked_memory(record) {
         reasons.retain(|reason| !follows_from_death(reason.cause));
     }
@@ -177,8 +178,8 @@ pub fn take_reasons(verdict: &mut Verdict) -> impl Iterator<Item = Reason> + use
     texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text })
 }
 
-/// Turns reasons with these causes into reasons that the user ordered. They no longer count against the run, and the
-/// text of the verdict says so.
+/// Gives reasons with these causes the cause [`Cause::Ordered`], so that they no longer count against the run. `reason`
+/// tells the reader what the user ordered.
 pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, pass: &str) {
     let closed = verdict.closed;
     let known = take_reasons(verdict).map(|known| match causes.contains(&known.cause) {
@@ -290,7 +291,8 @@ fn lacked_memory(record: &Record) -> bool {
     ours.filter_map(|party| party.died.as_ref()).any(|death| death.out_of_memory)
 }
 
-/// True if the death of a source or sink may have led to this cause. Such a reason says nothing about the server.
+/// True if the death of our own source or sink can explain a reason with this cause. Such a reason says nothing about
+/// the server.
 fn follows_from_death(cause: Cause) -> bool {
     matches!(
         cause,
@@ -366,7 +368,7 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
-/// Minimum and maximum of each fate if the sink made exactly the faults that the user ordered.
+/// Computes for each fate how many units the faults that the user ordered can explain, at least and at most.
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
@@ -377,7 +379,8 @@ struct OrderedBounds {
     quiet_timeout: Option<Duration>,
     /// Maximum number of units that a single reply or connection can affect.
     each: u64,
-    /// Number of units that may have escaped an ordered fate because they had another fate before.
+    /// Number of units with other fates, such as in doubt. Ordered faults may have struck these units without changing
+    /// their fates, so the minimum of an ordered fate is lower by this number.
     slack: u64,
 }
 
@@ -413,7 +416,7 @@ impl OrderedBounds {
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
             // The sink may have refused a command that belongs to no message, or a message that was then tried again.
-            // So no unit needs to have these fates.
+            // So the minimum for these fates is 0.
             Fate::Rejected | Fate::Failed | Fate::InDoubt | Fate::Bounced | Fate::Rewritten | Fate::Copied => 0,
         }
     }
@@ -431,7 +434,7 @@ impl OrderedBounds {
             Fate::Rejected | Fate::Failed | Fate::InDoubt if self.topology == Topology::Server => 0,
             Fate::Rejected => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
             Fate::Failed | Fate::InDoubt => ordered.cuts.saturating_mul(self.each),
-            // Without a server, nobody sends notifications.
+            // Without a server, nobody sends notifications, so no unit can bounce.
             Fate::Bounced if self.topology == Topology::Direct => 0,
             Fate::Bounced => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
             Fate::Rewritten | Fate::Copied => 0,
@@ -443,11 +446,10 @@ impl OrderedBounds {
     }
 }
 
-/// Hint for a run in which no client connected to the sink. It asks about the most likely causes.
 const NOTHING_CAME: &str =
     " The sink has seen nothing of this run: does the server relay to it, or does it hold or discard this mail?";
-/// Advice for a run in which rewritten recipients cannot be told apart. The ledger identifies recipients by their
-/// addresses, which a server may change, unless the recipients are numbered.
+/// Advice for a run with rewritten recipients. The ledger identifies a recipient by its address, so a rewritten address
+/// looks like another recipient, unless --tag-recipients numbers the recipients.
 const TAG_RECIPIENTS: &str =
     " If the server rewrites recipients, add --tag-recipients, which tells them apart by a number.";
 const MAX_NAMED_PAIRS: usize = 3;
@@ -463,8 +465,8 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{faults}."),
         Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &faults),
         Fate::Duplicates => {
-            // If a server rewrites recipients without ORCPT, a rewritten recipient may by chance have the number of
-            // another recipient, and then looks like its duplicate.
+            // The ledger numbers recipients by their addresses. An address that a server rewrote without ORCPT may by
+            // chance get the number of another recipient, who then seems to have two copies.
             let is_doubtful = record.workload.recipients > 1
                 && record.ledger.rewritten.is_some_and(|count| count > 0)
                 && record.rewrites.is_empty();
@@ -525,8 +527,8 @@ fn rewritten_text(record: &Record, count: u64) -> String {
 /// `100 copies arrived for addresses that were no recipients: audit@b.example.`
 fn copied_text(record: &Record, count: u64) -> String {
     let added: u64 = record.rewrites.iter().filter(|row| row.original.is_none()).map(|row| row.count).sum();
-    // Added recipients alone may not explain all copies. The rest went to further addresses of rewritten recipients, so
-    // name those pairs, too.
+    // If the recipients that the server added do not account for all copies, the other copies went to further addresses
+    // of rewritten recipients. Name these pairs as well.
     let pairs = record.rewrites.iter().filter(|row| row.original.is_none() || added < count);
     let pairs = pairs_text(pairs, count).map_or_else(String::new, |pairs| format!(": {pairs}"));
     match count {
@@ -535,8 +537,8 @@ fn copied_text(record: &Record, count: u64) -> String {
     }
 }
 
-/// Lists the most frequent pairs of addresses. The number of arrivals is omitted for a pair that accounts for all
-/// `count` of them. Returns `None` without pairs.
+/// Lists the most frequent pairs of addresses. A pair that accounts for all `count` arrivals is listed without a
+/// number. Returns `None` without pairs.
 fn pairs_text<'r>(rows: impl Iterator<Item = &'r RewriteRow>, count: u64) -> Option<String> {
     let rows: Vec<&RewriteRow> = rows.filter(|row| !row.address.is_empty()).collect();
     let text = |row: &&RewriteRow| {
@@ -598,7 +600,8 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     let explanation = missing_explanation(record, count);
     let server = known_server(record);
     let shows = server.map_or_else(String::new, |(_, command)| format!(" Look into the queue with {command}."));
-    // Without a quiet time, the run was stopped instead of waiting, so a longer wait would not help.
+    // Suggest a longer wait only if a pause in arrivals ended the wait. Otherwise the run was stopped, and a longer
+    // --lost-after would not help.
     let waits = if quiet_timeout.is_some() { " A longer --lost-after waits for retries." } else { "" };
     let owner = server.map_or("the server", |(name, _)| name);
     format!(
@@ -619,7 +622,7 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(hidden) = receptions(record).find_map(|sink| hidden_text(sink.mailboxes.as_ref()?)) {
         return format!(" {hidden}");
     }
-    // If the sink has seen any mail of the run, the server does deliver to it, so the questions below do not apply.
+    // If the sink has seen any mail of the run, the server does deliver to it, so do not ask whether it does.
     let has_seen = [record.ledger.bounced, record.ledger.copied].iter().flatten().any(|count| *count > 0);
     if record.ledger.delivered != Some(0) || has_seen {
         return String::new();
@@ -648,7 +651,7 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     format!(" {had}: {ended}.")
 }
 
-/// Describes mailboxes that may hold mail which the sink has not seen. Returns `None` if there are none.
+/// Describes mailboxes that may hold missing mail, because they were renumbered or were not open at the end.
 fn hidden_text(watched: &Watched) -> Option<String> {
     let whose = |count: u64, what: &str| {
         let (subject, verb) = match (watched.count, count) {
@@ -669,7 +672,6 @@ fn hidden_text(watched: &Watched) -> Option<String> {
     }
 }
 
-/// Describes after which command of its client a connection ended.
 fn last_command(phase: Phase) -> &'static str {
     match phase {
         Phase::Connect => "before the greeting",
@@ -711,8 +713,8 @@ fn rules_text<'r>(sinks: impl Iterator<Item = &'r Party>) -> Option<String> {
     (!rules.is_empty()).then(|| rules.join(", "))
 }
 
-/// Describes mail that reached the sink without a trace. If there is at least as much as the `missing` mail, it is
-/// probably the run's own mail from which the server removed the trace.
+/// Describes mail that reached the sink without a trace. If at least `missing` such messages arrived, they are probably
+/// messages of the run from which the server removed the trace.
 fn untraced_text(record: &Record, missing: u64) -> Option<String> {
     let untraced = receptions(record).map(|sink| sink.untraced).fold(0, u64::saturating_add);
     let first = receptions(record).find(|sink| sink.untraced > 0)?;
@@ -728,8 +730,8 @@ fn untraced_text(record: &Record, missing: u64) -> Option<String> {
     Some(format!("{} without a trace arrived{fields}{question}", counted(untraced, "message")))
 }
 
-/// Describes what the sink did because of its rules, and what else it received. Leaves out sentences that are already
-/// part of a reason.
+/// Describes which of its rules the sink applied, and which mail without a trace it received. Leaves out sentences that
+/// are already part of a reason.
 fn sink_notes(record: &Record, reasons: &[Reason]) -> Vec<String> {
     let is_new = |text: &String| !reasons.iter().any(|reason| reason.text.contains(text.as_str()));
     let rules = rules_text(sinks(record)).filter(is_new).map(|rules| format!("The sink acted by its rules: {rules}."));
@@ -751,7 +753,7 @@ fn known_server(record: &Record) -> Option<(&'static str, &'static str)> {
     known.into_iter().find(|(name, _)| banner.contains(&name.to_ascii_lowercase()))
 }
 
-/// Returns the name of the server under test, as the first word of a sentence.
+/// Returns the name in the server's greeting or, if no known name is in it, "The server", to begin a sentence.
 fn server_name(record: &Record) -> &'static str {
     known_server(record).map_or("The server", |(name, _)| name)
 }
@@ -761,7 +763,7 @@ fn of_created(record: &Record) -> String {
 }
 
 /// Quotes the most frequent error that `is_meant` selects, for example
-/// ` (at data: 452 4.3.1 Insufficient system storage)`. The text is empty without such an error.
+/// ` (at data: 452 4.3.1 Insufficient system storage)`. Returns an empty text without such an error.
 fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
     let row = record.errors.iter().filter(|row| is_meant(row)).max_by_key(|row| row.count);
     row.map_or_else(String::new, |row| {
@@ -778,7 +780,7 @@ fn bounce_reason(row: &BounceRow) -> &str {
 }
 
 /// Finds the stall in which the server disappeared. Such a stall lasts until the end of the run, and connections failed
-/// in it while no message was rejected: a server that rejects is still there.
+/// in it. No message was rejected in it, because a server that rejects mail is still there.
 fn final_stall(record: &Record) -> Option<&StallRow> {
     let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
     accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
@@ -822,7 +824,7 @@ fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
     reasons
 }
 
-/// Reports that all messages were created during the warm-up, so that there are no figures.
+/// Reports a load that was created completely during the warm-up, because it leaves no messages for the figures.
 fn warm_up_text(record: &Record) -> Option<String> {
     let warm_up = record.warm_up.filter(|warm_up| warm_up.created > 0)?;
     let counted = record.stage(Stage::Created)?.count;
@@ -864,9 +866,9 @@ fn waits_outweigh(record: &Record, lag_ms: f64) -> bool {
     record.stage(Stage::Created).and_then(|row| row.latency_ms).is_some_and(|waited| waited.p99 > 2.0 * lag_ms)
 }
 
-/// Judges the source's own delay. It makes the run invalid only if it may have decided a threshold, and if no other
-/// threshold was certainly missed. `behind` describes a source that was late as a whole, if it was. That description
-/// becomes a remark if the run remains valid.
+/// Judges the source's own delay. The delay makes the run invalid only if it may have decided a threshold and no other
+/// threshold was certainly missed. Otherwise `behind`, which describes a source that fell behind its schedule, becomes
+/// a remark.
 pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     let is_undecided = |row: &&ThresholdRow| threshold::is_undecided_by_lag(record, row, LAG_LIMIT_MS);
     let host = BusyHost::of(record);
@@ -915,18 +917,18 @@ pub enum MissedRate {
     /// The miss counts against nobody. For example, the rate was requested for too short a time, or other programs kept
     /// the host busy.
     Excused(Reason),
-    /// The miss counts against the server or the generator. The text begins a sentence, which the caller completes.
+    /// The miss counts against the server or the generator. The caller completes the sentence accordingly.
     Missed(String),
 }
 
-/// Reports that a complete run in an open loop did not offer the requested rate. Returns `None` for any other run. The
-/// sentence starts with `party_offered`, for example `The source offered`.
+/// Reports that a complete run in an open loop did not offer the requested rate, or returns `None`. The sentence starts
+/// with `party_offered`, for example `The source offered`.
 pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
-    // Divide the number of messages by the time in which the load had to create them. The rate of the created stage uses the times at which sessions
-    // began the messages. A source that is late at the end of the load would therefore lower that rate.
+    // Divide by the time in which the load had to create the messages. The rate of the created stage is no substitute:
+    // it uses the times at which sessions began the messages, so a source that is late at the end would lower it.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
     // A Poisson count of n has a standard deviation of √n. A miss of up to twice that may be chance.
     let tolerance = match record.workload.arrival {
@@ -962,9 +964,9 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     Some(MissedRate::Excused(Reason::new(Cause::RateNotOffered, text)))
 }
 
-/// Returns the number of sources if the rate was missed only because they did not offer their parts at the same
-/// time. In that case, all that was due was sent, and no message waited for a session for long. The limit of the wait
-/// is half of the time by which the offer took longer than planned, because a longer wait may be a stall of the server.
+/// Returns the number of sources if the rate was missed only because they did not offer their parts at the same time.
+/// In that case, every due message was sent, and none waited long for a session. A wait of more than half of the time
+/// by which the offer took longer than planned may be a stall of the server.
 fn sources_apart(record: &Record, created: &StageRow, requested_per_s: f64) -> Option<usize> {
     let sources = record.parties.iter().filter(|party| party.role == Role::Source).count();
     let excess_s = record.offered_s? - created.count as f64 / requested_per_s;
@@ -972,8 +974,8 @@ fn sources_apart(record: &Record, created: &StageRow, requested_per_s: f64) -> O
     (sources > 1 && is_on_time).then_some(sources)
 }
 
-/// Reports a requested rate that was not offered. It counts against the generator if the generator was the limit, and
-/// otherwise against the server.
+/// Reports a requested rate that was not offered. The miss counts against the generator if the generator was the limit,
+/// and otherwise against the server.
 fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option<Reason> {
     let is_our_fault = is_our_fault || between == Topology::Direct;
     let took = format!("{} took", server_name(record));
@@ -995,8 +997,8 @@ fn rate_reason(record: &Record, between: Topology, is_our_fault: bool) -> Option
     Some(Reason::new(Cause::RateMissed, text))
 }
 
-/// Reports thresholds that were missed, or that concern something that nobody observed. A missed threshold on a fate
-/// weighs as much as the fate itself.
+/// Reports thresholds that were missed, or that concern something that nobody observed. A missed threshold on a fate,
+/// such as lost mail, weighs as much as the fate itself.
 pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.missed, threshold::fate_of(&row.expression)) {
@@ -1022,8 +1024,8 @@ pub fn threshold_reasons(record: &Record) -> Vec<Reason> {
     open.map(reason).chain(host_reason(record)).collect()
 }
 
-/// Reports that other programs kept the host busy if this may explain every missed threshold. A missed threshold that
-/// it does not explain counts against the server, so the host is then no excuse.
+/// Reports that other programs kept the host busy, if this or the source's own delay may explain every missed threshold
+/// on time. Any other miss counts against the server, so the host is then no excuse.
 fn host_reason(record: &Record) -> Option<Reason> {
     let host = BusyHost::of(record)?;
     let is_of_time = |row: &&ThresholdRow| {
@@ -1048,7 +1050,7 @@ fn is_explained(record: &Record, row: &ThresholdRow, host: Option<&BusyHost<'_>>
 }
 
 /// True if the user set a threshold on this fate, which then decides how often the fate may occur. Without a threshold,
-/// a fault must not occur at all.
+/// a fate that is a fault, such as lost mail, must not occur at all.
 pub fn has_threshold(record: &Record, fate: Fate) -> bool {
     record.thresholds.iter().any(|row| threshold::fate_of(&row.expression) == Some(fate))
 }
@@ -1061,7 +1063,7 @@ fn missed_text(row: &ThresholdRow) -> String {
     format!("Threshold missed: {}; {}.", row.expression, parts.join(", as "))
 }
 
-/// Explains why the run ended early, and reports how much mail was still in transit.
+/// Explains why the run ended early, if it did, and reports how much mail was still in transit.
 pub fn ending_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let mut reasons = Vec::new();
@@ -1085,7 +1087,7 @@ pub fn ending_reasons(record: &Record) -> Vec<Reason> {
     reasons
 }
 
-/// Lists further facts that do not decide the outcome but that a reader must know.
+/// Lists queued mail, stalls, and remarks that do not affect the outcome but that a reader must know.
 fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let ledger = &record.ledger;
     let mut reasons: Vec<Reason> = queued_reason(record, circumstances).into_iter().collect();
@@ -1206,8 +1208,8 @@ pub fn behind_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports notifications that decide no fate: notifications of a delay, and notifications about units that had already
-/// bounced.
+/// Reports notifications that do not change the fate of a unit: notifications of a delay, and further notifications
+/// about units that had already bounced.
 fn notice_notes(record: &Record) -> impl Iterator<Item = String> {
     let texts = [
         (record.ledger.delay_notices, "delay notice", "the server tries this mail again"),
@@ -1251,8 +1253,8 @@ fn is_nothing(count: &Option<u64>) -> bool {
     count.unwrap_or_default() == 0
 }
 
-/// Returns the noun for the units of the ledger, in the form that fits the number of created units, as in "1 of 1
-/// message".
+/// Returns the noun for units: messages if each has one recipient, and copies otherwise. It is singular if one message
+/// was created, as in "1 of 1 message".
 fn unit_noun(record: &Record) -> &'static str {
     match record.workload.recipients {
         0 | 1 if record.ledger.created == Some(1) => "message",
@@ -1261,7 +1263,7 @@ fn unit_noun(record: &Record) -> &'static str {
     }
 }
 
-/// Formats a number of units, for example `1 copy`.
+/// Formats a number of units, for example `1 copy` if messages have several recipients, and `1 message` otherwise.
 fn units(record: &Record, count: u64) -> String {
     match record.workload.recipients {
         0 | 1 => counted(count, "message"),

@@ -1,9 +1,9 @@
 //! Distributions of times, and their interval log. Each distribution is an HdrHistogram of
 //! nanoseconds from 1 µs to 1 h with three digits.
 //!
-//! A worker records into its own distribution and clears it at every tick, and the collector adds
-//! the distributions up. An empty distribution costs two words. Otherwise its size depends on its
-//! largest value (16 KB at 1 ms, 96 KB at 1 s).
+//! Each worker records into its own distribution. At regular intervals, the collector adds it to the sum, and the
+//! worker clears it. A distribution takes two words of memory until the first time is recorded. Then its size depends
+//! on its largest value: 16 KB at 1 ms, 96 KB at 1 s.
 use crate::record::LatencyMs;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -19,11 +19,11 @@ const LOWEST_NS: u64 = 1_000;
 /// Longest time that the histogram distinguishes, 1 h. Longer times count as 1 h.
 pub(crate) const HIGHEST_NS: u64 = 3_600_000_000_000;
 const NS_PER_MS: f64 = 1e6;
-/// Length of the longest text that is decoded. Our own texts have at most a tenth of this length. A
-/// hostile text could otherwise use up memory.
+/// Maximum length of a text that is decoded, so that a hostile text cannot use up memory. Our own texts have at most a
+/// tenth of this length.
 const MAX_ENCODED_BYTES: usize = 1 << 20;
-/// Length of the longest histogram that is decoded. With three digits and all times of 64 bits, a
-/// histogram has at most half of this length.
+/// Maximum length of a decompressed histogram. A histogram with three digits that covers all 64-bit values has at most
+/// half of this length.
 const MAX_INFLATED_BYTES: u64 = 1 << 20;
 /// Length of the header before the compressed bytes. It consists of a cookie and the number of
 /// compressed bytes.
@@ -88,18 +88,18 @@ impl Latencies {
         self.recorded().map_or(0, |histogram| histogram.len())
     }
 
-    /// Returns the number of times from `from` (inclusive) to `to` (exclusive), as exactly as the
-    /// histogram keeps them.
+    /// Returns the number of times from `from` (inclusive) to `to` (exclusive), with the precision of the histogram.
     pub fn count_between(&self, from: Duration, to: Duration) -> u64 {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
         let from = ns(from);
         let to = ns(to).saturating_sub(1);
-        // hdrhistogram counts times beyond its last bucket as if they were in that bucket.
+        // Do not ask about a range beyond the maximum, because hdrhistogram would count the times of its last bucket
+        // instead.
         let reached = self.recorded().filter(|histogram| histogram.max() >= from && to >= from);
         reached.map_or(0, |histogram| histogram.count_between(from, to))
     }
 
-    /// Returns the usual figures, from the minimum to the maximum, or `None` without any times.
+    /// Returns the minimum, mean, quantiles and maximum in milliseconds, or `None` without any times.
     pub fn summary(&self) -> Option<LatencyMs> {
         let histogram = self.recorded()?;
         Some(LatencyMs {
@@ -125,8 +125,8 @@ impl Latencies {
         self.recorded().map_or(0.0, |histogram| histogram.stdev() / NS_PER_MS)
     }
 
-    /// Returns the recorded times in nanoseconds with their counts, in ascending order. They are as
-    /// exact as the histogram keeps them.
+    /// Returns the recorded times in nanoseconds with their counts, in ascending order. Each time is the upper end of
+    /// its bucket in the histogram.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let recorded = self.recorded().into_iter().flat_map(|histogram| histogram.iter_recorded());
         recorded.map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
@@ -152,8 +152,7 @@ impl Latencies {
         Some(Self { histogram: Some(Box::new(histogram)), digits })
     }
 
-    /// Returns the number of times that are at most `limit`, as exactly as the histogram keeps
-    /// them.
+    /// Returns the number of times that are at most `limit`, with the precision of the histogram.
     pub fn count_within(&self, limit: Duration) -> u64 {
         self.count_between(Duration::ZERO, limit.saturating_add(Duration::from_nanos(1)))
     }
@@ -214,8 +213,8 @@ impl<W: Write> IntervalLog<W> {
                 &nothing
             }
         };
-        // hdrhistogram's writer borrows its output. Creating a writer per line lets this type own
-        // the output.
+        // Create a writer for each line. hdrhistogram's writer borrows its output, so a struct that owns the output
+        // cannot also keep the writer.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.to, &mut self.serializer)?
             .write_histogram(histogram, from, length, Tag::new(&tag))
@@ -232,9 +231,8 @@ impl<W: Write> IntervalLog<W> {
     }
 }
 
-/// Inflates a histogram in the format V2. Returns `None` if it is too long, or if its header
-/// announces more bytes than follow, because hdrhistogram's decoder would allocate the announced
-/// number.
+/// Inflates a histogram in the format V2. Returns `None` if it is too long, or if its header announces more bytes than
+/// follow, because hdrhistogram's decoder would allocate memory for all announced bytes.
 fn inflated(deflated: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let stream = deflated.get(DEFLATED_HEADER_BYTES..)?;
@@ -283,8 +281,8 @@ mod tests {
     fn what_lies_between_is_counted() {
         let latencies = of([1, 5, 39, 40, 44, 45, 900].map(Duration::from_millis));
         let between = |from, to| latencies.count_between(Duration::from_millis(from), Duration::from_millis(to));
-        // The edges lie between the times and not on them, because a bucket is as wide as the third
-        // digit.
+        // No edge of a range is a recorded time, because the histogram keeps only three digits and may count such a
+        // time on either side of the edge.
         assert_eq!([between(0, 10), between(38, 42), between(42, 48), between(48, 800)], [2, 2, 2, 0]);
         assert_eq!([between(901, 5000), between(10_000_000, 20_000_000), between(5, 5)], [0; 3]);
         assert_eq!(between(0, u64::MAX), 7);

@@ -5,9 +5,10 @@
 //! (recipient, sequence >> 15) ──index──► page of 32,768 bits (4 KB)      bit = sequence & 32,767
 //! ```
 //!
-//! 100 million messages with one recipient take 3,052 pages (12.5 MB). Nothing else grows with the
-//! run. Badly or maliciously chosen sequence numbers cost a page each, so the number of pages is
-//! limited. The caller counts units that do not fit, and the verdict reports them.
+//! 100 million messages with one recipient take 3,052 pages (12.5 MB). No other memory grows with
+//! the number of messages. Badly or maliciously chosen sequence numbers cost a page each, so the
+//! number of pages is limited. The caller counts units that do not fit, and the verdict reports
+//! them.
 use crate::trace::{WARM_UP_SEQUENCE, load_stage_of, message_number};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
@@ -18,8 +19,8 @@ const PAGE_BYTES: usize = PAGE_WORDS * 8;
 const PAGE_BITS_LOG2: u32 = 15;
 const PAGE_BITS: u64 = 1 << PAGE_BITS_LOG2;
 const MAGIC: &[u8; 8] = b"MRLEDGR1";
-/// Number of empty pages that [`Ledger::clear`] keeps. They take 1 MB, which is enough for two
-/// ticks at any speed measured so far.
+/// Number of empty pages that [`Ledger::clear`] keeps. They take 1 MB, which is enough for all
+/// units that a worker counts in two ticks, at any speed measured so far.
 const SPARE_PAGES: usize = 256;
 
 type LedgerPage = Box<[u64; PAGE_WORDS]>;
@@ -29,7 +30,7 @@ pub enum MarkResult {
     /// The unit had not been seen before, and is now in the ledger.
     First,
     Again,
-    /// The unit was not recorded, because it would need a page beyond the limit.
+    /// The unit was not recorded, because it would need a page beyond the memory limit.
     Full,
 }
 
@@ -249,8 +250,7 @@ impl Ledger {
         subset
     }
 
-    /// Returns the units of messages that were due in the stage of the load with this number, from
-    /// 1.
+    /// Returns the units of messages that were due in this stage of the load. Stages count from 1.
     pub fn of_load_stage(&self, stage: u8) -> Self {
         self.pages_where(|sequence| load_stage_of(sequence) == stage)
     }
@@ -260,8 +260,9 @@ impl Ledger {
         self.pages_where(|sequence| sequence < WARM_UP_SEQUENCE)
     }
 
-    /// Copies the pages for whose first sequence number `is_meant` returns true. All units of a page
-    /// belong to the same stage of the load, and all or none of them to the warm-up.
+    /// Copies the pages that `is_meant` selects by their first sequence number. This number is
+    /// enough, because all units of a page belong to the same stage of the load, and either all or
+    /// none of them to the warm-up.
     fn pages_where(&self, is_meant: impl Fn(u64) -> bool) -> Self {
         let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in self.index.iter().filter(|(key, _)| is_meant(key.sequence())) {
@@ -322,8 +323,8 @@ impl Ledger {
         ledgers[..=last].iter().try_for_each(|ledger| ledger.write_to(&mut to))
     }
 
-    /// Reads the ledgers that [`Self::write_arrivals`] has written, under the conditions of
-    /// [`Self::read_from`].
+    /// Reads the ledgers that [`Self::write_arrivals`] has written. Fails on anything else, and has
+    /// the same limits as [`Self::read_from`].
     pub fn read_arrivals(mut from: impl Read) -> io::Result<[Self; 3]> {
         let mut ledgers = [Self::default(), Self::default(), Self::default()];
         ledgers[0].read_pages(&mut from)?;
@@ -398,7 +399,7 @@ impl Ledger {
     }
 }
 
-/// Returns the word and the bit of a sequence number in its page.
+/// Returns where a sequence number is in its page: the index of the word, and the bit in this word.
 fn bit_position(sequence: u64) -> (usize, u64) {
     ((sequence >> 6) as usize % PAGE_WORDS, 1 << (sequence & 63))
 }

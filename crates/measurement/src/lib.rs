@@ -1,5 +1,5 @@
-//! The terms and the arithmetic of a mail measurement: stages, the trace in each message, the ledger of seen messages,
-//! histograms, series, and the run record.
+//! Defines the terms of a mail measurement and computes its results: stages, the trace in each message, the ledger of
+//! seen messages, histograms, series, and the run record.
 //!
 //! ```
 //! use mailrun_measurement::{ClockId, Ledger, RunId, Trace, TraceReader, TraceResult, trace};
@@ -28,9 +28,8 @@
 //! assert_eq!(accepted.count_without(&arrived), 0, "nothing is lost");
 //! ```
 //!
-//! This crate uses no clock, socket, file, environment or random source. Times are arguments, given
-//! as `Duration` since the zero of CLOCK_MONOTONIC, so a test of any rule can simply write the
-//! times down.
+//! This crate uses no clock, socket, file, environment or random source. Times are arguments, given as `Duration` since
+//! the zero of CLOCK_MONOTONIC, so a test can state the exact times for which a rule must hold.
 //!
 //! ```text
 //! trace      header by which the far end recognises a message

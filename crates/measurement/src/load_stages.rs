@@ -1,4 +1,4 @@
-//! The stages of a load (`--stage`), each with its own figures and its own account.
+//! The stages of a load (`--stage`), each with its own figures and its own ledger row.
 //!
 //! ```text
 //! source   counts a message in the stage in which it was due, and puts the stage into the sequence number
@@ -13,8 +13,8 @@ use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the row of the stage with this number, from 1. Its account is settled as in a run without a sink,
-    /// because the source does not see arrivals. `open` is the number of units without a result when the source
+    /// Makes the row of a stage from what the source has counted. `number` counts from 1. Accepted units count as in
+    /// flight, because the source does not see arrivals. `open` is the number of units without a result when the source
     /// stopped.
     pub fn load_stage_row(&self, number: u8, since: Stage, origin: Duration, open: u64) -> LoadStageRow {
         let nothing = Self::default();
@@ -42,7 +42,7 @@ impl SourceTally {
 
 impl RunTally {
     /// Makes a row for each stage of which something has arrived. The rows have no names, because a sink does not know
-    /// the load.
+    /// the names of the stages.
     pub fn load_stage_rows(&self, party: &str, origin: Duration) -> Vec<LoadStageRow> {
         let row = |(place, tally): (usize, &Self)| LoadStageRow {
             number: place as u32 + 1,
@@ -65,7 +65,7 @@ impl LoadStageRow {
             due: self.due,
             series: run.series.iter().filter(|row| is_within(row.second)).cloned().collect(),
             observed_until_s: run.observed_until_s,
-            // The record has no warm-up, so `offered_s` is also the time at which the offer ended.
+            // Without a warm-up, `offered_s` also tells when the offer ended, so it is the end of the stage.
             offered_s: Some(self.end_s),
             workload: Workload { arrival: run.workload.arrival, ..Workload::default() },
             lag_ms: run.lag_ms,
@@ -77,8 +77,8 @@ impl LoadStageRow {
     }
 }
 
-/// Settles the account of each stage in a source's record. `whole` contains the inputs for the account of the whole
-/// run.
+/// Completes the ledger row of each stage in a source's record when the arrivals are known. `whole` contains the counts
+/// of the whole run, from which each stage takes its own units.
 pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     for row in &mut record.load_stages {
         let Ok(number) = u8::try_from(row.number) else { continue };
@@ -109,7 +109,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
             failed: count(of_source.failed),
             in_doubt: count(of_source.in_doubt),
             has_reply_for_each: whole.has_reply_for_each,
-            // The source does not see deliveries, so its own row counts accepted units as in flight, too.
+            // Subtract the accepted units. The source does not see deliveries, so its own row counts them as in flight.
             open: count(of_source.in_flight).saturating_sub(count(of_source.accepted)),
             overflow: 0,
             arrivals,
@@ -124,8 +124,8 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     }
 }
 
-/// Counts the duplicates of each stage in a sink's record. `arrived` contains the units that the sink has counted, and
-/// `source` is the record of the source.
+/// Computes the duplicates of each stage in a sink's record: its arrivals minus its distinct units in `arrived`. Does
+/// nothing if the `source` sent messages with several recipients, because a stage counts messages and not units.
 pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
@@ -137,8 +137,8 @@ pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     }
 }
 
-/// Removes the figures that are not known by stage. If a ledger had no room for some units, it is also unknown which
-/// units are missing.
+/// Removes the figures that are not known for single stages. If a ledger had no room for some units, this includes all
+/// figures from ledgers, because nobody knows to which stage these units belong.
 fn known_by_stage(ledger: LedgerRow, has_overflow: bool) -> LedgerRow {
     let known = |count: Option<u64>| count.filter(|_| !has_overflow);
     LedgerRow {
@@ -196,8 +196,8 @@ mod tests {
         Duration::from_millis(time)
     }
 
-    /// Returns the counts and the record of a source with two stages. `stages` has the milliseconds until each message
-    /// was accepted.
+    /// Returns the counts and the record of a source with two stages. `stages` has, for each stage, the milliseconds
+    /// until each message was accepted.
     fn source(stages: [&[u64]; 2]) -> (SourceTally, Record) {
         let mut tally = SourceTally::default();
         let mut number = 0;

@@ -1,19 +1,19 @@
-//! Fields of a run record that only a run over MADES has: the steps between the stages of the Business Application API,
-//! the loads of a market, and errors with the endpoint's codes.
+//! The part of a run record that only a run over MADES has: times between the stages of the Business Application API,
+//! loads that imitate an electricity market, and errors with the endpoint's codes.
 use crate::record::{LatencyMs, StageRow};
 use serde::{Deserialize, Serialize};
 
-/// The part of a record that only a run over MADES has.
+/// Settings and results of a run over MADES, beside the figures that all protocols share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mades {
-    /// Way that the messages took: endpoint, toolbox, amqp or tracing.
+    /// What the run measured: endpoint (ECP), toolbox (EDX), tracing (connectivity tests) or amqp (only the broker).
     pub mode: String,
     /// URL of the outbox's broker, without the password.
     pub outbox_url: String,
     /// URL of the inbox's broker, without the password.
     pub inbox_url: String,
-    /// The brokers, described by the properties that they sent on opening a connection.
+    /// Names and versions of the brokers, as they gave them when a connection opened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub brokers: Vec<MadesBroker>,
     /// Queues of the run, each with its purpose and its name.
@@ -37,11 +37,11 @@ pub struct Mades {
     pub asked_timeout_s: Option<f64>,
     /// Mean number of messages that were under way, over the whole run.
     pub in_transit_mean: f64,
-    /// Steps of the messages, each from one stage to the next.
+    /// Time that messages took from each stage to the next, for example from sent to settled.
     pub hops: Vec<MadesHop>,
     /// Faults during the run, counted by kind and code.
     pub troubles: Vec<MadesTrouble>,
-    /// Times in which a connection to a broker was lost.
+    /// Periods in which the bench had no connection to a broker.
     pub outages: Vec<MadesOutage>,
     /// Messages that came twice because a connection was cut before the broker learned that the bench had received
     /// them.
@@ -59,20 +59,20 @@ pub struct Mades {
     pub last_answer_s: Option<f64>,
     /// Time in which a message could not be sent because the broker gave no credit; `null` if it always gave credit.
     pub no_credit: Option<MadesNoCredit>,
-    /// The market whose documents and times make up the load; `null` for any other load.
+    /// The load, if it imitates the documents of a market (`--shape`); `null` for any other load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub market: Option<MadesMarket>,
-    /// Acknowledgement documents that the receiving application sent back; `null` if it was not asked to send any.
+    /// Acknowledgement documents, with which the receiving application answers messages; `null` if the run used none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acknowledgements: Option<MadesAcknowledgements>,
-    /// Counts of the stand-in for the endpoints, to check the bench's counts; `null` if there was no stand-in, or if
-    /// its counts may be wrong.
+    /// Counts of mailrun's stand-in for the endpoints, with which the bench's counts are checked; `null` if there was
+    /// no stand-in, or if it crashed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truth: Option<MadesTruth>,
 }
 
-/// A broker, as it describes itself when a connection opens (AMQP 1.0 part 2 §2.7.1). A text is empty if the broker did
-/// not send it.
+/// A broker, as it describes itself when a connection opens (AMQP 1.0 part 2 §2.7.1). Properties that the broker did
+/// not send are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesBroker {
@@ -90,7 +90,7 @@ pub struct MadesBroker {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesMarket {
-    /// Shapes that make up the load, in the order of the options.
+    /// Shapes of messages that make up the load, in the order in which the user gave them.
     pub shapes: Vec<MadesShape>,
     /// Number of seconds of the market that pass in one second of the run.
     pub acceleration: u32,
@@ -98,7 +98,7 @@ pub struct MadesMarket {
     pub time_zone: String,
     /// Messages that were due but never created, because too many were under way or there was no connection.
     pub missed: u64,
-    /// For each quarter-hour of the market, a row of each shape that had messages due in it.
+    /// A row for each quarter-hour of the market and each shape of which messages were due in it.
     pub windows: Vec<MadesWindow>,
 }
 
@@ -112,7 +112,7 @@ pub struct MadesShape {
     pub message_type: String,
     /// Messages of the shape that were due, whether they were created or not.
     pub due: Option<u64>,
-    /// Messages of the shape that reached each stage, in the form of the run's own stages.
+    /// Counts and latencies of the shape's messages at each stage, like `stages` of the record for the whole run.
     pub stages: Vec<StageRow>,
 }
 
@@ -130,26 +130,26 @@ pub struct MadesWindow {
     pub due: u64,
     /// Messages that were due in the quarter-hour and were created.
     pub created: u64,
-    /// Messages that arrived in the inbox. A tracing message counts when its event came.
+    /// Messages that arrived in the inbox. A tracing message counts as arrived when its event came.
     pub arrived: u64,
     /// Messages that reached the last stage, in time or late.
     pub completed: u64,
     /// Messages that reached the last stage after their time-out.
     pub late: u64,
-    /// Longest time from when a message was due to its last stage. Messages that came after their time-out are left
-    /// out.
+    /// Longest time from when a message was due until it reached its last stage. Messages that reached it after their
+    /// time-out are left out.
     pub slowest_ms: f64,
 }
 
-/// The application that sends acknowledgement documents.
+/// Who answers the messages of a run with acknowledgement documents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AcknowledgementSender {
-    /// The bench sends them, in the role of the receiving application.
+    /// The bench sends the documents, in the role of the receiving application.
     #[default]
     Bench,
-    /// The receiver of the messages sends them, so what happened to its documents on their way is unknown.
+    /// The receiver of the messages sends the documents, so the bench does not know what happened to them on their way.
     Receiver,
 }
 
@@ -177,10 +177,10 @@ pub struct MadesAcknowledgements {
     pub refused: u64,
     /// Sent documents that the endpoint gave up on, with an event FAILED or a final status of that name.
     pub failed: u64,
-    /// Documents that came out of the sender's inbox changed. Each copy counts, and none of them acknowledges a
-    /// message.
+    /// Documents that were changed on their way to the sender's inbox. Each copy of such a document counts, and none of
+    /// them acknowledges its message.
     pub corrupt: u64,
-    /// Messages whose document has a reason code other than A01. They do not count in the stage acknowledged.
+    /// Messages whose document has a reason code other than A01 (accepted), so they count as not acknowledged.
     pub rejecting: u64,
     /// Documents that acknowledge no message of this run.
     pub unknown: u64,
@@ -190,13 +190,13 @@ pub struct MadesAcknowledgements {
     pub way_back_ms: Option<LatencyMs>,
 }
 
-/// Counts and times of a stand-in for the endpoints, beside the bench's own.
+/// Counts and times of mailrun's stand-in for the endpoints, by which the bench's own are checked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTruth {
-    /// Numbers that both the stand-in and the bench have counted.
+    /// A row for each number that both sides counted, for example of reported events.
     pub counts: Vec<MadesCount>,
-    /// Times that messages took to each stage, measured by both.
+    /// A row for each stage, with the times that messages took to it according to each side.
     pub times: Vec<MadesTimes>,
 }
 
@@ -218,9 +218,9 @@ pub struct MadesCount {
 pub struct MadesTimes {
     /// Name of the stage at which the times end.
     pub stage: String,
-    /// Times according to the stand-in, since it took the message out of the outbox.
+    /// Times that the stand-in measured from when it took a message out of the outbox.
     pub done_ms: Option<LatencyMs>,
-    /// Times according to the bench, since the message was created or was due.
+    /// Times that the bench measured from when a message was created or due.
     pub seen_ms: Option<LatencyMs>,
 }
 
@@ -236,19 +236,19 @@ pub struct MadesQueue {
     pub foreign: u64,
 }
 
-/// A step of messages from one stage to the next.
+/// Time that messages took from one stage to the next.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesHop {
-    /// Stage at which the step begins.
+    /// Stage at which the time begins.
     pub from: String,
-    /// Stage at which the step ends.
+    /// Stage at which the time ends.
     pub to: String,
     /// Messages that were timed at both stages.
     pub count: u64,
-    /// Messages that reached the second stage first. They count as a step of zero length.
+    /// Messages that reached the stage `to` before the stage `from`. Their time counts as 0.
     pub overtaken: u64,
-    /// Duration of the step; `null` if no message was timed at both stages.
+    /// Distribution of the times; `null` if no message was timed at both stages.
     pub latency_ms: Option<LatencyMs>,
 }
 
@@ -276,13 +276,13 @@ pub struct MadesNoCredit {
     pub total_s: f64,
 }
 
-/// A time in which the bench had no connection to a broker.
+/// A period in which the bench had no connection to a broker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesOutage {
     /// Side whose connection was lost: outbox or inbox.
     pub side: String,
-    /// Begin of the outage in seconds since the run began.
+    /// Start of the outage in seconds since the run began.
     pub began_s: f64,
     /// Length of the outage in seconds.
     pub lasted_s: f64,

@@ -1,4 +1,4 @@
-//! Makes a single run record from the records of the parties.
+//! Joins the records of the parties, such as source and sink, into a single run record.
 use crate::bounces;
 use crate::domains;
 use crate::load_stages;
@@ -14,15 +14,15 @@ use crate::time_axis::align;
 use std::collections::BTreeMap;
 
 const NS_PER_S: i128 = 1_000_000_000;
-/// Maximum time that a relay may go on delivering after the source's last second. Rows of later times must come from
-/// another host's clock.
+/// Maximum time that a relay may go on delivering after the source's last second. Later rows of a sink are dropped,
+/// because only a wrong clock of the sink's host can cause them.
 const MAX_TAIL_S: u64 = 24 * 3600;
 
-/// Joins the records of source and sink into the run's record, and enters the ledger. Identity, host, surroundings and
-/// workload come from the source.
+/// Joins the records of source and sink into the run's record, which gets `ledger` as its ledger. Identity, host,
+/// surroundings and workload come from the source.
 ///
-/// No number in the record of a sink on another host can cause an overflow. The verdict remains open, because the
-/// caller may still add parties that it watched. The caller must then call `judge::judge`.
+/// Whatever numbers the record of a sink on another host contains, no sum overflows. The verdict remains empty, because
+/// the caller may still add parties that it watched. The caller must call `judge::judge` afterwards.
 pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
     let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
@@ -50,8 +50,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.observed_until_s = run.observed_until_s.into_iter().chain(until_s).reduce(f64::max);
     }
     if run.ledger.delivered.is_some() && run.stage(Stage::Delivered).is_none() {
-        // A sink that has received nothing has no row for the stage. Add an empty row, because it is known that nothing
-        // arrived.
+        // A sink that has received nothing has no row for the stage delivered. Add an empty row, because it is known
+        // that nothing arrived.
         let nothing = as_seen_from_source(StageRow::new(Stage::Delivered, "sink"), None, &run.ledger);
         run.stages.push(nothing);
     }
@@ -77,7 +77,7 @@ fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerR
 
 /// Converts the sink's times, which count from its own origin, to times of the run.
 struct SinkClock {
-    /// Distance from the run's origin to the sink's origin in seconds.
+    /// Seconds from the run's origin to the sink's origin, which are added to each of the sink's times.
     shift_s: f64,
     /// Last time that can belong to the run, in seconds.
     end_s: f64,
@@ -89,8 +89,8 @@ impl SinkClock {
         Self { shift_s: (i128::from(sink.origin_ns) - i128::from(run.origin_ns)) as f64 / 1e9, end_s: end as f64 }
     }
 
-    /// Converts a time of the sink. A time before the run becomes 0, and a time that is too far from the run, which
-    /// must come from another host's clock, becomes `None`.
+    /// Converts a time of the sink to a time of the run. A time before the run becomes 0. A time more than
+    /// [`MAX_TAIL_S`] before or after the run becomes `None`, because it must come from a wrong clock of another host.
     fn time(&self, at_s: f64) -> Option<f64> {
         let at_s = at_s + self.shift_s;
         (-(MAX_TAIL_S as f64)..=self.end_s).contains(&at_s).then(|| at_s.max(0.0))
@@ -105,9 +105,9 @@ impl SinkClock {
         rows.into_iter().filter_map(|row| Some(EventRow { at_s: self.time(row.at_s)?, ..row })).collect()
     }
 
-    /// Joins the messages that were slowest to be accepted with the messages that were slowest to arrive. If the sink
-    /// had more messages than it keeps, any message that it did not keep arrived sooner than the kept ones. Such
-    /// messages are left out.
+    /// Joins the messages that were slowest to be accepted with the messages that were slowest to arrive. If the sink's
+    /// list is full, messages that only the source lists are left out, because they arrived sooner than all messages of
+    /// the sink's list.
     fn slowest(&self, accepted: Vec<SlowMessage>, arrived: Vec<SlowMessage>) -> Vec<SlowMessage> {
         let is_cut = arrived.len() >= MAX_SLOWEST;
         let mut accepted: BTreeMap<u64, SlowMessage> =
@@ -136,7 +136,6 @@ impl SinkClock {
     }
 }
 
-/// Returns the last second that can belong to the run.
 fn tail_end_s(run: &Record) -> u64 {
     run.series.last().map_or(0, |row| row.second).saturating_add(MAX_TAIL_S)
 }
@@ -171,13 +170,13 @@ pub fn join_events(events: Vec<EventRow>, more: Vec<EventRow>) -> Vec<EventRow> 
 }
 
 /// Joins the series of source and sink. Sent and accepted messages come from the source, delivered messages and
-/// latencies from the sink. A row of the sink is left out if it is before the source's first row and has no delivery,
-/// or if it is so late that it must come from another host's clock.
+/// latencies from the sink. A row of the sink is left out if it is before the source's first row and has no delivery.
+/// It is also left out if it is so late that only a wrong clock of another host can explain it.
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
     let end = tail_end_s(source);
-    // Rows of long runs cover several seconds, and a row of the sink may begin in the middle of a row of the source.
+    // In a long run, rows cover several seconds, and the sink's may begin in the middle of the source's. Use one grid.
     let width = series::width(&source.series).max(series::width(&sink.series));
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
     let mut add = |second: u64, row: SeriesRow| {
@@ -209,7 +208,7 @@ fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
     }
 }
 
-/// Removes the idle seconds after the last event. A sink keeps running after the load, so it adds such seconds.
+/// Removes the rows after the last event. They come from a sink, which keeps running after the load.
 fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let is_idle = |row: &SeriesRow| {
         [row.created, row.sent, row.accepted, row.delivered, row.errors].iter().all(|count| *count == 0)
@@ -247,7 +246,7 @@ mod tests {
             ..SeriesRow::default()
         };
         let record = |rows: Vec<SeriesRow>| Record { series: rows, ..Record::empty() };
-        // Each row covers two seconds. The sink's rows begin at odd seconds.
+        // Each row covers two seconds. The source's rows begin at even seconds, the sink's rows at odd seconds.
         let source = record((0..20_000).map(|at| row(2 * at, 200, 0, None)).collect());
         let sink = record((0..20_000).map(|at| row(2 * at + 1, 0, 200, Some(150.0))).collect());
         let joined = join_series(&source, &sink);

@@ -1,5 +1,5 @@
-//! Messages that did not arrive, with the server's replies, by which the messages can be found in the server's log.
-//! Their number is limited, so that a server that loses everything cannot use up memory.
+//! Lists the messages that did not arrive, with the server's replies, whose queue ids help to find the messages in the
+//! server's log. The list is limited, so that a server that loses everything cannot use up the bench's memory.
 use crate::ledger::Ledger;
 use crate::record::{MissingFate, MissingMessage};
 use crate::trace::message_number;
@@ -42,14 +42,14 @@ impl MissingTransactions {
         other.messages.iter().for_each(|message| self.push(message.clone()));
     }
 
-    /// Removes all messages after they were handed over. This makes no room for more, because a worker reports only its
-    /// first [`MAX_MISSING`] messages.
+    /// Removes the messages that the worker has handed over. They still count towards the limit, because a worker
+    /// reports only its first [`MAX_MISSING`] messages of a run.
     pub fn clear(&mut self) {
         self.cleared += self.messages.len();
         self.messages.clear();
     }
 
-    /// Returns the messages, which are in the order in which they ended if they belong to the same worker.
+    /// Returns the messages. Messages of the same worker are in the order in which they ended.
     pub fn iter(&self) -> impl Iterator<Item = &MissingTransaction> {
         self.messages.iter()
     }
@@ -62,9 +62,9 @@ pub struct KnownReply {
     pub text: String,
 }
 
-/// Lists the first messages with units that are in `accepted` but not in `arrived`. If some of these units are in
-/// `bounced`, the message counts as bounced. `known` returns the server's reply to the message with a sequence number.
-/// The times of the record count from `origin`.
+/// Lists the first messages that were accepted but did not reach all of their recipients. A message counts as bounced
+/// if a notification reported a bounce for one of the recipients that it did not reach. `known` returns the server's
+/// reply to the message with a given sequence number. Times in the list count from `origin`.
 pub fn not_seen(
     accepted: &Ledger,
     arrived: &Ledger,
@@ -90,7 +90,7 @@ pub fn not_seen(
     units.into_iter().map(row).collect()
 }
 
-/// Removes messages whose units have all arrived. The source received no 250 for them, but the server delivered them.
+/// Removes messages that reached all recipients. The source received no 250 for them, but the server delivered them.
 pub fn remove_arrived(messages: &mut Vec<MissingMessage>, arrived: &Ledger) {
     messages.retain(|message| arrived.units_of(message.message) < message.recipient_count.max(1));
 }

@@ -1,21 +1,21 @@
 //! Messages that were due but did not reach a stage in time: they never arrived, or arrived after
 //! their time-out.
 //!
-//! Their times are longer than any limit, so they count in each percentile, as infinitely late:
+//! Each percentile counts such messages as infinitely late, because their times are longer than any limit:
 //!
 //! ```text
 //! 390 of 400 arrived, 10 never did     p50  20 ms   of all 400
 //!                                      p99  > 3 s   it falls among the 10
 //! ```
-//! A limit is certainly missed if a message is lost, or if the run waited for the message longer than the limit. A
-//! message that may still be in a queue decides nothing if the run waited for less time than the limit.
+//! A limit is certainly missed if a message is lost, or if the run waited for the message longer than the limit. If the
+//! run waited less, a message that may still be in a queue leaves open whether the limit was missed.
 use crate::latencies::Latencies;
 use crate::record::{LatencyMs, MissingFate, MissingMessage, Record, SeriesRow, StageRow};
 use crate::series;
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// Returns the number of messages that were due. It is at least the number of created messages.
+/// Returns the number of messages that were due, created or not. In a closed loop, all of them were created.
 pub fn due(record: &Record) -> Option<u64> {
     record.stage(Stage::Created).map(|row| row.count).max(record.due)
 }
@@ -33,15 +33,14 @@ pub fn sent_in_vain(record: &Record, row: &StageRow) -> u64 {
     absent(record, row).saturating_sub(crate::account::unsent(record))
 }
 
-/// Returns the number of arrivals in the row that repeat an earlier one. Over MADES the count of a
-/// row does not include such arrivals.
+/// Returns how many of the arrivals that `row.count` includes are duplicates. Over MADES there are none, because the
+/// count leaves duplicates out.
 fn arrived_again(record: &Record, row: &StageRow) -> u64 {
     if record.mades.is_none() { row.duplicates } else { 0 }
 }
 
-/// Returns the number of absent messages that might have reached the stage within `limit` if the
-/// run had waited for longer. Lost messages are not among them, only messages that may still be in
-/// a queue or in flight.
+/// Returns the number of absent messages that might have reached the stage within `limit` if the run had waited for
+/// longer. Only messages that may still be in a queue or in flight are counted, not lost messages.
 pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     let open = absent(record, row).min(open(record, row.name));
     let Some(until_s) = record.observed_until_s.filter(|_| open > 0) else { return open };
@@ -56,7 +55,7 @@ pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     open.saturating_sub(old).min(young.fold(0, |sum, row| sum.saturating_add(row.created)))
 }
 
-/// Returns the end of the load in seconds since the record's zero, after which no message was due.
+/// Returns the time after which no message was due, in seconds since `origin_ns`; infinite if unknown.
 fn load_end_s(record: &Record) -> f64 {
     let warm_up_s = record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
     record.offered_s.map_or(f64::INFINITY, |offered_s| warm_up_s + offered_s)
@@ -71,31 +70,30 @@ fn open(record: &Record, stage: Stage) -> u64 {
         let counts = [ledger.queued, ledger.not_delivered].into_iter().flatten();
         return counts.fold(in_flight, u64::saturating_add);
     }
-    // Without a sink, accepted messages count as in flight, although they have reached this stage.
+    // Without a sink, the ledger counts accepted messages as in flight, although they have reached this stage.
     if ledger.delivered.is_none() { in_flight.saturating_sub(ledger.accepted.unwrap_or_default()) } else { in_flight }
 }
 
-/// True if only the far end can see that a message reached the stage.
+/// True if only the receiving side, such as a sink, can see that a message reached the stage.
 pub fn is_of_far_end(stage: Stage) -> bool {
     !matches!(stage, Stage::Created | Stage::Sent | Stage::Accepted | Stage::Settled | Stage::Replied)
 }
 
-/// Returns the minimum time in milliseconds that each absent message took, or 0 if no minimum is known.
+/// Returns a lower bound in milliseconds for the latency of every absent message, or 0 if no bound is known.
 pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f64 {
     if let Some(mades) = &record.mades {
         return mades.timeout_s * 1e3;
     }
     let waited_s = record.observed_until_s.map_or(0.0, |until_s| (until_s - load_end_s(record)).max(0.0));
     let is_open = absent(record, row).min(open(record, row.name)) > 0;
-    // If no absent message can still arrive, each of them takes longer than all messages that
-    // arrived.
+    // If no absent message can still arrive, each of them counts as later than the slowest message that arrived.
     let longest_ms = times.filter(|_| !is_open).and_then(Latencies::summary).map_or(0.0, |times| times.max);
     longest_ms.max(waited_s * 1e3)
 }
 
-/// Returns the usual figures of `times` and of `absent` messages that are infinitely late. A figure
-/// that falls among the absent messages is infinite, and so is the mean. `None` without any
-/// messages.
+/// Returns the mean and the percentiles of the latencies in `times` and of `absent` further messages that are
+/// infinitely late. If there are any of these, the mean is infinite, and so is each percentile that falls among them.
+/// Returns `None` if there are no messages at all.
 pub fn summary(times: Option<&Latencies>, absent: u64) -> Option<LatencyMs> {
     let known = times.and_then(Latencies::summary);
     if absent == 0 {
@@ -123,8 +121,8 @@ pub fn quantile_ms(times: &Latencies, share: f64, absent: u64) -> f64 {
     if count == 0 || of_known > 1.0 { f64::INFINITY } else { times.quantile_ms(of_known) }
 }
 
-/// Completes the stages of a finished record, so that percentiles also count messages that never
-/// arrived. The ledger must be known.
+/// Completes the stages of a finished record, so that percentiles also count messages that never arrived. The record
+/// must already have its ledger, which says how many absent messages may still arrive.
 pub fn complete_stages(record: &mut Record) {
     let is_timed = record.stages.iter().any(|row| row.histogram.is_some());
     let since = record.stages.iter().rev().find_map(|row| row.since);
@@ -133,8 +131,7 @@ pub fn complete_stages(record: &mut Record) {
         let times = row.histogram.as_deref().and_then(Latencies::decode);
         let absent = absent(record, row);
         let is_left = row.name == Stage::Created && is_closed;
-        // If messages arrived without a usable time, figures of the absent messages alone would be
-        // misleading.
+        // If messages arrived but none has a usable time, add no figures: they would describe only the absent messages.
         let is_untimed = times.is_none() && (row.count > 0 || !is_timed);
         let latency_ms = if is_left || is_untimed { row.latency_ms } else { summary(times.as_ref(), absent) };
         let is_beyond = latency_ms.is_some_and(|times| times.max.is_infinite());

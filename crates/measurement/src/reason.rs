@@ -1,4 +1,4 @@
-//! A reason of a verdict: a sentence for the user, with a cause that determines its weight.
+//! A reason for a verdict: a sentence for the user, and a cause. The weightiest cause decides the outcome of the run.
 use crate::record::Cause;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

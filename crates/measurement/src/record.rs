@@ -1,8 +1,8 @@
-//! The run record, `run.json`: everything a run learned, in the format `mailrun-run/1`.
+//! The run record, `run.json`: everything that a run measured, in the format `mailrun-run/1`.
 //!
-//! This format is a stable contract: keys are added freely and never changed. A source or a sink writes the same format
-//! as a whole run and fills in the parts that it knows. `merge::merge_records` joins these records into one. Reports
-//! read nothing but records.
+//! The format is stable: new versions of mailrun may add keys, but never rename or remove any. A source or a sink
+//! writes the same format as a whole run and fills in the parts that it knows. `merge::merge_records` joins these
+//! records into one. Reports are made from records alone, so they can be made again at any time.
 pub use crate::audit::{Audit, AuditLoss, AuditRow, MAX_LOSSES};
 pub use crate::mades::{
     AcknowledgementSender, Mades, MadesAcknowledgements, MadesBroker, MadesCount, MadesHop, MadesMarket, MadesNoCredit,
@@ -11,8 +11,8 @@ pub use crate::mades::{
 use crate::stage::{Phase, Stage};
 use serde::{Deserialize, Serialize};
 
-/// Name and version of the format. They are the first key of every record, so that a reader knows at once what it
-/// reads.
+/// Name and version of the format. This is the first key of every record, so that a program recognizes the format
+/// before it reads the rest.
 pub const FORMAT: &str = "mailrun-run/1";
 
 #[cfg(feature = "schema")]
@@ -27,15 +27,15 @@ pub fn schema() -> String {
 pub struct Record {
     /// Name and version of the format, always `mailrun-run/1`.
     pub format: String,
-    /// Identity of the run, 32 hexadecimal digits. The trace of each message carries it.
+    /// Identity of the run, 32 hexadecimal digits. Mail carries it in the header `X-Mailrun`.
     pub run_id: String,
     /// Name of the run, given by the user.
     pub name: String,
     /// Time at which the run started, in UTC (RFC 3339).
     pub started_at: String,
     /// CLOCK_MONOTONIC of `host` in nanoseconds at second 0, which is the moment at which the load began. All times of
-    /// the record count from this moment. A sink cannot know the moment, so second 0 of its record is a whole number of
-    /// seconds before or after.
+    /// the record count from this moment. A sink cannot know this moment, so second 0 of its record is a whole number
+    /// of seconds before or after it.
     pub origin_ns: u64,
     /// The moment of `origin_ns` in UTC (RFC 3339), by the host's clock.
     pub zero_at: String,
@@ -70,18 +70,18 @@ pub struct Record {
     pub server: Option<ServerRow>,
     /// Processes that took part: source, sink and relay, as far as this party knows them.
     pub parties: Vec<Party>,
-    /// Messages that reached each stage, with their times.
+    /// Counts, rates and latencies of the messages at each stage, such as accepted and delivered.
     pub stages: Vec<StageRow>,
-    /// Figures of each stage of the load, and fates of its messages, for the first 63 stages; empty if the load has no
-    /// stages.
+    /// Figures of the messages that were due in each stage of the load (`--stage`), for the first 63 stages; empty if
+    /// the load has no stages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_stages: Vec<LoadStageRow>,
-    /// Duration of each phase of the dialogue that occurred, in the order of a dialogue.
+    /// Durations of the phases of the dialogue that occurred, for example `connect` and `rcpt`, in their order.
     pub phases: Vec<PhaseRow>,
     /// TLS handshakes, by party, version and cipher; empty without TLS.
     pub tls: Vec<TlsRow>,
-    /// How long, in an open loop, the source itself delayed messages while a session was waiting for them. The time
-    /// that messages waited for a free session is not included. The latency of the created stage contains both.
+    /// How late the source itself began messages in an open loop, although a session was free. The time that messages
+    /// waited for a free session is not included. The latency of the stage created contains both.
     pub lag_ms: Option<LatencyMs>,
     /// Other activity on the host during the run; `null` if it was not observed.
     pub surroundings: Option<Surroundings>,
@@ -89,15 +89,15 @@ pub struct Record {
     pub exhausted: Vec<ExhaustedRow>,
     /// Phases that have the signature of delayed ACKs; empty if there were none.
     pub pauses: Vec<PauseRow>,
-    /// The part at the beginning that the figures leave out; `null` without a warm-up.
+    /// The warm-up, whose messages count in no rate or latency; `null` if there was none.
     pub warm_up: Option<WarmUp>,
-    /// Time until the server delivered at its full rate again after its next hop had held mail back. Missing unless the
-    /// bench made the next hop do so.
+    /// Time until the server delivered at its full rate again after its next hop had held mail back. Present only if
+    /// the bench made the next hop hold mail back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
-    /// The part that only a run over MADES has; `null` for any other run.
+    /// Settings and results that only a run over MADES has; `null` for any other run.
     pub mades: Option<Mades>,
-    /// The part that only an audit of a server has; `null` for any other run.
+    /// Results that only an audit of a server has; `null` for any other run.
     pub audit: Option<Audit>,
     /// Counts and latencies of each second, in the order of time.
     pub series: Vec<SeriesRow>,
@@ -105,23 +105,23 @@ pub struct Record {
     pub usage: Vec<PartyUsage>,
     /// Changes during the run that explain its figures, in the order of time.
     pub events: Vec<EventRow>,
-    /// The slowest accepted messages, or over MADES the messages that took longest to arrive. The slowest comes first,
-    /// and there are at most 50.
+    /// The messages that took longest to arrive or, if no sink was watched, to be accepted: at most 50, the slowest
+    /// first.
     pub slowest: Vec<SlowMessage>,
-    /// Messages that were rejected or failed, or that the sink has not seen. There are at most 1000.
+    /// Messages that were rejected or failed, or that the sink has not seen; at most 1000 are listed.
     pub missing: Vec<MissingMessage>,
-    /// The ledger by domain of the recipients, the largest domain first; empty if there was only one domain.
+    /// Fates of messages by recipient domain, the largest domain first; empty if there was only one domain.
     pub domains: Vec<DomainRow>,
-    /// Times of a second or more in which messages waited but none was accepted or, over MADES, delivered.
+    /// Periods of a second or more in which messages waited but none was accepted or, over MADES, delivered.
     pub stalls: Vec<StallRow>,
     /// Reason why the load ended; `null` if no load was offered.
     pub ending: Option<Ending>,
-    /// Fates of all units. A unit is a pair of message and recipient.
+    /// Number of units with each fate, such as delivered or lost. A unit is a pair of message and recipient.
     pub ledger: LedgerRow,
-    /// Reasons of bounced units by status code, the most frequent first; empty if nothing bounced.
+    /// Reasons why mail bounced, by status code, the most frequent first; empty if nothing bounced.
     pub bounces: Vec<BounceRow>,
-    /// Addresses under which mail arrived although the source had not named them, the most frequent first, at most
-    /// 1001; empty if servers reported none.
+    /// Addresses under which mail arrived although the source had not named them: the 1000 most frequent, and a row for
+    /// all others; empty if servers reported none.
     pub rewrites: Vec<RewriteRow>,
     /// Errors: replies of 4xx and 5xx, cut connections and time-outs.
     pub errors: Vec<ErrorRow>,
@@ -136,18 +136,17 @@ impl Record {
         serde_json::from_slice(json)
     }
 
-    /// Writes `run.json` without a line end. In practice, this never fails, because everything in a record can be
-    /// written as JSON.
+    /// Returns the text of `run.json`, without a line end. In practice, this never fails, because everything in a
+    /// record can be written as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string_pretty(self)
     }
 
-    /// Returns the row of a stage or, over MADES, of the stage that corresponds to `name` ([`stage_named`]).
+    /// Returns the row of a stage or, over MADES, the row of the corresponding stage ([`stage_named`]).
     pub fn stage(&self, name: Stage) -> Option<&StageRow> {
         stage_named(&self.stages, name)
     }
 
-    /// Returns the row of a phase, or `None` if the phase did not occur.
     pub fn phase(&self, name: Phase) -> Option<&PhaseRow> {
         self.phases.iter().find(|row| row.name == name)
     }
@@ -184,10 +183,10 @@ pub struct SinkClockRow {
     /// Maximum error of the difference in nanoseconds: half of the shortest round trip, plus the change of the
     /// difference from before the load to after it.
     pub error_ns: u64,
-    /// Number of exchanges from which the difference was chosen.
+    /// Number of exchanges, of which the one with the shortest round trip gave the difference.
     pub exchanges: u32,
     /// Maximum difference of the clocks in nanoseconds according to chrony's estimates on both hosts. Present only if
-    /// it is smaller than the bound by the exchange, and then counts as the error of times.
+    /// it is smaller than the bound from `difference_ns` and `error_ns`, which it then replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chrony_bound_ns: Option<u64>,
 }
@@ -200,7 +199,7 @@ pub struct ShardRow {
     pub index: u32,
     /// Number of parts into which the load was divided.
     pub count: u32,
-    /// Identity of the plan, 64 hexadecimal digits. All parts of one run have the same.
+    /// Identity of the plan, 64 hexadecimal digits. All parts of one run have the same plan.
     pub plan: String,
     /// Time at which all parts were to begin (RFC 3339).
     pub start_at: String,
@@ -210,7 +209,7 @@ pub struct ShardRow {
     pub late_s: f64,
     /// Number of the first message of this part.
     pub first_message: u64,
-    /// Number of messages of this part; `null` if time ended the run.
+    /// Number of messages of this part; `null` if the run was limited by time.
     pub messages: Option<u64>,
     /// The load of all parts together. Each part carries it, so that `mailrun merge` can judge the whole.
     pub workload: Workload,
@@ -226,8 +225,8 @@ pub struct ShardRow {
 pub struct ServerRow {
     /// Text of the server's greeting, in which reports look for the name of the server's program.
     pub banner: String,
-    /// Keywords of the server's reply to EHLO with their parameters. With TLS, they come from the reply that it sent
-    /// over TLS.
+    /// Keywords of the server's reply to EHLO with their parameters. With TLS, they come from the server's reply over
+    /// TLS.
     pub extensions: Vec<String>,
 }
 
@@ -306,9 +305,9 @@ pub struct HostDisk {
     pub rotational: Option<bool>,
 }
 
-/// Other activity on the host during a run. All figures are host-wide, and the counters of TCP belong to the network
-/// namespace, whichever listener they concern. `null` means unknown: the kernel does not report the figure, or the run
-/// was too short.
+/// Other activity on the host during a run. All figures are for the whole host, except that the TCP counters are for
+/// the network namespace, with all of its listeners. `null` means unknown: the kernel does not report the figure, or
+/// the run was too short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Surroundings {
@@ -347,26 +346,26 @@ pub struct Surroundings {
 }
 
 /// Load of programs that belong neither to the run nor to the server under test, and how long the parties of the run
-/// waited for a processor. The verdict excuses a missed threshold by these figures.
+/// waited for a processor. Both can excuse a missed threshold in the verdict.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ForeignLoad {
-    /// Share (0 to 1) of the available processor time that these programs used; `null` if they cannot be distinguished
-    /// from the server.
+    /// Share (0 to 1) of the available processor time that foreign programs used; `null` if they cannot be
+    /// distinguished from the server.
     pub share: Option<f64>,
-    /// Reason why these programs cannot be distinguished from the server; empty if they can.
+    /// Reason why foreign programs cannot be distinguished from the server; empty if they can.
     pub unknown: String,
-    /// True if the server is on another host. It then uses other processors, and its waits are unknown.
+    /// True if the server is on another host. It then needs no processor of this host, and its waits are unknown.
     pub server_elsewhere: bool,
     /// Length of each row of `waits`, in seconds.
     pub window_s: f64,
-    /// Waits for a processor while load was offered, a row for each `window_s`.
+    /// Waits for a processor while load was offered, a row for each period of `window_s`.
     pub waits: Vec<WaitRow>,
 }
 
 /// Time that source, sink and server waited for a processor although they could have run, by the kernel's account
-/// (`/proc/PID/task/TID/schedstat`). If several processes have the same name, or a process has several threads, the
-/// longest wait counts.
+/// (`/proc/PID/task/TID/schedstat`). Of several threads, or several processes with the same name, only the longest wait
+/// counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaitRow {
@@ -384,10 +383,9 @@ pub struct HostProcess {
     pub processes: u64,
     /// Processor time in seconds, including children that ended.
     pub processor_s: f64,
-    /// Resident memory of all these processes at the end, in bytes. Memory that they share counts once for each.
+    /// Resident memory of all these processes at the end, in bytes. Shared memory counts once for each process.
     pub rss_bytes: u64,
-    /// True if they certainly belong neither to the run nor to the server under test; see `foreign` of the
-    /// surroundings.
+    /// True if these processes certainly belong neither to the run nor to the server under test.
     pub foreign: bool,
 }
 
@@ -420,7 +418,7 @@ pub struct ExhaustedRow {
     pub needed: Option<u64>,
 }
 
-/// A phase with a cluster of times between 38 and 45 ms, which is the signature of delayed ACKs.
+/// A phase with a cluster of durations between 38 and 45 ms, which is the signature of delayed ACKs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PauseRow {
@@ -428,9 +426,9 @@ pub struct PauseRow {
     pub party: String,
     /// The slow phase: at a source, the wait for the server's reply; at a sink, the wait for the sender's message.
     pub phase: Phase,
-    /// Number of times in the cluster.
+    /// Number of durations in the cluster.
     pub count: u64,
-    /// Number of all times of the phase, inside and outside the cluster.
+    /// Number of all durations of the phase, inside and outside the cluster.
     pub of: u64,
 }
 
@@ -515,7 +513,7 @@ pub struct OfferedStage {
 }
 
 impl OfferedStage {
-    /// Returns the name that thresholds use for a stage: its own, or its number counted from 1. `place` counts from 0.
+    /// Returns the name that thresholds use for a stage: its own, or its number from 1. `place` is the index from 0.
     pub fn name_at(&self, place: usize) -> String {
         self.name.clone().unwrap_or_else(|| (place + 1).to_string())
     }
@@ -535,10 +533,10 @@ pub struct LoadStageRow {
     pub end_s: f64,
     /// Messages that were due in the stage after the warm-up, sent or not.
     pub due: Option<u64>,
-    /// Messages of the stage that reached each stage of their way, with their times.
+    /// Counts and latencies of the load stage's messages at each message stage, such as accepted and delivered.
     pub stages: Vec<StageRow>,
-    /// Fates of the units that were due in the stage, including the warm-up. Fates that are known only for the whole
-    /// run are `null`.
+    /// Number of units with each fate that were due in the stage, including the warm-up. Fates that are known only for
+    /// the whole run are `null`.
     pub ledger: LedgerRow,
 }
 
@@ -551,7 +549,7 @@ pub struct WarmUp {
     pub length_s: f64,
     /// Messages that were created in the warm-up.
     pub created: u64,
-    /// Messages that were created in the warm-up and accepted, then or later.
+    /// Messages that were created in the warm-up and accepted during or after it.
     pub accepted: u64,
 }
 
@@ -563,7 +561,7 @@ pub struct Recovery {
     pub back_s: f64,
     /// Full rate in deliveries per second: half of the mail was delivered in seconds with at least this rate.
     pub full_rate_per_s: f64,
-    /// Seconds from `back_s` to the first second with at least 90 % of the full rate; 0 if that is the second of
+    /// Seconds from `back_s` to the first second with at least 90 % of the full rate; 0 if that second contains
     /// `back_s`.
     pub after_s: f64,
 }
@@ -591,7 +589,7 @@ pub struct Workload {
     pub chunking: bool,
     /// Use of TLS: none, starttls or implicit.
     pub tls: String,
-    /// Rule by which messages became due.
+    /// Rule by which messages became due, for example at constant intervals.
     pub arrival: Arrival,
     /// Requested messages per second in an open loop. With `stages`, this is the mean over the time after the warm-up.
     pub rate_per_s: Option<f64>,
@@ -601,13 +599,13 @@ pub struct Workload {
     pub target: String,
     /// Seed of all random values, with which the same load can be repeated.
     pub seed: u64,
-    /// Size of a message in bytes, if sizes vary; `null` if all messages have the same size.
+    /// Distribution of the message sizes in bytes; `null` if all messages have the same size.
     pub sizes_varied: Option<Varied>,
-    /// Number of recipients of a message, if it varies.
+    /// Distribution of the number of recipients of a message; `null` if the number does not vary.
     pub recipients_varied: Option<Varied>,
-    /// Number of messages per connection, if it varies.
+    /// Distribution of the number of messages per connection; `null` if the number does not vary.
     pub reuse_varied: Option<Varied>,
-    /// Pause of a session after each message, in milliseconds; `null` without a pause.
+    /// Distribution of the pause of a session after each message, in milliseconds; `null` without a pause.
     pub think_ms: Option<Varied>,
     /// The sender, or the pattern from which senders were generated.
     pub from: String,
@@ -619,7 +617,7 @@ pub struct Workload {
     pub mime_messages: Option<u64>,
     /// Parts of the load with their own rates, in an open loop; empty if there was a single rate.
     pub stages: Vec<OfferedStage>,
-    /// Parameters of DSN (RFC 3461) in envelopes, for example `NOTIFY=NEVER RET=HDRS`; `null` without any.
+    /// DSN parameters (RFC 3461) of MAIL and RCPT, for example `NOTIFY=NEVER RET=HDRS`; `null` without any.
     pub dsn: Option<String>,
 }
 
@@ -637,7 +635,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// Returns the name for reports and file names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -651,9 +648,9 @@ impl Role {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Party {
-    /// Role of the party in the run, for example source or sink.
+    /// Whether the party sent the load, forwarded mail or received it.
     pub role: Role,
-    /// Name of the party in reports, by which rows about the party refer to it.
+    /// Name of the party, which reports show and other rows of the record refer to.
     pub name: String,
     /// Command that started the process; empty if the process was already running.
     pub command: Vec<String>,
@@ -675,14 +672,14 @@ pub struct Party {
     pub failed_sessions: Option<u64>,
     /// Faults that the party made because the user ordered them; `null` for parties that cannot take such orders.
     pub ordered: Option<Ordered>,
-    /// How the process ended in the middle of the run; `null` if it did not end.
+    /// How the process ended unexpectedly during the run; `null` if it did not.
     pub died: Option<Death>,
     /// Busy polling of the process's workers; `null` if it was off.
     pub busy_poll: Option<BusyPollRow>,
     /// Processors on which the process was placed, for example 0,2-3; `null` if it was not placed.
     pub cpus: Option<String>,
-    /// Delay with which the workers of a source woke up from timers, which they set only to measure this; `null` if it
-    /// was not measured.
+    /// How late the workers of a source woke up from timers that they set only for this measurement; `null` if it was
+    /// not measured.
     pub wake_up_ms: Option<LatencyMs>,
     /// What a sink observed besides mail of the run, such as connections and mail without a trace; `null` for other
     /// parties.
@@ -690,7 +687,6 @@ pub struct Party {
 }
 
 impl Party {
-    /// Creates a party of which only the role and the name are known.
     pub fn new(role: Role, name: &str) -> Self {
         Self {
             role,
@@ -733,7 +729,7 @@ pub struct BusyPollRow {
     pub looked_s: f64,
 }
 
-/// The unexpected end of a process, which nobody had told to end.
+/// The end of a process that nobody had told to end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Death {
@@ -776,7 +772,7 @@ pub struct Watched {
     /// Number of mailboxes whose server reports new messages by itself (IDLE).
     pub idle: u64,
     /// Longest interval at which the sink asked the other mailboxes for messages, in milliseconds; `null` if there are
-    /// no others. The times of announced and delivered are exact only to this interval.
+    /// no others. Times of the stages announced and delivered may be late by up to this interval.
     pub poll_ms: Option<f64>,
     /// True if messages were fetched whole and their bodies checked.
     pub whole: bool,
@@ -787,8 +783,8 @@ pub struct Watched {
     /// Mailboxes that were not open at the end, because their session broke and could not be opened again yet. Missing
     /// mail may be in these mailboxes.
     pub closed: u64,
-    /// Number of times that a mailbox was renumbered (UIDVALIDITY). Messages that came while no session was open were
-    /// then not seen.
+    /// Number of times that a server renumbered a mailbox (UIDVALIDITY). The sink then misses messages that came while
+    /// it had no session open.
     pub renumbered: u64,
 }
 
@@ -827,13 +823,13 @@ pub struct Ordered {
     pub replies: u64,
     /// Number of connections that the sink closed or reset.
     pub cuts: u64,
-    /// Units for which the sink did not send the 250.
+    /// Units that the sink counted as arrived but did not answer with 250. The sender may send them again.
     pub unanswered: u64,
     /// Units that the sink answered with 250 and then dropped.
     pub lost: u64,
-    /// Number of additional times that units were counted because a rule said so. They appear as duplicates.
+    /// Number of additional arrivals that the sink counted because a rule said so. They appear as duplicates.
     pub duplicates: u64,
-    /// Messages that a rule of the sink changed, each as often as the message was counted.
+    /// Messages that a rule of the sink changed. A message that was counted several times counts as often here.
     pub corrupt: u64,
 }
 
@@ -851,8 +847,8 @@ impl Ordered {
     }
 }
 
-/// A latency distribution in milliseconds. A figure is `null` (infinite in memory) if it falls among messages that
-/// never arrived, or arrived after their time-out.
+/// A latency distribution in milliseconds. A figure that would be the latency of a message that never arrived, or
+/// arrived after its time-out, is `null` in JSON and infinite in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LatencyMs {
@@ -895,7 +891,7 @@ fn or_infinite<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Erro
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
-/// A stage of the messages' way: how many messages reached it, at which rate, and how long after `since`.
+/// A stage, such as accepted: how many messages reached it, at which rate, and how long after `since`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageRow {
@@ -915,15 +911,15 @@ pub struct StageRow {
     pub duplicates: u64,
     /// Bytes of the messages that reached the stage.
     pub bytes: u64,
-    /// Messages per second that reached the stage. The time begins with the first arrival. It ends when 95 % have
-    /// arrived, or if that is later when the last message was due. `null` if fewer than 20 messages arrived, which are
-    /// too few for a rate.
+    /// Messages per second that reached the stage. The rate is measured from the first arrival until 95 % of the
+    /// messages have arrived or, if that is later, until the last message was due. `null` if fewer than 20 messages
+    /// arrived, which are too few for a rate.
     pub rate_per_s: Option<f64>,
     /// Seconds from the first created message to the last message that reached the stage.
     pub duration_s: f64,
     /// Stage from which latencies count; `null` if no latency is known, for example without traces.
     pub since: Option<Stage>,
-    /// Latency since `since` of all messages that were due; `null` if unknown.
+    /// Latency of all messages that were due, counted from the stage `since`; `null` if unknown.
     pub latency_ms: Option<LatencyMs>,
     /// Lower bound in milliseconds of the figures that are `null` in `latency_ms`. It is the time for which the run
     /// waited for messages or, over MADES, their time-out.
@@ -933,9 +929,9 @@ pub struct StageRow {
     /// base64), as in interval logs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
-    /// Service time of the stage: the latency without the time that a message waited for a session or a place. It
-    /// counts from when a session began the message or, over MADES, when the message was created. `null` if it equals
-    /// the latency (closed loop) or is unknown.
+    /// Service time: the latency without the time that a message had to wait because all sessions were busy or, over
+    /// MADES, too many messages were under way. It counts from when a session began the message or, over MADES, when
+    /// the message was created. `null` if it equals the latency (closed loop) or is unknown.
     pub service_ms: Option<LatencyMs>,
     /// Service times as an HdrHistogram, in the format of `histogram`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -946,7 +942,6 @@ pub struct StageRow {
 }
 
 impl StageRow {
-    /// Makes a row without figures, in which every count is 0 and every time is unknown.
     pub fn new(name: Stage, party: &str) -> Self {
         Self {
             name,
@@ -975,9 +970,9 @@ impl StageRow {
     }
 }
 
-/// Returns the row of a stage, also for a run over MADES, which has its own names for the stages that all protocols
-/// share. There, a message is accepted when the broker has settled it. It is delivered when it is in the inbox or, for
-/// a tracing message, when its event has come. It is notified when it has reached the last stage.
+/// Returns the row of a stage. A run over MADES has other stages, of which the corresponding one is returned. Its
+/// messages are accepted when the broker has settled them. They are delivered when they are in the inbox or, if they
+/// are tracing messages, when their events have come. They are notified when they have reached the last stage.
 pub fn stage_named(rows: &[StageRow], name: Stage) -> Option<&StageRow> {
     let find = |name: Stage| rows.iter().find(|row| row.name == name);
     find(name).or_else(|| match name {
@@ -1006,14 +1001,14 @@ pub struct PhaseRow {
     pub histogram: Option<String>,
 }
 
-/// A time in which messages waited but none reached a stage.
+/// A period in which messages waited for a stage but none reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StallRow {
     /// Stage that no message reached: accepted or, only over MADES, delivered.
     pub stage: Stage,
-    /// Begin of the stall in seconds since `origin_ns`. It is the last time before the stall at which a message reached
-    /// the stage, messages began to wait again, or the load began.
+    /// Start of the stall in seconds since `origin_ns`: when the last message before the stall reached the stage or, if
+    /// no message was waiting then, when the next one began to wait, or when the load began.
     pub from_s: f64,
     /// End of the stall: the time at which a message reached the stage again, or the load ended.
     pub to_s: f64,
@@ -1054,11 +1049,11 @@ pub enum Ending {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SeriesRow {
-    /// Begin of the second, in seconds since `origin_ns`. The last second may be incomplete.
+    /// Start of the second, in seconds since `origin_ns`. The last second may be incomplete.
     pub second: u64,
-    /// Messages of this second: begun by a session in a closed loop, due in an open loop.
+    /// Messages that were due in this second (open loop) or that a session began in this second (closed loop).
     pub created: u64,
-    /// Messages that were handed over in this second.
+    /// Messages whose last byte was sent in this second.
     pub sent: u64,
     /// Messages that were accepted in this second.
     pub accepted: u64,
@@ -1078,8 +1073,8 @@ pub struct SeriesRow {
     pub p999_ms: f64,
     /// Largest latency in this second; 0 if nothing arrived.
     pub max_ms: f64,
-    /// Greatest age in this second of the newest message delivered so far, counted from when it was due; `null` before
-    /// the first delivery, and if the party sees no deliveries.
+    /// Greatest age that the newest delivered message reached in this second, counted from when it was due; `null`
+    /// before the first delivery, and if the party sees no deliveries.
     pub oldest_ms: Option<f64>,
 }
 
@@ -1097,7 +1092,7 @@ pub struct PartyUsage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UsageRow {
-    /// Begin of the second, in seconds since `origin_ns` of the record.
+    /// Start of the second, in seconds since `origin_ns` of the record.
     pub second: u64,
     /// Average number of processors that the party used, kernel included.
     pub cores: f64,
@@ -1145,7 +1140,7 @@ pub struct EventRow {
 /// Maximum number of recipients that are listed for a slow message.
 pub const MAX_SLOW_RECIPIENTS: usize = 10;
 
-/// A message that took longest to arrive or, if no sink was watched, to be accepted.
+/// One of the messages that took longest to arrive or, if no sink was watched, to be accepted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlowMessage {
@@ -1181,7 +1176,7 @@ impl SlowMessage {
     }
 }
 
-/// A message that did not arrive at all its recipients.
+/// A message that did not reach all of its recipients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MissingMessage {
@@ -1212,7 +1207,7 @@ pub enum MissingFate {
     /// The server accepted the message, but the sink has not seen it.
     #[default]
     NotSeen,
-    /// The server accepted the message, but reported in a notification that it had given up.
+    /// The server accepted the message, but reported in a notification that it had given up on it.
     Bounced,
     /// The connection broke after the whole message was sent and before the reply.
     InDoubt,
@@ -1244,11 +1239,11 @@ pub struct SlowPhase {
     pub ms: f64,
 }
 
-/// Fates of the units of a recipient domain. As in the ledger, `null` means unknown.
+/// Units (pairs of message and recipient) of a recipient domain, by fate. As in the ledger, `null` means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DomainRow {
-    /// The domain in lower case; empty in the row that all domains without a row of their own share.
+    /// The domain in lower case; empty in the row that adds up all domains without a row of their own.
     pub domain: String,
     /// Units of messages that a session began.
     pub created: u64,
@@ -1261,14 +1256,14 @@ pub struct DomainRow {
     /// Units whose connection broke after the last byte of the message was sent and before the reply came, whether they
     /// arrived or not.
     pub in_doubt: u64,
-    /// Distinct units that reached the sink, whatever the source heard about them.
+    /// Distinct units that reached the sink, even if the source received no 250 for them.
     pub delivered: Option<u64>,
     /// Arrivals of a unit after its first arrival.
     pub duplicates: Option<u64>,
 }
 
-/// Fates of all units. A unit is a pair of message and recipient. A fate is `null` if the party that can see it, source
-/// or sink, was not observed.
+/// Number of units with each fate, such as delivered or lost. A unit is a pair of message and recipient. A number is
+/// `null` if the party that can see the fate, source or sink, was not observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LedgerRow {
@@ -1276,13 +1271,13 @@ pub struct LedgerRow {
     pub created: Option<u64>,
     /// Units for which the source received a 250.
     pub accepted: Option<u64>,
-    /// Distinct units that reached the sink, whatever the source heard about them.
+    /// Distinct units that reached the sink, even if the source received no 250 for them.
     pub delivered: Option<u64>,
     /// Units that did not arrive because a server gave up on them. The server reported this in a notification that
     /// reached the sink.
     pub bounced: Option<u64>,
-    /// Units that the server rejected with 4xx or 5xx and that did not arrive. In records without `failed`, failed
-    /// units are included.
+    /// Units that the server rejected with 4xx or 5xx and that did not arrive. In records without `failed`, `rejected`
+    /// includes the failed units.
     pub rejected: Option<u64>,
     /// Units whose connection was refused, was cut or timed out, and that did not arrive.
     pub failed: Option<u64>,
@@ -1293,10 +1288,10 @@ pub struct LedgerRow {
     pub expired: Option<u64>,
     /// Units that did not arrive because they are in the queue of mailrun's relay.
     pub queued: Option<u64>,
-    /// Units that were accepted and lost; `null` while some units are not delivered and the server's queue is unknown.
+    /// Units that were accepted and lost; `null` if undelivered units may be in a queue that the bench cannot see.
     pub lost: Option<u64>,
-    /// Units that a server with an unknown queue accepted and that did not arrive. They are lost, or still in its
-    /// queue.
+    /// Units that a server accepted and that did not arrive, if the bench cannot see the server's queue. They are lost,
+    /// or still in the queue.
     pub not_delivered: Option<u64>,
     /// Units without a known fate when the run ended.
     pub in_flight: Option<u64>,
@@ -1304,8 +1299,8 @@ pub struct LedgerRow {
     pub duplicates: Option<u64>,
     /// Delivered units that arrived only under other addresses than their recipient's.
     pub rewritten: Option<u64>,
-    /// Arrivals under an address that was no recipient. An arrival that counts as the delivery of a recipient is not
-    /// included.
+    /// Arrivals under an address that the source had not named. If it is the only arrival for a recipient, it counts in
+    /// `rewritten` instead.
     pub copied: Option<u64>,
     /// Messages that arrived with a wrong checksum.
     pub corrupt: Option<u64>,
@@ -1315,14 +1310,14 @@ pub struct LedgerRow {
     pub foreign: Option<u64>,
     /// Units that notifications reported as delayed, because a server tries them again.
     pub delay_notices: Option<u64>,
-    /// Reports about bounced units that an earlier notification had already named.
+    /// Reports about bounced units that an earlier notification had already reported.
     pub repeated_notices: Option<u64>,
     /// Messages without a latency, because they have no usable creation time, for example one from another host's
     /// clock.
     pub untimed: Option<u64>,
     /// Messages without a latency, because their delivered time would be negative: the clocks of two hosts differ.
     pub negative: Option<u64>,
-    /// Units with unknown fates, because they did not fit into a ledger.
+    /// Units with unknown fates, because a ledger had no room for them.
     pub overflow: Option<u64>,
 }
 
@@ -1379,7 +1374,7 @@ pub struct RewriteRow {
     /// Recipient that the source had named, as the server gives it in ORCPT; `null` if the server added the recipient,
     /// as with Postfix's `always_bcc`.
     pub original: Option<String>,
-    /// Address under which the mail arrived; empty in the last row, which counts all further pairs.
+    /// Address under which the mail arrived; empty in the last row, which counts arrivals at all other addresses.
     pub address: String,
     /// Number of arrivals under the address.
     pub count: u64,
@@ -1440,18 +1435,18 @@ pub struct ThresholdRow {
     pub passed: bool,
     /// True if the threshold was certainly missed. If it was neither met nor missed, it cannot be decided.
     pub missed: bool,
-    /// Reason why the threshold cannot be decided, or why it was missed without a value; empty if the value says
-    /// everything.
+    /// Reason why the threshold cannot be decided, or why it was missed although it has no value; empty if the value
+    /// says everything.
     pub why: String,
     /// Windows in which a threshold on freshness was judged. The threshold's value is the value of the worst window.
     pub windows: Vec<FreshWindow>,
 }
 
-/// A window of a run in which freshness is judged.
+/// A part of a run for which freshness is judged, that is, how old the newest delivered message became.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FreshWindow {
-    /// Begin of the window, in seconds since `origin_ns`.
+    /// Start of the window, in seconds since `origin_ns`.
     pub from_s: f64,
     /// End of the window, in seconds since `origin_ns`.
     pub to_s: f64,
@@ -1463,7 +1458,7 @@ pub struct FreshWindow {
     pub errors: u64,
     /// Largest latency of the messages that were delivered in the window.
     pub max_ms: f64,
-    /// Greatest age in the window of the newest message delivered so far.
+    /// Greatest age that the newest delivered message reached in the window, in milliseconds.
     pub oldest_ms: f64,
     /// Seconds in which the age of the newest message was above the limit.
     pub stale_s: f64,
@@ -1497,7 +1492,7 @@ impl Outcome {
     }
 }
 
-/// Cause of a reason in the verdict, from the weightiest to the lightest. The first cause decides the outcome.
+/// Causes of reasons in a verdict, from the weightiest to the lightest. A run's weightiest cause decides its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -1543,7 +1538,7 @@ pub enum Cause {
     RelayDefect,
     /// The generator did not offer the requested rate.
     RateNotOffered,
-    /// The generator fell behind its schedule, which may have decided a threshold.
+    /// The generator fell behind its schedule, which may have changed the result of a threshold.
     Late,
     /// A threshold judges times that were measured between clocks whose difference is too large or unknown.
     Clocks,
@@ -1551,13 +1546,13 @@ pub enum Cause {
     Busy,
     /// A party ran out of descriptors or ports, which limited the load.
     Exhausted,
-    /// The hypervisor gave the processors to others.
+    /// The hypervisor gave the processors to other guests.
     Stolen,
-    /// Other programs used the processors of this host, which explains what was missed.
+    /// Other programs used the processors of this host, which explains why a rate or threshold was missed.
     HostBusy,
     /// All messages were created during the warm-up, so there are no figures.
     NothingTimed,
-    /// A threshold was missed that no other cause covers.
+    /// A threshold was missed, and no other cause explains why.
     ThresholdMissed,
     /// The sink went away, so later arrivals are unknown.
     SinkGone,
@@ -1588,7 +1583,7 @@ pub struct Verdict {
     /// True if every unit is accounted for: the fates sum to the created units, no unit is lost, duplicate or corrupt,
     /// and deliveries were observed.
     pub closed: bool,
-    /// True if neither the generator nor the sink nor the host was the limit of the figures.
+    /// True if the figures describe the server: neither the generator nor the sink nor the host limited them.
     pub valid: bool,
     /// Whole sentences about what counts against the run, such as lost mail or a busy host, and about further facts
     /// that a reader must know. The weightiest comes first.

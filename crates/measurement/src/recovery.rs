@@ -1,7 +1,7 @@
 //! Recovery of a server after its next hop held mail back: the time until it delivered at its full rate again.
 use crate::record::{Recovery, SeriesRow};
 
-/// A second counts as one at the full rate if it reaches at least this share of the full rate.
+/// Share of the full rate that a second must reach to count as a second at the full rate.
 const FULL_SHARE: f64 = 0.9;
 
 /// Finds the first second at the full rate after `back_s`, the time at which the next hop stopped holding mail back.
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn the_full_rate_is_that_of_half_of_the_mail() {
-        // This receiver takes 10 messages a second at first, and any number after 3.5 s. The server waits for its next retry, so nothing
-        // arrives until second 9. That wait is part of the recovery.
+        // This receiver accepts only 10 messages a second at first, and any number after 3.5 s. The server waits for
+        // its next retry, so nothing arrives until second 9. That wait is part of the recovery.
         let waits = [10, 10, 10, 10, 0, 0, 0, 0, 0, 400, 410, 390, 20];
         assert_eq!(found(&waits, 3.5), Some((5.5, 400.0)));
         // The first server delivers at once, and the second server needs some seconds to reach its rate. A single fast
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(found(&[0, 50, 100, 200, 400, 400, 400, 400, 400], 1.0), Some((3.0, 400.0)));
         // Deliveries before the outage ended do not count, however fast they were.
         assert_eq!(found(&[900, 900, 0, 0, 90, 90], 2.0), Some((2.0, 90.0)));
-        // All mail arrives in the second in which the receiver opens, or in bursts with pauses between them.
+        // All mail arrives in the second in which the outage ends, or in bursts with pauses between them.
         assert_eq!(found(&[0, 0, 77], 2.9), Some((0.0, 77.0)));
         assert_eq!(found(&[0, 0, 0, 60, 0, 0, 58, 0, 0, 61], 0.0), Some((3.0, 60.0)));
         // A second with 90 % of the rate counts as a second at the full rate.

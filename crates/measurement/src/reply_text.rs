@@ -5,7 +5,7 @@
 /// because servers write the queue id at the beginning of a reply.
 pub const MAX_REPLY_BYTES: usize = 119;
 
-/// The beginning of a reply, in the bytes in which it arrived.
+/// The first bytes of a reply, as the server sent them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyText {
     length: u8,

@@ -1,22 +1,22 @@
-//! Mail that arrived under another address than the source had named. Servers tell a sink about it by ORCPT and NOTIFY
-//! (RFC 3461).
+//! Mail that arrived under an address that the source had not named, because a server rewrote or added a recipient. A
+//! sink recognizes such mail by the parameters ORCPT and NOTIFY of RCPT (RFC 3461).
 //!
 //! ```text
 //! RCPT TO:<a@x> ORCPT=rfc822;to@y             to@y was rewritten to a@x; a further address is a copy
 //! RCPT TO:<audit@x> NOTIFY=NEVER              a copy, as of always_bcc, if the source did not ask for NEVER itself
 //! ```
 //!
-//! If a unit arrives both under its own address and under another one, it was not rewritten, and the second arrival is
-//! a copy. A further arrival under the same address is a duplicate.
+//! If a message arrives both under the address of its recipient and under another one, the address was not rewritten,
+//! and the second arrival is a copy. A further arrival under the same address is a duplicate.
 use crate::ledger::{Ledger, MarkResult};
 use crate::record::RewriteRow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// Maximum number of pairs of addresses that are counted separately.
+/// Maximum number of pairs of original and new address that are counted separately.
 pub const MAX_REWRITES: usize = 1000;
-/// Maximum number of arrivals under other addresses that are remembered to recognise duplicates. They take 32 MB.
-/// Beyond the limit, a duplicate counts as a copy.
+/// Maximum number of arrivals under other addresses that are remembered to recognise duplicates. Remembering so many
+/// takes 32 MB. Beyond the limit, a duplicate counts as a copy.
 const MAX_SEEN: usize = 1 << 20;
 
 /// An address under which mail arrived, with the recipient that ORCPT names. Pairs beyond [`MAX_REWRITES`] share
@@ -29,16 +29,16 @@ pub struct Rewrite {
     pub address: String,
 }
 
-/// An arrival under another address than the source had named.
+/// An arrival under an address that the source had not named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewrittenUnit {
     pub sequence: u64,
-    /// Number of the original recipient, whom the source had named. If the server added the recipient, there is none,
-    /// and this is the number of the address under which the message arrived.
+    /// Number of the recipient that the source had named. If the server added the recipient, number of the address
+    /// under which the message arrived.
     pub recipient: u32,
-    /// The worker's number for the domain of `recipient`.
+    /// Index of the recipient's domain in the worker's list of domains.
     pub domain: u16,
-    /// The worker's number for the pair of addresses.
+    /// Index of the original and the new address in the worker's list of such pairs.
     pub pair: u16,
     /// Hash of the address under which the message arrived.
     pub address: u32,
@@ -56,8 +56,8 @@ pub(crate) enum RewriteResult {
     Full,
 }
 
-/// The arrivals of a run under other addresses. Only merged tallies have them, because each worker sees only part of
-/// the arrivals.
+/// The arrivals of a run under addresses that the source had not named. Only merged tallies have them, because each
+/// worker sees only part of the arrivals.
 #[derive(Clone, Debug, Default)]
 pub struct Rewrites {
     /// Units that arrived only under other addresses.
@@ -109,7 +109,7 @@ impl Rewrites {
     }
 }
 
-/// Joins the pairs of two sinks, the most frequent first. The row that all further pairs share comes last.
+/// Adds up the rows of two sinks, the most frequent first. The row for pairs beyond [`MAX_REWRITES`] comes last.
 pub(crate) fn join(mut rows: Vec<RewriteRow>, more: Vec<RewriteRow>) -> Vec<RewriteRow> {
     for row in more {
         match rows.iter_mut().find(|known| (&known.address, &known.original) == (&row.address, &row.original)) {

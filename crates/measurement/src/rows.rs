@@ -1,4 +1,4 @@
-//! Converts tallies into the rows of a run record.
+//! Converts the workers' tallies, which are counts and latencies of a run, into the rows of a run record.
 use crate::delayed_acks::DelayedAcks;
 use crate::latencies::Latencies;
 use crate::record::{PauseRow, PhaseRow, StageRow};
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 impl SourceTally {
     /// Makes the rows of the stages that a source observes, without the warm-up. Latencies count from `since`, which is
-    /// `Scheduled` in an open loop and `Created` in a closed loop. In an open loop, the latency of the created stage is
-    /// the delay with which sessions began messages. The times of the record count from `origin`.
+    /// `Scheduled` in an open loop and `Created` in a closed loop. In an open loop, the latency of the stage created
+    /// tells how late sessions began messages. Arrival times count from `origin`.
     pub fn stages(&self, party: &str, since: Stage, origin: Duration) -> Vec<StageRow> {
         let warm = &self.warm_up;
         let created = self.created - warm.created;
@@ -71,8 +71,7 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// Makes the row of the stage that a sink observes, without the warm-up. The times of the record count from
-    /// `origin`.
+    /// Makes the row of the stage that a sink observes, without the warm-up. Arrival times count from `origin`.
     pub fn stage(&self, party: &str, since: Stage, origin: Duration) -> StageRow {
         let figures = StageFigures {
             count: self.messages - self.warm_up_messages,
@@ -82,8 +81,8 @@ impl RunTally {
             times: &self.delivered,
             service: &Latencies::default(),
         };
-        // The ledger counts recipients and not messages. Only if each message had one recipient is a duplicate
-        // recipient a duplicate message.
+        // `self.duplicates` counts duplicate recipients. Only if each message had one recipient, this is also the
+        // number of duplicate messages.
         let duplicates = if self.recipients == self.messages { self.duplicates } else { 0 };
         StageRow { duplicates, ..figures.row(Stage::Delivered, party, since, self.first_created, origin) }
     }
@@ -91,7 +90,7 @@ impl RunTally {
 
 impl RunTally {
     /// Makes the row of the stage in which a mailbox's server reported the messages. Returns `None` if no server
-    /// reported any.
+    /// reported a message.
     pub fn told_stage(&self, party: &str, since: Stage, origin: Duration) -> Option<StageRow> {
         let figures = StageFigures {
             count: self.told_messages,
@@ -105,7 +104,6 @@ impl RunTally {
     }
 }
 
-/// Figures from which the row of a stage is made.
 pub struct StageFigures<'a> {
     pub count: u64,
     pub failed: u64,
@@ -118,8 +116,8 @@ pub struct StageFigures<'a> {
 }
 
 impl StageFigures<'_> {
-    /// Makes the row of the stage. `first_created` is the time at which the first message was created. The times of the
-    /// record count from `origin`.
+    /// Makes the row. Its duration counts from `first_created`, when the first message was created, and its arrival
+    /// times count from `origin`.
     pub fn row(
         &self,
         name: Stage,
@@ -157,7 +155,7 @@ mod tests {
         Some(Duration::from_secs(number))
     }
 
-    /// Times of `count` messages that arrive in `length`, from `first` on.
+    /// Makes `count` arrivals at equal intervals, from `first` to `first + length`.
     fn arrivals(count: u32, first: Duration, length: Duration) -> Throughput {
         let mut times = Throughput::default();
         (0..count).map(|number| first + length * number / (count - 1)).for_each(|at| times.record(at, first));

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Number of parts into which a second is divided to know when the newest message arrived. It
-/// limits the error of freshness.
+/// Number of parts into which a second is divided to know when the newest message arrived. With more parts, freshness
+/// would be more exact.
 pub(crate) const PARTS: usize = 10;
-/// Maximum number of steps that [`EventTimes`] keeps. With more steps, it halves its resolution.
+/// Maximum number of time steps that [`EventTimes`] keeps. If there were more, it makes the steps twice as long.
 const MAX_TIMES: usize = 36_000;
 
 /// Returns the beginning of the second that contains `at`. `zero` must be the beginning of any
@@ -73,10 +73,10 @@ impl SecondTally {
     }
 }
 
-/// Seconds in which a worker counted something since its last tick. Usually there are one or two.
+/// Counts of a worker since it last handed over its tally, usually for one or two seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds {
-    /// Seconds in use, followed by cleared seconds that are kept for their memory.
+    /// The first `used` entries are in use. The others are cleared, and kept so that their memory can be used again.
     tallies: Vec<SecondTally>,
     used: usize,
 }
@@ -115,7 +115,6 @@ impl Seconds {
         self.tallies[..self.used].get_mut(index)
     }
 
-    /// Returns all seconds in which anything happened.
     pub fn iter(&self) -> impl Iterator<Item = &SecondTally> {
         self.tallies[..self.used].iter()
     }
@@ -128,8 +127,8 @@ impl Seconds {
     }
 }
 
-/// Messages by the second of the run in which they were due. Messages become due in order, so
-/// comparing with the last second is nearly always enough.
+/// Number of messages that were due in each second of the run. Messages become due in order, so comparing with the last
+/// second is nearly always enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueSeconds(Vec<(Duration, u64)>);
 
@@ -144,7 +143,7 @@ impl DueSeconds {
         }
     }
 
-    /// Removes and returns all seconds, and keeps the memory.
+    /// Removes and returns all seconds, and keeps the allocated memory for the next ones.
     pub fn drain(&mut self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.0.drain(..)
     }
@@ -160,8 +159,8 @@ impl DueSeconds {
     }
 }
 
-/// Times of events that belong to no particular run, such as a sink's errors. The resolution is
-/// 1/128 s at first. It is halved whenever there would be more than `MAX_TIMES` steps.
+/// Times of events that belong to no particular run, such as a sink's errors. The resolution is 1/128 s at first. It is
+/// halved whenever there would be more than `MAX_TIMES` time steps.
 #[derive(Clone, Debug, Default)]
 pub struct EventTimes {
     /// Number of times that the resolution was halved to save memory.

@@ -1,23 +1,22 @@
-//! Random numbers that are a function of a seed, a purpose and a number. The same seed therefore
-//! gives the same results, in whatever order the numbers are drawn.
+//! Random numbers that depend only on a seed, a purpose and an item's number, for example the number of a message. The
+//! same seed therefore gives the same load, in whatever order the messages are created.
 
-/// Random values for one purpose and one number, for example the recipients of message 17. The generator is
-/// SplitMix64, which starts in a different state for each pair of purpose and number.
+/// Random values for one purpose and one item, for example the recipients of message 17. The generator is SplitMix64,
+/// which starts in a different state for each pair of purpose and item.
 #[derive(Clone, Copy, Debug)]
 pub struct SeededRng(u64);
 
-/// 2^64 divided by the golden ratio. Multiples of this number are far apart.
+/// 2^64 divided by the golden ratio, by which SplitMix64 increases its state. Multiples of this number are far apart.
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl SeededRng {
-    /// Creates the random values for `number`, for example the number of a message. Values for
-    /// another purpose are independent of these.
+    /// Creates the generator for the item with this number, for example a message. Generators for other purposes give
+    /// independent values.
     #[inline]
     pub fn new(seed: u64, purpose: impl Into<u64>, number: u64) -> Self {
         Self(mix(mix(seed.wrapping_add(purpose.into().wrapping_mul(GOLDEN_GAMMA))) ^ number))
     }
 
-    /// Returns the next 64 random bits, which are uniformly distributed.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let draw = splitmix64(self.0);
@@ -77,8 +76,8 @@ mod tests {
 
     #[test]
     fn sequences_stay_what_they_are() {
-        // The first number is what SplitMix64 gives for the seed 0. The other numbers are our own.
-        // None of them may change, so that a recorded seed keeps its meaning.
+        // The first number is what SplitMix64 gives for the seed 0. The other numbers are our own. If one of them
+        // changed, a recorded seed would no longer give the same load.
         assert_eq!(SeededRng(0).next_u64(), 0xe220_a839_7b1d_cdaf);
         let draws = |seed, purpose: u64, number| {
             let mut rng = SeededRng::new(seed, purpose, number);

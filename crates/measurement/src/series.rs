@@ -9,8 +9,8 @@ use crate::seconds::{Arrivals, PARTS, SECOND, SecondTally};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Maximum number of rows before the resolution is halved. They cover 10 hours at a row per second,
-/// and take 5 MB.
+/// Maximum number of rows of a run: 10 hours at one row per second, in 5 MB of memory. In a longer
+/// run, each row covers more seconds.
 const MAX_ROWS: usize = 36_000;
 /// Number of seconds whose latencies are kept open, because a worker may still hand over some of
 /// their latencies.
@@ -18,10 +18,10 @@ const MAX_OPEN: usize = 4;
 
 /// Rows of a run so far, each for a second or, in a long run, for several seconds.
 ///
-/// When there would be more than `MAX_ROWS` rows, each two rows are joined, and from then on a row
-/// covers twice the time. `second` is the beginning of a row. Quantiles cannot be added, so a
-/// joined row keeps the worse quantile. The same happens if a second gets more latencies after
-/// `MAX_OPEN` later seconds.
+/// When there would be more than `MAX_ROWS` rows, every two neighbouring rows are joined, and from
+/// then on a row covers twice the time. `second` is the beginning of a row. Quantiles cannot be
+/// added, so a joined row keeps the greater quantile of the two. A row also keeps the greater
+/// quantile if latencies of its second come so late that the second is already closed.
 #[derive(Clone, Debug)]
 pub struct Series {
     zero: Duration,
@@ -30,7 +30,8 @@ pub struct Series {
     width_s: u64,
     rows: BTreeMap<u64, SeriesRow>,
     open: BTreeMap<u64, OpenSecond>,
-    /// Time at which the newest message of the closed seconds was created or due.
+    /// Of all messages that arrived in closed seconds, the latest time at which one was created
+    /// (closed loop) or due (open loop).
     newest: Option<Duration>,
     first_open: u64,
 }
@@ -59,10 +60,11 @@ impl Series {
         self.zero
     }
 
-    /// Adds the events of a second, which another worker may have counted in part.
+    /// Adds the events that one worker counted in a second. The counts of several workers for the
+    /// same second are summed.
     ///
-    /// `queued` stays 0, because it can only be computed from the counts of both ends, as
-    /// [`crate::merge`] does.
+    /// `queued` stays 0 here, because [`crate::merge`] computes it later from the counts of the
+    /// source and of the sink.
     pub fn add(&mut self, tally: &SecondTally) {
         let second = self.second_of(tally.begin);
         let row = self.row(second);
@@ -106,8 +108,8 @@ impl Series {
         }
     }
 
-    /// Returns all rows up to the last second in which something happened. `now` limits the age of
-    /// messages in a second that has not ended.
+    /// Returns all rows up to the last second in which something happened. If the last second has
+    /// not ended, the age of its newest message counts only until `now`.
     pub fn rows(&self, now: Duration) -> Vec<SeriesRow> {
         let mut all = self.clone();
         while !all.open.is_empty() {
@@ -115,16 +117,16 @@ impl Series {
         }
         all.fill_gaps();
         let first = (self.from - self.zero).as_secs();
-        // A message that was due in the last second of the warm-up may count, so the row of that
-        // second is kept if it counts any.
+        // Keep a row of the warm-up if it counts messages, so that the sum of all rows is complete.
+        // For example, a message that was due in the last second of the warm-up may count.
         let belongs = |row: &SeriesRow| {
             row.second + all.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
         };
         all.rows.into_values().filter(belongs).collect()
     }
 
-    /// Returns the number of the second that begins at this time. Rounding absorbs an error of up
-    /// to half a second.
+    /// Returns the number of the second that begins at this time. `begin` is rounded, so it may be
+    /// wrong by up to half a second.
     fn second_of(&self, begin: Duration) -> u64 {
         (begin + SECOND / 2).saturating_sub(self.zero).as_secs()
     }
@@ -209,8 +211,8 @@ pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     steps.filter(|step| *step > 0).min().unwrap_or(1)
 }
 
-/// Adds another row of the same party to a row. Counts are added, and of each latency the greater
-/// one is kept.
+/// Adds the row `next` of the same party to `row`: counts are summed, and of each latency the
+/// greater value is kept.
 pub(crate) fn join(row: &mut SeriesRow, next: &SeriesRow) {
     row.created = row.created.saturating_add(next.created);
     row.sent = row.sent.saturating_add(next.sent);

@@ -1,5 +1,5 @@
-//! The slowest messages of a run, in a heap of limited size. Most messages are not among them,
-//! which costs one comparison.
+//! The slowest messages of a run, in a heap of limited size. Nearly all messages are faster than
+//! these, which a single comparison shows.
 use crate::record::SlowPhase;
 use crate::reply_text::ReplyText;
 use crate::stage::Phase;
@@ -17,7 +17,6 @@ pub const MAX_SLOWEST: usize = 50;
 /// cannot be among the slowest, because [`MAX_SLOWEST`] others took longer.
 #[derive(Clone, Debug)]
 pub struct Slowest<T> {
-    /// A message that took this long or less cannot be among the slowest, so it is not added.
     floor: Duration,
     heap: BinaryHeap<Reverse<TimedEntry<T>>>,
 }
@@ -101,7 +100,7 @@ impl<T: Clone> Slowest<T> {
     }
 }
 
-/// Durations of the phases of a message's dialogue, in microseconds and without an allocation.
+/// Durations in microseconds of the phases of a message's dialogue. The type allocates no memory.
 ///
 /// The phases do not overlap. The time between two replies belongs to the phase of the later reply,
 /// even if the commands were sent in a group.
@@ -109,7 +108,7 @@ impl<T: Clone> Slowest<T> {
 pub struct MessagePhases([u32; Phase::ALL.len()]);
 
 impl MessagePhases {
-    /// Adds a time to a phase, whose sum is at most 71 minutes, because more does not fit into 32 bits.
+    /// Adds a time to a phase. The sum stops at 2^32 µs, which are 71 minutes.
     #[inline]
     pub fn add(&mut self, phase: Phase, elapsed: Duration) {
         let microseconds = elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());
@@ -125,7 +124,7 @@ impl MessagePhases {
     }
 }
 
-/// A slow message as the source knows it, with the time from `since` to the server's 250.
+/// What the source knows about a slow message, whose time counts from `since` to the server's 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowTransaction {
     pub message: u64,
@@ -137,7 +136,7 @@ pub struct SlowTransaction {
     pub reply: Option<ReplyText>,
 }
 
-/// A slow message as the sink knows it, with the time from `created` to the arrival.
+/// What the sink knows about a slow message, whose time counts from `created` to the arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowDelivery {
     pub message: u64,

@@ -6,7 +6,7 @@
 //! ```
 use serde::{Deserialize, Serialize};
 
-/// A point on a message's way that the message reaches at a certain time.
+/// A point on a message's way. Reports count the messages that reach it, and how long they took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -77,7 +77,7 @@ impl Stage {
     }
 }
 
-/// A phase of the SMTP dialogue, as the source times it.
+/// A phase of the SMTP dialogue. The source measures how long each phase lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -122,7 +122,6 @@ impl Phase {
         Self::Quit,
     ];
 
-    /// Returns the name in reports and run records.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",

@@ -1,9 +1,10 @@
 //! Detects stalls, which are times in which messages waited but none reached a stage. For example,
 //! a server accepted none, or an endpoint delivered none.
 //!
-//! The collector adds one tick after the other. A tick contains the times of the first and the last
-//! message since the previous tick, so a stall is known as exactly as the messages around it. Time
-//! counts only while messages wait, because a source that has nothing to send is not stalled.
+//! The collector adds a [`Tick`] at regular intervals. It contains the times of the first and the
+//! last message since the previous tick, so the ends of a stall are as exact as the times of these
+//! messages. Time counts only while messages wait, because a source that has nothing to send is not
+//! stalled.
 use crate::record::StallRow;
 use crate::stage::Stage;
 use std::time::Duration;
@@ -36,8 +37,8 @@ pub struct StallDetector {
     /// Time at which the last message reached the stage or, after an idle time, at which a message
     /// began to wait.
     since: Duration,
-    /// Number of messages that had been rejected at `since`. The next field is the number of failed
-    /// messages.
+    /// Number of messages that had been rejected before `since`. `failed` counts failed messages
+    /// likewise.
     rejected: u64,
     failed: u64,
     /// True if no message was waiting at the latest tick.
@@ -71,8 +72,8 @@ impl StallDetector {
         self.latest = tick;
     }
 
-    /// Returns the time since a message last reached the stage in the form of a stall, with the
-    /// failures since then. If it is short, it is no stall yet.
+    /// Returns the time since a message last reached the stage, with the failures since then, in
+    /// the form of a stall. This time may still be too short to count as a stall.
     pub fn current(&self) -> StallRow {
         self.row(self.latest.now, true)
     }

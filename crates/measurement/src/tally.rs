@@ -2,7 +2,8 @@
 //! starts again from zero.
 //!
 //! Almost every number is a sum, so merging means adding, and a message needs no lock or channel. The exceptions are
-//! first and last times, and ledgers: a unit that two workers saw is a duplicate, which only merging shows.
+//! first and last times, and ledgers. A ledger contains units, each a message for one recipient, and only merging shows
+//! that two workers saw the same unit.
 use crate::bounces::Bounces;
 use crate::delayed_acks::{DelayedAcks, TimesApart};
 use crate::domains::{DomainArrivals, DomainTally, DomainUnit};
@@ -53,8 +54,8 @@ pub enum LatencyKind {
     Ended,
     /// Open loop only: time from when the message was scheduled until a session began it.
     Slip,
-    /// Open loop only: the part of the slip that the source itself caused, because a session was waiting when the
-    /// message became due.
+    /// Open loop only: time by which the source itself began the message too late, because a session was already
+    /// waiting when the message became due.
     Lag,
 }
 
@@ -71,7 +72,8 @@ pub(crate) struct PendingTime {
 /// message would push a server's own data out of the processor's caches.
 const MAX_PENDING_TIMES: usize = 512;
 
-/// Messages that were created during the warm-up. They are included in the other counts, but not in times.
+/// Counts of messages that were created during the warm-up. A [`SourceTally`] includes these messages in its own
+/// counts, but not in its times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmUpCounts {
     pub created: u64,
@@ -145,8 +147,8 @@ pub struct SourceTally {
     pub recipients_accepted: u64,
     pub recipients_rejected: u64,
     pub recipients_failed: u64,
-    /// Units whose connection broke after the last byte of the message was sent and before the reply. Their messages
-    /// are included in `failed`.
+    /// Recipients of messages whose connection broke after the last byte was sent and before the reply, so the server
+    /// may have accepted them. These messages are included in `failed`.
     pub recipients_in_doubt: u64,
     /// Counts of each stage of the load, in the order of the stages. Figures that are counted only for the
     /// whole load, such as the ledger, are empty here.
@@ -161,21 +163,21 @@ pub struct SourceTally {
     pub accepted_service: Latencies,
     pub ended_latency: Latencies,
     pub phases: PhaseTimes,
-    /// For each phase, the number of times that look like delayed ACKs and do not overlap. It distinguishes delayed
-    /// ACKs from pauses of the whole server.
+    /// For each phase, the number of times that look like delayed ACKs and do not overlap. A pause of the whole server
+    /// delays replies to many sessions at once, so it counts only once.
     pub pauses: [TimesApart; Phase::ALL.len()],
     pub slip: Latencies,
     pub lag: Latencies,
-    /// Delays with which the worker woke up from timers that it set only to measure them.
+    /// How late the worker woke up from timers that it set for this measurement. The worker notices replies equally
+    /// late, because timers and replies wait in the same epoll.
     pub wake_ups: Latencies,
     pub handshakes: Handshakes,
     pub exhausted: ExhaustedCounts,
-    /// Times that were counted but not added to their histograms yet.
     pub(crate) pending_times: Vec<PendingTime>,
     pub errors: Errors,
     pub slowest: Slowest<SlowTransaction>,
     pub missing: MissingTransactions,
-    /// Fates by the number of the recipient's domain. Empty if there is only one domain.
+    /// Counts of recipients by domain and fate. Empty if there is only one domain.
     pub domains: DomainTally,
     /// Messages since the last tick by the second in which they were due, without the warm-up. `merge` leaves out this
     /// field and `seconds`, because the collector adds both to its series.
@@ -186,14 +188,15 @@ pub struct SourceTally {
     /// Time at which the first message since the last tick was created (closed loop) or due (open loop), including the
     /// warm-up.
     pub first_due: Option<Duration>,
-    /// Units for which the peer took responsibility with a 250.
+    /// Units (a message for one recipient each) that the peer accepted with a 250.
     pub accepted_units: Ledger,
-    /// Number of accepted units that did not fit into the ledger.
+    /// Number of accepted units that did not fit into the ledger. The verdict reports them, because their arrival
+    /// cannot be checked.
     pub overflow: u64,
     /// Time at which the first message after the warm-up was created.
     pub first_created: Option<Duration>,
-    /// Times at which messages after the warm-up were created. The next two fields are the times at which they were
-    /// sent and accepted.
+    /// Times at which messages after the warm-up were created. `sent_times` and `accepted_times` are the same for sent
+    /// and accepted messages.
     pub created_times: Throughput,
     pub sent_times: Throughput,
     pub accepted_times: Throughput,
@@ -234,7 +237,8 @@ impl SourceTally {
         self.errors.add(error, sample);
     }
 
-    /// Returns the counts of the stage of the load with this number, from 1, or `None` for 0, which means no stage.
+    /// Returns the counts of a stage of the load. Stages are numbered from 1, and the number 0 of messages without a
+    /// stage returns `None`.
     #[inline]
     pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
         if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
@@ -284,8 +288,8 @@ impl SourceTally {
         }
     }
 
-    /// Adds the counts of another worker, or of this worker since its last tick. Times that `other` has collected are
-    /// added to the histograms of `self`.
+    /// Adds the counts of another worker, or of this worker since its last tick. Pending times of `other` go straight
+    /// into the histograms of `self`.
     pub fn merge(&mut self, other: &Self) {
         for PendingTime { what, took_ns, .. } in &other.pending_times {
             self.latencies(*what).record_ns(*took_ns);
@@ -411,15 +415,16 @@ pub struct SinkTally {
     /// Durations of messages without a trace, from the 354 to the end of the message.
     pub bodies: DelayedAcks,
     pub runs: RunTallies,
-    /// Names of the domains that the worker has seen, indexed by the worker's numbers. Empty in merged tallies, because
-    /// each worker numbers the domains in its own order.
+    /// Names of the domains that the worker has seen, indexed by the numbers that it gives to them. Empty in merged
+    /// tallies, because each worker numbers the domains in its own order.
     pub domain_names: Vec<Arc<str>>,
-    /// Pairs of addresses that the worker has seen, indexed by the worker's numbers. Empty in merged tallies.
+    /// Pairs of an original and a rewritten address that the worker has seen, indexed by the numbers that it gives to
+    /// them. Empty in merged tallies.
     pub rewrites: Vec<Arc<Rewrite>>,
     pub errors: Errors,
     pub error_times: EventTimes,
-    /// Messages without a trace since the last tick, by the second of their arrival. `merge` leaves this field out, as
-    /// it does for runs.
+    /// Messages without a trace since the last tick, by the second of their arrival. `merge` leaves this field out,
+    /// like [`RunTally::seconds`].
     pub seconds: Seconds,
 }
 
@@ -429,8 +434,8 @@ impl SinkTally {
         Self { runs: RunTallies { own_run, ..RunTallies::default() }, ..Self::default() }
     }
 
-    /// Returns the counts of a run in a worker's tally, with all of its units in the ledger. A worker itself leaves units
-    /// of further domains and addresses out of the ledger until its tally is merged.
+    /// Returns the complete counts of a run from the tally of a single worker. The worker's own ledger lacks units of
+    /// all domains but its first, and units with rewritten addresses, because only merging adds them.
     pub fn of_run(&self, run: RunId) -> Option<RunTally> {
         let mut alone = RunTally::default();
         alone.merge(self.runs.find(run)?, self.names());
@@ -534,7 +539,7 @@ impl RunTallies {
     }
 
     /// Begins to count a run before anything of it arrives. `messages_before` is the number of messages that the sink
-    /// has received so far, which do not belong to the run. From now on, errors belong to the run, too.
+    /// has received so far, which do not belong to the run. From now on, the run also counts the errors of the sink.
     pub fn announce(&mut self, run: RunId, now: Duration, messages_before: u64) {
         if self.find(run).is_none() {
             let tally = self.open(run);
@@ -552,8 +557,8 @@ impl RunTallies {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds the counts that another worker has of all runs. `messages_before` is the number of messages of all kinds
-    /// that were merged before.
+    /// Adds another worker's counts of all runs. `messages_before` is the number of messages of any run or none that
+    /// were merged before.
     fn merge(&mut self, other: &SinkTally, messages_before: u64) {
         let worker = other.names();
         let other = &other.runs;
@@ -593,7 +598,7 @@ impl RunTallies {
     }
 }
 
-/// Names for the numbers that a worker has given to domains and to pairs of addresses.
+/// Names of the domains and pairs of addresses to which a worker gives numbers of its own.
 #[derive(Clone, Copy, Default)]
 struct WorkerNames<'a> {
     domains: &'a [Arc<str>],
@@ -632,7 +637,7 @@ pub struct RunTally {
     pub units: Ledger,
     /// Counts of each stage of the load. Only messages, bytes and times are counted by stage.
     pub load_stages: Vec<Self>,
-    /// Reports of notifications about messages of this run. The notifications themselves do not count in `messages`.
+    /// What notifications say about messages of this run. The notifications themselves do not count in `messages`.
     pub bounces: Bounces,
     /// Latencies from creation (closed loop) or schedule (open loop) to delivery.
     pub delivered: Latencies,
@@ -643,15 +648,15 @@ pub struct RunTally {
     /// Times at which the server of a mailbox announced messages, without the warm-up.
     pub told_times: Throughput,
     pub slowest: Slowest<SlowDelivery>,
-    /// Units since the last tick for other domains than the worker's first. They are not part of any other count yet,
-    /// because only merging shows whether a unit has arrived before.
+    /// Units since the last tick whose recipients are not in the worker's first domain. No other field counts them yet,
+    /// because only merging shows whether another worker has already seen a unit.
     pub domain_units: Vec<DomainUnit>,
     /// Arrivals by domain, in merged tallies only, because workers number domains differently.
     pub domains: DomainArrivals,
-    /// Arrivals since the last tick under other addresses than the source had named. They are not part of any other
-    /// count of units yet, because only merging shows whether they are rewritten units, copies or duplicates.
+    /// Arrivals since the last tick at addresses that the source had not named. No other field counts their units yet,
+    /// because only merging shows whether they are rewritten units, copies or duplicates.
     pub rewritten_units: Vec<RewrittenUnit>,
-    /// Arrivals under other addresses than the source had named, in merged tallies only.
+    /// Arrivals at addresses that the source had not named, in merged tallies only.
     pub rewrites: Rewrites,
     /// Durations of the run's messages, from the 354 to the end of the message.
     pub bodies: DelayedAcks,
@@ -664,12 +669,13 @@ pub struct RunTally {
     pub last_delivered: Option<Duration>,
     /// Times at which messages arrived, without the warm-up.
     pub delivered_times: Throughput,
-    /// True if a time was measured between hosts, by Unix time.
+    /// True if any latency is a difference between the clocks of two hosts, by Unix time.
     pub realtime: bool,
 }
 
 impl RunTally {
-    /// Returns the counts of the stage of the load with this number, from 1, or `None` for 0, which means no stage.
+    /// Returns the counts of a stage of the load. Stages are numbered from 1, and the number 0 of messages without a
+    /// stage returns `None`.
     #[inline]
     pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
         if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
@@ -688,11 +694,11 @@ impl RunTally {
         self.messages > 0 || self.recipients > 0 || self.bounces.notices > 0
     }
 
-    /// Adds the counts of another worker, or of this worker since its last tick. A unit that both saw is a duplicate.
-    /// The units in `other`'s ledger belong to that worker's first domain.
+    /// Adds the counts of another worker, or of this worker since its last tick. A unit in both ledgers is a duplicate.
+    /// All units in `other`'s ledger have recipients in that worker's first domain.
     fn merge(&mut self, other: &Self, names: WorkerNames<'_>) {
-        // A unit that first arrived under another address and now under its own is no duplicate, because its first
-        // arrival was a copy.
+        // If a unit arrived under another address before and now arrives under its own, the earlier arrival was a copy.
+        // The unit is therefore no duplicate.
         let copied = self.rewrites.units.remove(&other.units);
         let merged = self.units.merge(&other.units);
         let again = merged.again - copied;
@@ -832,11 +838,11 @@ mod tests {
     fn arrivals_under_other_addresses_are_rewritten_copied_or_duplicates() {
         #[derive(Clone, Copy)]
         enum At {
-            /// Under its own address: the recipient's number, and the number of its domain.
+            /// An arrival at the recipient's own address: number of the recipient, and number of its domain.
             Own(u32, u16),
-            /// Under another address, which has this hash: the recipient that ORCPT names.
+            /// An arrival at another address: number of the recipient that ORCPT names, and hash of the address.
             Other(u32, u32),
-            /// For a recipient that the server added.
+            /// An arrival at a recipient that the server added: hash of the address.
             Added(u32),
         }
         use At::{Added, Other, Own};

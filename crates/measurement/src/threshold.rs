@@ -31,14 +31,15 @@ use std::time::Duration;
 
 /// Maximum length of an expression in bytes.
 const MAX_BYTES: usize = 200;
-/// Minimum length of a window of freshness. The record has one row per second, so shorter windows cannot be judged.
+/// Minimum length of a window of freshness, because the record has only one row per second.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
 
 /// Stages that the record of every run has.
 const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
 /// Stage that only a run with watched mailboxes has.
 const MAILBOX_STAGE: Stage = Stage::Announced;
-/// Stages that only a run over MADES has, by their names in an expression. The report uses some of these names, too.
+/// Stages that only a run over MADES has, by their names in an expression. Some have several names, because users may
+/// also type the names in the report, such as DELIVERED.
 const MADES_STAGES: [(&str, Stage); 11] = [
     ("settled", Stage::Settled),
     ("replied", Stage::Replied),
@@ -52,11 +53,11 @@ const MADES_STAGES: [(&str, Stage); 11] = [
     ("RECEIVED", Stage::ReceivedEvent),
     ("TRACING", Stage::TracingEvent),
 ];
-/// Names of the figures of a stage or a phase.
+/// Figures of a stage or a phase, from which the error for an unknown name suggests one.
 const METRICS: [&str; 12] =
     ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "stddev", "rate", "count", "within"];
 
-/// Fates of a unit on which a threshold may be set.
+/// Fate of a unit, which is a message for one recipient. A threshold may limit the number of units with a fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The server accepted the unit, and then the unit got lost.
@@ -240,7 +241,6 @@ impl LimitUnit {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
     expression: String,
-    /// Name of the stage of the load that the threshold concerns, or `None` for the whole run.
     load_stage: Option<String>,
     subject: Subject,
     comparison: Comparator,
@@ -248,8 +248,8 @@ pub struct Threshold {
     unit: LimitUnit,
 }
 
-/// Source of the figures: a finished [`Record`], or the [`RunningFigures`] of a run in progress. A method returns
-/// `None` if nobody can see the figure.
+/// Figures on which thresholds are evaluated: a finished [`Record`], or the [`RunningFigures`] of a run in progress. A
+/// method returns `None` if no party of the run sees the figure.
 pub trait MetricValues {
     fn times(&self, source: MetricSource) -> Option<Latencies>;
     /// Returns a summary of the times, for sources that keep no more than a summary.
@@ -264,7 +264,6 @@ pub trait MetricValues {
     /// Returns the messages that were due but did not reach the stage in time. Returns `None` for a phase, and during a
     /// run, because the messages may still arrive.
     fn overdue(&self, source: MetricSource) -> Option<Overdue<'_>>;
-    /// Returns the number of units with this fate.
     fn fate(&self, fate: Fate) -> Option<u64>;
     /// Returns the freshness of each window, which is known only after the run.
     fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>>;
@@ -295,7 +294,6 @@ impl Overdue<'_> {
     }
 }
 
-/// The value of a threshold, as far as it can be known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Value {
     Known(f64),
@@ -305,8 +303,8 @@ enum Value {
         least: f64,
         most: f64,
     },
-    /// The value is greater than `bound`, because `absent` messages did not arrive in time. `is_open` is set if
-    /// some of these messages may still arrive, and the limit would then be met.
+    /// The value is greater than `bound`, because `absent` messages did not arrive in time. `is_open` is set if so many
+    /// of them may still arrive that the limit can be met.
     Beyond {
         bound: f64,
         absent: u64,
@@ -352,14 +350,13 @@ impl Threshold {
         self.load_stage.as_deref()
     }
 
-    /// Returns the record with the figures for the threshold: of the run, or of a stage of its load. `None` if the run
-    /// has no figures of that stage.
+    /// Returns the record on which the threshold is evaluated. If the threshold concerns a stage of the load, the
+    /// record contains only that stage, or is `None` if the run has no figures of the stage.
     fn record_of<'r>(&self, run: &'r Record) -> Option<Cow<'r, Record>> {
         let Some(name) = &self.load_stage else { return Some(Cow::Borrowed(run)) };
         run.load_stages.iter().find(|row| row.name == *name).map(|row| Cow::Owned(row.as_run(run)))
     }
 
-    /// Evaluates the threshold on the record of a run that has ended.
     pub fn evaluate_run(&self, run: &Record) -> ThresholdRow {
         self.record_of(run).map_or_else(|| self.row(), |record| self.evaluate_figures(&*record))
     }
@@ -387,7 +384,8 @@ impl Threshold {
         }
     }
 
-    /// Returns the time of `within`, in which messages must reach a stage. `None` for other thresholds.
+    /// Returns the time in which messages must reach a stage, for example 60 s for `delivered.within(60s)`, or `None`
+    /// for other metrics.
     pub fn within(&self) -> Option<Duration> {
         match self.subject {
             Subject::Figure(MetricSource::Stage(_), Metric::Within(time)) => Some(time),
@@ -442,7 +440,7 @@ impl Threshold {
         if self.load_stage.is_some() { self.row() } else { self.evaluate_figures(figures) }
     }
 
-    /// Returns the threshold's row without a value.
+    /// Makes the row of the threshold in a record, with no value yet.
     fn row(&self) -> ThresholdRow {
         ThresholdRow {
             expression: self.expression.clone(),
@@ -536,7 +534,7 @@ impl LossGoal {
         &self.expression
     }
 
-    /// Returns the maximum share (0 to 1) of messages that may be lost.
+    /// Returns the maximum share (0 to 1) of messages that may be lost or late.
     pub fn loss_ratio(&self) -> f64 {
         self.loss_ratio
     }
@@ -557,7 +555,7 @@ impl LossGoal {
         }
     }
 
-    /// Returns the share of the `due` messages that was lost or late, or `None` if nobody could see it.
+    /// Returns the share of the `due` messages that was lost or late, or `None` if no party of the run could see it.
     pub fn lost_share(&self, figures: &impl MetricValues, due: u64) -> Option<f64> {
         match self.subject {
             LossSubject::Fate(fate) => Some(figures.fate(fate)? as f64 / figures.created_units()?.max(1) as f64),
@@ -571,7 +569,7 @@ impl LossGoal {
     }
 }
 
-/// Returns the value of a metric of a stage or phase. `limit` is the threshold's limit, in the unit of the metric.
+/// Evaluates a metric. `limit` decides whether messages that may still arrive could change the result.
 fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, limit: f64) -> Value {
     match metric {
         Metric::Count => Value::known(figures.count(place).map(|count| count as f64)),
@@ -630,7 +628,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let Some(overdue) = overdue.filter(|_| value == Some(f64::INFINITY)) else { return Value::known(value) };
     let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or(Duration::MAX);
-    // Number of messages that never arrive even if all messages that may still arrive do so.
+    // Number of absent messages that would miss the limit even if the run waited for longer.
     let never = absent - overdue.undecided(limit);
     let count = times.as_ref().map_or(0, Latencies::count);
     let share = match metric {
@@ -655,7 +653,7 @@ fn percent_of(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
 }
 
-/// Formats the value of a threshold, for example `61.2 ms` or `> 3,000 ms`, or returns an empty text without a value.
+/// Formats the value of a threshold, for example `61.2 ms` or `> 3,000 ms`, or nothing if there is no value.
 pub fn format_row(row: &ThresholdRow) -> String {
     match (row.value, row.beyond) {
         (Some(value), _) => format_value(value, &row.unit),
@@ -697,9 +695,9 @@ fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
 }
 
-/// Returns the time in milliseconds beside which a difference of two hosts' clocks must be small, because it could
-/// otherwise decide the threshold. This is the age for freshness, and `median_ms` for delivered times. Returns `None`
-/// if the threshold does not compare clocks.
+/// Returns the time in milliseconds that a threshold measures between two hosts: the maximum age for freshness, and
+/// `median_ms` for delivered times. The difference of the hosts' clocks must be small in comparison, because it could
+/// otherwise decide the threshold. Returns `None` if the threshold does not compare clocks.
 pub(crate) fn clock_scale_ms(row: &ThresholdRow, median_ms: f64) -> Option<f64> {
     let threshold = read_again(row)?;
     match threshold.subject {
@@ -712,9 +710,10 @@ pub(crate) fn clock_scale_ms(row: &ThresholdRow, median_ms: f64) -> Option<f64> 
 /// True if the source's own delay may have decided a threshold on latency.
 ///
 /// A measured time is the sum of the server's time and the source's delay. No delay explains a message that never
-/// arrived. A missed threshold is certainly the server's fault if, for some delay, more messages exceed the limit plus
-/// this delay than were delayed by more. A threshold that was met is uncertain if adding the delay to the measured
-/// times crosses the limit, because a late load may be easier for the server.
+/// arrived. A miss is certainly the server's fault if there is a delay `d` for which the share of messages that took
+/// longer than the limit plus `d` exceeds the allowed share plus the share that the source delayed by more than `d`. A
+/// threshold that was met is uncertain if the measured times plus the delay would have missed it, because a late load
+/// may be easier for the server.
 pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f64) -> bool {
     let Some(lag) = record.lag_ms else { return false };
     let Some(threshold) = read_again(row) else { return false };
@@ -745,15 +744,15 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         }
 }
 
-/// True if a missed threshold on latency or on a rate would have been met without the time for which a busy host made
-/// its programs wait. Waits do not explain messages that never arrived.
+/// True if a busy host explains a missed threshold on latency or rate: if no program had waited for a processor, the
+/// threshold would have been met. Such waits do not explain messages that never arrived.
 pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost<'_>) -> bool {
     let Some(threshold) = read_again(row).filter(|_| row.missed) else { return false };
     let Some(record) = threshold.record_of(record) else { return false };
     let Subject::Figure(place, metric) = threshold.subject else { return false };
     let holds = |value: f64| threshold.comparison.holds(value, threshold.limit);
-    // Without the other programs, messages would still have arrived no faster than the source sent them, and taken at
-    // least as long as the fastest message.
+    // An idle host cannot improve the figures beyond two limits: the rate that the source offered, and the time of the
+    // fastest message.
     let offered_per_s = record.workload.rate_per_s.filter(|_| is_open_loop(&record)).unwrap_or(f64::INFINITY);
     let times = record.times(place).filter(|times| times.count() > 0);
     let fastest_ms = times.as_ref().and_then(Latencies::summary).map_or(0.0, |times| times.min);
@@ -901,7 +900,7 @@ impl MadesShape {
     }
 }
 
-/// Figures of a run in progress, as far as the party that asks knows them.
+/// Figures of a run in progress, as far as the party that evaluates the thresholds knows them.
 pub struct RunningFigures<'a> {
     /// Returns the figures of a stage or a phase so far, or `None` if the party does not know them.
     pub stages: &'a dyn Fn(MetricSource) -> Option<RunningStage>,
@@ -913,7 +912,6 @@ pub struct RunningFigures<'a> {
     pub ledger: &'a dyn Fn() -> LedgerRow,
 }
 
-/// Figures of a stage or phase in a run that still goes on.
 #[derive(Clone, Debug, Default)]
 pub struct RunningStage {
     pub count: u64,
@@ -985,7 +983,7 @@ fn split_load_stage(text: &str) -> Result<(Option<String>, &str), String> {
     }
 }
 
-/// Rejects thresholds on figures that are not known by stage of the load.
+/// Rejects a threshold on a stage of the load if its figure is only known for the whole run.
 fn check_by_load_stage(subject: Subject, protocol: RunProtocol) -> Result<(), String> {
     let only = "of a stage of the load only created, sent, accepted and delivered are known, and rejected, failed, in_doubt, \
                 bounced, lost and not_delivered";
@@ -1024,7 +1022,7 @@ fn parse_subject(text: &str, protocol: RunProtocol) -> Result<Subject, String> {
     }
 }
 
-/// Parses freshness, for example `30s) per 15min` after `fresh(`. Without `per`, the whole run is one window.
+/// Parses what follows the word `fresh`, for example `(30s) per 15min`. Without `per`, the whole run is one window.
 fn parse_freshness(text: &str) -> Result<FreshnessLimit, String> {
     let form = || "use something like fresh(30s) per 15min >= 98%".to_owned();
     let (age, rest) = text.strip_prefix('(').and_then(|rest| rest.split_once(')')).ok_or_else(form)?;
@@ -1094,8 +1092,8 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
     }
 }
 
-/// Parses a quantile: `p50` is 0.5, and `p99.9` is 0.999. Without a point, three or more digits must all be nines. So
-/// `p999` means `p99.9`, and `p101` is invalid.
+/// Parses a quantile: `p50` is 0.5, and `p99.9` is 0.999. If all digits are nines, those after the second are decimals,
+/// so `p999` means `p99.9`. Other percentiles above 100, such as `p101`, are invalid.
 fn parse_quantile(text: &str) -> Option<f64> {
     let digits = text.strip_prefix('p')?;
     let nines = digits.strip_prefix("99").filter(|rest| !rest.is_empty() && rest.bytes().all(|digit| digit == b'9'));
@@ -1150,8 +1148,8 @@ fn without_comparison(text: &str) -> String {
     }
 }
 
-/// Returns advice if a subject looks like k6's, which is a figure without a stage or a metric of HTTP, for example
-/// `p(95)`, `rate` or `http_req_duration: p(95)`.
+/// Returns advice if a subject is written as for k6, for example `p(95)` or `rate` without a stage, or a metric of HTTP
+/// such as `http_req_duration: p(95)`.
 fn of_k6(subject: &str) -> Option<String> {
     if subject.starts_with("http_req") {
         let example = if subject.starts_with("http_req_failed") { "failed <= 1%" } else { "accepted.p95 < 500ms" };

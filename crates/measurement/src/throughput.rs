@@ -19,32 +19,32 @@ use flate2::write::ZlibEncoder;
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
-/// Minimum number of arrivals for a rate. With fewer, the end of the time would depend on one or two messages.
+/// Minimum number of arrivals for a rate. With fewer, one or two messages would decide when the measured time ends.
 pub const MIN_ARRIVALS: u64 = 20;
-/// The time for a rate ends when this share of the messages has arrived. The last messages are left out, because they
-/// may be retries after a minute.
+/// The time over which a rate is computed ends when this share of the messages has arrived. The last messages are left
+/// out, because they may be retries after a minute.
 const SHARE: f64 = 0.95;
-/// Length of the first steps, as a power of two in nanoseconds (1 ms). When there are too many steps, their length
-/// doubles.
+/// Initial length of a step, 2^20 ns or about 1 ms. When there are too many steps, their length doubles.
 const FIRST_SHIFT: u32 = 20;
-/// Longest step that is decoded, as a power of two in nanoseconds. The next constant is the latest time.
+/// In a text, steps must be shorter than 2^48 ns (3 days), and times not later than `MAX_NS` (36 years). This prevents
+/// overflows.
 const MAX_SHIFT: u32 = 48;
 const MAX_NS: u64 = 1 << 60;
-/// Maximum number of steps in memory, where a step costs little. When there are more, each pair of neighbours becomes
-/// one step. A long run therefore always has at least half of this number, and its rate is exact to a 2,000th of the
-/// time.
+/// Maximum number of steps in memory. When there are more, each pair of neighbours becomes one step. A long run
+/// therefore always has at least half of this number, and its rate is exact to a 2,000th of the time.
 const MAX_STEPS: usize = 4096;
-/// Maximum number of steps in a text. With more, steps would be the greater part of a record. The record's own rate is
-/// computed from the steps in memory. The text is only for `mailrun merge`, which computes the rate of several machines
-/// to a 250th of the time.
+/// Maximum number of steps in the text of a record, of which more would become the greater part. The text is only for
+/// `mailrun merge`, which computes the rate of several machines from it, to a 250th of the time. The record's own rate
+/// is computed from the steps in memory.
 const MAX_WRITTEN_STEPS: usize = 512;
-/// Maximum length of a text that is decoded, so that a hostile record cannot take much memory. Our own texts have at most a tenth of this length.
+/// Maximum length of a text that is decoded, so that a hostile record cannot take much memory. Texts of our own have at
+/// most a tenth of this length.
 const MAX_ENCODED_BYTES: usize = 1 << 17;
 const MAX_INFLATED_BYTES: u64 = 1 << 17;
 
-/// Counts messages by the time at which they reached a stage, in memory of fixed size. Times are kept as nanoseconds
-/// since the zero of the clock. Each message is compared with three of these times, and comparing numbers costs less
-/// than comparing `Duration`s.
+/// Counts messages by the time at which they reached a stage, in memory of fixed size. Times are integers, nanoseconds
+/// since the zero of the clock, because each message is compared with three of them and comparing `Duration`s would
+/// cost more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Throughput {
     steps: Steps,
@@ -61,8 +61,8 @@ impl Default for Throughput {
     }
 }
 
-/// Number of events in each step of time that has events, in the order of time. A step begins at a multiple of its
-/// length, so that the steps of two workers can be added.
+/// Numbers of events by step of time, in the order of time. Steps without events are left out. A step begins at a
+/// multiple of its length, so that the steps of two workers can be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Steps {
     /// Length of a step as a power of two in nanoseconds.
@@ -132,7 +132,6 @@ impl Steps {
         }
     }
 
-    /// Doubles the length of the steps, which halves their number.
     fn double(&mut self) {
         self.shift += 1;
         let halves = std::mem::take(&mut self.counts);
@@ -150,8 +149,8 @@ impl Steps {
 
     /// Returns the same counts with each time replaced by the result of `to`, which must keep the order of times.
     fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
-        // Move the middle of each step, because the beginning of a step may be moved into the end of another step. The
-        // middle is always moved into the right one.
+        // Move the middle of each step and not its beginning, so that its events get into the step with which it then
+        // overlaps most.
         let middle = (1_u64 << self.shift) / 2;
         let mut moved = Self { shift: self.shift, counts: Vec::new() };
         self.iter().for_each(|(at_ns, count)| moved.push((to(at_ns + middle) >> self.shift, count)));

@@ -16,8 +16,9 @@ pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     (between + NS_PER_S / 2).div_euclid(NS_PER_S)
 }
 
-/// Moves the origin of a record from another host to the clock of `to`, by whole seconds so that
-/// its seconds stay whole. The origin of a record from the same boot does not change.
+/// Moves the origin of a record from another host to the clock of `to`. The distance is rounded to
+/// whole seconds, because a row of the record covers a whole second of the run. The origin of a
+/// record from the same boot does not change.
 pub(crate) fn align(record: &mut Record, to: &Record) {
     let (Some(ours), Some(theirs)) = (&to.clock, &record.clock) else { return };
     if ours.boot != theirs.boot {

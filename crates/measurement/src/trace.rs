@@ -23,12 +23,12 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Number of recipients of a message that numbered addresses can distinguish. A larger number in an address counts as
-/// 0.
+/// Number of recipients of a message that numbered addresses can distinguish. Any number in an address that is not
+/// below it counts as 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
-/// First sequence number of messages that are created during the warm-up. These messages are part of the account but
-/// not of the figures. The mark is part of the sequence number, so that every far end can see it.
+/// First sequence number of messages that are created during the warm-up. These messages are checked for loss, but
+/// rates and latencies leave them out. The trace carries the mark, so that every far end sees it.
 pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 
 /// Message numbers are below this value, because the bits from here on name the stage of the load and the warm-up.
@@ -86,7 +86,6 @@ pub struct Trace {
     pub numbering: RecipientNumbering,
     /// Time on `clock` at which a session began the message (closed loop) or for which it was scheduled (open loop).
     pub created: Duration,
-    /// Clock from which the time `created` was read.
     pub clock: ClockId,
     /// CRC-32C of the body, which begins after the header block.
     pub checksum: u32,
@@ -119,8 +118,8 @@ impl Trace {
         write_hex(&mut header[CREATED_OFFSET..], &nanoseconds(created).to_be_bytes());
     }
 
-    /// Overwrites the checksum in a line that [`Self::write`] has made. This is needed if sizes vary, because the
-    /// bodies are then prefixes of one text.
+    /// Overwrites the checksum in a line that [`Self::write`] has made. Messages of varying size need this: their
+    /// bodies are prefixes of one text, and each length has its own checksum.
     pub fn patch_checksum(header: &mut [u8], checksum: u32) {
         write_hex(&mut header[CHECKSUM_OFFSET..], &checksum.to_be_bytes());
     }
@@ -323,7 +322,7 @@ impl Checksum {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceResult {
-    /// There is no `X-Mailrun` header, so mailrun did not send the message.
+    /// There is no `X-Mailrun` header: mailrun did not send the message, or a server removed the header.
     Absent,
     /// There is a trace, and its checksum matches the body.
     Intact(Trace),
@@ -389,8 +388,8 @@ struct RestoredBody {
 }
 
 impl RestoredBody {
-    /// Starts to decode after a header line that records a conversion, or after a line that states the encoding of the
-    /// whole body. The second kind of line may come from a relay or from the sender.
+    /// Returns a decoder if this header line records a conversion or states the encoding of the whole body. A line of
+    /// the second kind may come from a relay or from the sender.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
@@ -434,7 +433,7 @@ enum TraceHeader {
 }
 
 impl TraceReader {
-    /// Sets, before a message, whether the caller will ask for its description ([`Self::take_sample`]).
+    /// Sets whether the caller will ask for a description of the next message ([`Self::take_sample`]).
     pub fn describe(&mut self, describes: bool) {
         self.describes = describes;
         self.sample = None;
@@ -538,8 +537,8 @@ impl TraceReader {
         line == b"\r\n"
     }
 
-    /// Keeps From and Subject, by which a person recognises the message. This hardly ever runs for mail of a run,
-    /// because the trace comes before the sender's other lines, and only a relay puts lines before the trace.
+    /// Keeps From and Subject, so that a person can recognise a message without a trace. For mail of a run, this sees
+    /// at most the lines that relays have added, because the source puts the trace before all other lines.
     fn describe_line(&mut self, line: &[u8]) {
         if let Some((is_from, value)) = HeaderSample::field(line) {
             let sample = self.sample.get_or_insert_default();
@@ -578,8 +577,8 @@ impl Default for UnfinishedLine {
     }
 }
 
-/// Everything that a recipient's number may depend on. The rule in the message's trace decides which part is used, and
-/// the trace may be known only after the recipient.
+/// Everything that a recipient's number may depend on. The rule in the message's trace decides which part counts, but
+/// the sink knows the recipient before the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecipientId {
     /// Number that the digits at the end of the local part form, or 0.
@@ -611,8 +610,8 @@ impl RecipientId {
 /// The rule by which recipients are numbered. Their order in the envelope cannot be used, because a relay may split a
 /// transaction.
 ///
-/// - [`Self::TAG`], 0: the decimal digits that end the local part. The number is 0 without digits,
-///   with more than four digits, and if it would not be below [`MAX_RECIPIENTS`].
+/// - [`Self::TAG`], 0: the decimal digits that end the local part. If there are none, or more than four,
+///   or if their number is not below [`MAX_RECIPIENTS`], the recipient's number is 0.
 /// - 1 + n: the upper n bits of the CRC-32C of the address in lower case, times 0x9e3779b9 (mod
 ///   2^32). The source chooses n so that the recipients of a message have different numbers. A
 ///   message with one recipient needs no bit.
@@ -694,7 +693,6 @@ fn write_hex(field: &mut [u8], value: &[u8]) {
     }
 }
 
-/// Parses 16 hexadecimal digits, or returns `None` if any byte is not one.
 fn read_hex16(digits: &[u8; 16]) -> Option<u64> {
     let high = read_hex8(digits.first_chunk()?)?;
     let low = read_hex8(digits.last_chunk()?)?;

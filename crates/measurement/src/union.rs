@@ -26,11 +26,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// Maximum distance between the times of two records in seconds, a week. If the distance is greater, a clock must be
-/// wrong.
+/// Maximum distance in seconds between the times of two records, which is a week. If the distance is greater, a clock
+/// must be wrong.
 const MAX_SHIFT_S: i128 = 7 * 86_400;
-/// Last second that a record may have, after a year. Later seconds are ignored, because a hostile record may name any
-/// second.
+/// Last second of a record that is taken into account, a year after its origin. Later seconds are ignored, because a
+/// hostile record may name any second.
 const MAX_SECOND: u64 = 366 * 86_400;
 const MAX_EVENTS: usize = 1_000;
 /// Maximum number of rows in a table of a record, such as its domains. The merged record has the same maximum.
@@ -51,7 +51,7 @@ pub struct RecordUnion {
     row_s: u64,
     usage: BTreeMap<i64, UsageRow>,
     events: Vec<EventRow>,
-    /// Stages of the load by number, each with the sum of the records about it.
+    /// Stages of the load by number, each with the sum of all parties' figures of that stage.
     load_stages: BTreeMap<u32, (LoadStageRow, Self)>,
 }
 
@@ -64,8 +64,8 @@ struct UnionStage {
     span: TimeSpan,
 }
 
-/// Time from the earliest begin to the latest end among the parties, for example of offering the load, in seconds on
-/// the axis.
+/// Time from the first party's begin to the last party's end, in seconds on the axis. For example, the time in which
+/// the parties offered the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TimeSpan {
     begin_s: f64,
@@ -98,8 +98,7 @@ struct Histograms {
 }
 
 impl Histograms {
-    /// Decodes the histograms. `shift` is the distance from the first record's origin to this record's in seconds. The
-    /// axis of arrivals begins `MAX_SHIFT_S` before the first record's origin, so that no time on it is negative.
+    /// Decodes the histograms. `shift` is the distance from the first record's origin to this record's in seconds.
     fn read(record: &Record, shift: i128) -> Result<Self, String> {
         let read = |text: Option<&String>, of: &str| {
             let unreadable = || format!("the histogram of {of} cannot be read");
@@ -157,8 +156,8 @@ impl RecordUnion {
         Ok(())
     }
 
-    /// Returns the sum of the load's stages, including the stages of a record, which are removed from the record.
-    /// `self` does not change, because adding may fail.
+    /// Returns the sums of the load's stages, including the stages of `record`, which are removed from it. `self` does
+    /// not change, because a record that cannot be added must leave the union as it was.
     fn joined_load_stages(
         &self,
         record: &mut Record,
@@ -276,7 +275,7 @@ impl RecordUnion {
         move_times(&mut record, lead as f64);
         let second = |second: i64| u64::try_from(second + lead as i64).unwrap_or_default();
         // Rows of long runs cover several seconds, and a row of one party may begin in the middle of another party's
-        // row.
+        // row. Therefore, join all rows that begin within the widest row.
         let row_s = self.row_s.max(1);
         let mut rows: BTreeMap<u64, SeriesRow> = BTreeMap::new();
         for (at, row) in self.seconds {
@@ -296,7 +295,7 @@ impl RecordUnion {
 }
 
 impl UnionStage {
-    /// Makes the row of the stage from the sums. The times of the record count from `origin`.
+    /// Makes the stage's row in the joined record, whose times count from `origin`.
     fn finish(self, origin: Duration) -> StageRow {
         let summary = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::summary);
         let encoded = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::encoded);
@@ -313,7 +312,8 @@ impl UnionStage {
     }
 }
 
-/// Returns a time on the axis of arrivals, which begins early enough for every record.
+/// Returns a time on the axis of arrivals. `second` counts from the first record's origin, and the axis begins
+/// `MAX_SHIFT_S` earlier so that no time is negative.
 fn axis_time(second: i128) -> Duration {
     Duration::from_secs(u64::try_from(MAX_SHIFT_S + second).unwrap_or_default())
 }
@@ -336,7 +336,6 @@ fn merge_times(known: &mut Latencies, more: Option<&Latencies>) {
     }
 }
 
-/// Sets the name of the record's party in all rows about it.
 fn name_party(record: &mut Record, name: &str) {
     record.parties.iter_mut().for_each(|party| name.clone_into(&mut party.name));
     record.exhausted.iter_mut().for_each(|row| name.clone_into(&mut row.party));
@@ -355,7 +354,7 @@ fn limit_rows(record: &mut Record) {
     record.missing.truncate(MAX_MISSING);
 }
 
-/// Moves all times of a record by `by_s`, except the times of its seconds.
+/// Adds `by_s` to all times of a record, except to its rows of seconds, whose numbers the caller adjusts.
 fn move_times(record: &mut Record, by_s: f64) {
     let moved = |at_s: &mut f64| *at_s = if at_s.is_finite() { *at_s + by_s } else { 0.0 };
     record.events.iter_mut().for_each(|event| moved(&mut event.at_s));
@@ -477,8 +476,8 @@ fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     ours.iter().flat_map(|one| theirs.iter().filter_map(move |other| common(one, other))).take(MAX_EVENTS).collect()
 }
 
-/// Returns the ending that says more. A part that was interrupted or gave up did not send its whole load, so its ending
-/// counts.
+/// Returns the ending of the joined load. If a part was interrupted or gave up, its ending counts, because that part
+/// did not send its whole load.
 fn worse_ending(one: Option<Ending>, other: Option<Ending>) -> Option<Ending> {
     match (one, other) {
         (None | Some(Ending::Complete), Some(other)) => Some(other),
@@ -613,9 +612,9 @@ mod tests {
             fields.extend(field.split_once(": ").map(|(name, _)| name));
         }
         fields.extend(["last_s", "to_s"]);
-        // `began_s` is a time of a part's record, which is taken into account before the part is merged. `back_s` is a time
-        // of a relay's backlog, whose record is made from the record of a single host. Rows of seconds are merged by their
-        // `second`.
+        // These fields need not move. `began_s` of a part is taken into account before the part is merged. `back_s`
+        // concerns a relay's backlog, which is computed from the record of a single host. Rows of seconds are merged by
+        // their `second`.
         for not_moved in ["began_s", "back_s", "second"] {
             let before = fields.len();
             fields.retain(|field| *field != not_moved);

@@ -1,10 +1,11 @@
-//! Limits and disturbances of a run other than its own pace, with their remedies: descriptors,
+//! Finds what limited or disturbed a run, and suggests remedies. The rules concern descriptors,
 //! ports, listen queues, stolen and foreign processor time, and delayed ACKs.
 //!
-//! Each rule returns a sentence or nothing. Two kinds make the run invalid because the figures are
-//! unreliable. If a source or a sink lacked a resource, it was the limit itself. If the hypervisor
-//! gave a quarter of the processor time to others, rates and latencies depend on the hypervisor.
-//! Anything else may or may not have disturbed the run, and is only reported.
+//! Each rule returns a sentence for the report, or nothing. Two kinds of limits make the run
+//! invalid because the figures are unreliable. If a source or a sink lacked a resource, it was the
+//! limit itself. If the hypervisor gave a quarter of the processor time to others, rates and
+//! latencies depend on the hypervisor. Anything else may or may not have disturbed the run, and is
+//! only reported.
 use crate::foreign_load;
 use crate::reason::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
@@ -13,7 +14,8 @@ use mailrun_text::words::{counted, grouped};
 
 /// Minimum share of stolen processor time that is reported.
 const STEAL_WARNING_SHARE: f64 = 0.05;
-/// Minimum share of stolen processor time from which the figures no longer describe this host.
+/// Minimum share of stolen processor time that makes a run invalid, because its figures then no
+/// longer describe this host.
 const STEAL_LIMIT: f64 = 0.25;
 /// Minimum share of processor time of other processes that is reported.
 const OTHERS_WARNING_SHARE: f64 = 0.10;

@@ -20,10 +20,11 @@ use std::ops::Range;
 
 /// Maximum length of a line in bytes, without its line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 998;
-/// Number of bytes by which the result may exceed twice the length of the message. An encoding less
-/// than doubles the length, and each part adds a few lines.
+/// Number of bytes by which the result may exceed twice the length of the message. Encoding usually
+/// adds less than that to the content, but each part also adds a few lines.
 const MAX_GROWTH_BYTES: usize = 64 << 10;
-/// Maximum length of a field that is kept under a longer name.
+/// Maximum length of a field that the conversion keeps under a longer name, because the longer line
+/// must not exceed `MAX_LINE_BYTES`.
 const MAX_FIELD_BYTES: usize = MAX_LINE_BYTES - ORIGINAL.len();
 
 /// Returns true if a message may be sent to any server unchanged: it is ASCII, and its lines are
@@ -80,7 +81,6 @@ struct Leaf {
     body: usize,
 }
 
-/// End of a body: a delimiter, or the end of the message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodyEnd {
     Delimiter,
@@ -120,7 +120,6 @@ impl<'a> Converter<'a> {
         self.end_leaf(at, BodyEnd::Message)
     }
 
-    /// Handles the empty line at `at`, which ends a header.
     fn end_header(&mut self, at: usize, entity: Entity) -> Result<(), ConversionError> {
         let header = self.header..at;
         let next = at + 2;
@@ -134,7 +133,7 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Handles the end of the current part at `at`.
+    /// Writes the part that ends at `at`, with its body encoded if necessary.
     fn end_leaf(&mut self, at: usize, end: BodyEnd) -> Result<(), ConversionError> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
@@ -179,7 +178,8 @@ impl<'a> Converter<'a> {
         encoding.encode(content, &mut self.out);
         match (end, encoding) {
             (BodyEnd::Delimiter, _) => {}
-            // The line end that DATA will add is not part of the content.
+            // The message must end in a line end. If the content does not, a soft line break marks
+            // the line end as added.
             (BodyEnd::Message, Encoding::QuotedPrintable) if content.ends_with(b"\r\n") => {}
             (BodyEnd::Message, Encoding::QuotedPrintable) => self.out.extend_from_slice(b"=\r\n"),
             (BodyEnd::Message, Encoding::Base64) => self.out.extend_from_slice(b"\r\n"),
@@ -235,7 +235,7 @@ impl<'a> Converter<'a> {
         }
         if !entity.has_type {
             // No charset was declared, so choose one. Bytes that are valid UTF-8 are almost
-            // certainly UTF-8. For other bytes, RFC 1428 §3 defines a name.
+            // certainly UTF-8. For other bytes, RFC 1428 §3 defines `unknown-8bit`.
             let charset = if std::str::from_utf8(content).is_ok() { "utf-8" } else { "unknown-8bit" };
             add(format!("Content-Type: text/plain; charset={charset}\r\n").as_bytes());
         }
@@ -249,7 +249,7 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// Returns true if the part's label already fits the encoding `word`.
+/// Returns true if a part's Content-Transfer-Encoding may stay when its body is encoded as `word`.
 fn says(kind: TransferEncodingKind, word: &str) -> bool {
     match kind {
         TransferEncodingKind::SevenBit => word == "7bit",

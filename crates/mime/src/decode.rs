@@ -2,7 +2,7 @@
 
 use super::encode::Encoding;
 
-/// Decodes content strictly: anything that this crate's encoders cannot write is invalid.
+/// Decodes content strictly. A malformed sequence, which other decoders may skip, makes the whole content invalid.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
@@ -47,7 +47,7 @@ impl Decoder {
         Self { state, is_valid: true }
     }
 
-    /// Returns the encoding that this decoder decodes.
+    /// Returns the encoding with which the decoder was created.
     pub fn encoding(&self) -> Encoding {
         match self.state {
             State::Base64(_) => Encoding::Base64,
@@ -55,7 +55,8 @@ impl Decoder {
         }
     }
 
-    /// Returns true if all content so far could be the output of this crate's encoder.
+    /// Returns true if no sequence so far was malformed. A sequence that is cut off at the end of the last block is not
+    /// malformed, because the next block may complete it.
     pub fn is_valid(&self) -> bool {
         self.is_valid
     }

@@ -21,9 +21,9 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Chooses quoted-printable if people can still read it, which means that at most a third of
-    /// the content is escaped. Content with bare CR or LF, or with NUL, is not text, so it becomes
-    /// base64.
+    /// Chooses quoted-printable if people can still read the result, which means that at most a
+    /// third of the bytes are `=` or not ASCII. Content with bare CR or LF, or with NUL, is not
+    /// text, so it becomes base64.
     pub fn for_text(content: &[u8]) -> Self {
         let escaped = content.iter().filter(|byte| !byte.is_ascii() || **byte == b'=').count();
         let has_plain_ends = || {
@@ -53,7 +53,6 @@ impl Encoding {
     }
 }
 
-/// Encodes `content` as base64, with CRLF between the lines but not after the last line.
 fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
     out.reserve(content.len().div_ceil(BASE64_LINE_BYTES) * (MAX_LINE_BYTES + 2));
     let mut text = [0; BASE64_LINES * MAX_LINE_BYTES];

@@ -5,8 +5,8 @@
 //! Header ─empty line─▶ Text (plain)
 //!    └──▶ Gap ─delimiter─▶ PartHeader ─empty line─▶ Report │ Returned ─delimiter─▶ PartHeader …
 //! ```
-//! The memory for a notification is bounded, whatever it returns: lines and fields are cut, and
-//! further recipients are left out.
+//! The memory for a notification is bounded, however long it is. Lines and fields that are too long are cut, and
+//! recipients after the first 1,024 are left out.
 mod plain;
 mod recipient;
 
@@ -30,7 +30,7 @@ const MAX_DEPTH: usize = 8;
 pub struct Notice {
     /// ENVID of the message that the notification is about, or an empty text if the sender sent none.
     pub envelope_id: String,
-    /// The field that the reader searched for, with its lines joined, if the returned message has it.
+    /// The field `wanted` of [`NoticeReader::new`], with its lines joined, or `None` if the returned message lacks it.
     pub returned_field: Option<Vec<u8>>,
     /// The recipients that the notification names, of which there is at least one.
     pub recipients: Vec<NoticeRecipient>,
@@ -41,7 +41,7 @@ pub struct Notice {
 pub struct NoticeReader {
     wanted: &'static [u8],
     lines: LineSplitter,
-    /// Content of a part that is encoded as a whole.
+    /// Decoder of the current part and splitter of the decoded lines, or `None` if the part is not encoded.
     decoded: Option<(Decoder, LineSplitter)>,
     state: State,
     field: JoinedField,

@@ -20,23 +20,23 @@ const MAX_HEADER_LINE_BYTES: usize = 64 << 10;
 /// Undoes a conversion, and returns the original body. The input begins in the outermost header,
 /// after the marker at its top.
 ///
-/// If parts of the message had the marker before the conversion, it is not restored exactly,
-/// because the two conversions cannot be distinguished.
+/// If parts of the message already had the marker before the conversion, the body is not restored
+/// exactly, because the two conversions cannot be distinguished.
 #[derive(Clone, Debug)]
 pub struct Restorer {
     walker: Walker,
     line: Vec<u8>,
     out: Vec<u8>,
     edit: HeaderEdit,
-    /// Decoder of the current part, or `None` if the part is not encoded.
     decoder: Option<Decoder>,
-    /// Set if the header says that the whole body is one encoded part, as another relay may convert a message.
-    /// Everything after the header is then decoded, whatever structure it seems to have.
+    /// Set if the outermost header says that the whole body is encoded, because another relay may
+    /// convert a message in this way. Everything after the header is then decoded, whatever
+    /// structure it seems to have.
     is_simple: bool,
     is_valid: bool,
 }
 
-/// Change to make to the next lines of a header.
+/// How to undo the conversion in the next lines of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum HeaderEdit {
     #[default]
@@ -163,7 +163,6 @@ impl Restorer {
         }
     }
 
-    /// Prepares for a body with this encoding.
     fn expect(&mut self, word: &[u8]) {
         self.decoder = match word {
             b"quoted-printable" => Some(Decoder::new(Encoding::QuotedPrintable)),
@@ -180,8 +179,8 @@ impl Restorer {
         if is_inner {
             self.out.extend_from_slice(b"\r\n");
         } else if matches!(content, EntityContent::Fixed(_)) {
-            // In a message with a single part, the conversion has set the label in the outermost
-            // header.
+            // The outermost header has no marker for its own encoding, so read the encoding of a
+            // message with a single part from the field itself.
             match label {
                 Some(TransferEncodingKind::QuotedPrintable) => self.expect(b"quoted-printable"),
                 Some(TransferEncodingKind::Base64) => self.expect(b"base64"),

@@ -7,12 +7,12 @@
 //!    └───────────── delimiter ◀────────────┘        closing delimiter ─▶ Gap, until a delimiter of an outer multipart
 //! ```
 //! The walk is strict, because RFC 2046 §5.1.1 lets readers compare only the beginning of a line with a boundary. If
-//! some readers would take a line for a delimiter and others would not, the message is not converted. The same applies
-//! to a header that does not consist of fields.
+//! some readers would take a line for a delimiter and others would not, the message is not converted. A message is not
+//! converted either if a header contains anything but fields.
 use super::field::{self, MediaType, TransferEncoding, TransferEncodingKind};
 use std::ops::Range;
 
-/// Maximum depth of nested parts, which no honest mail exceeds, while Postfix allows 100.
+/// Maximum depth of nested parts. No honest mail exceeds it, although Postfix allows 100.
 const MAX_DEPTH: usize = 50;
 /// Maximum length in bytes of the value of a field that is read. A message with a longer value is not converted.
 const MAX_FIELD_BYTES: usize = 8 << 10;
@@ -29,15 +29,12 @@ pub(crate) enum LineKind {
     Delimiter,
 }
 
-/// An entity whose header has been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entity {
     pub(crate) content: EntityContent,
-    /// Position of the Content-Transfer-Encoding field, if there is one.
     pub(crate) transfer_encoding: Option<TransferEncodingField>,
     pub(crate) has_type: bool,
     pub(crate) has_version: bool,
-    /// Set if the entity is a message, and not just a part.
     pub(crate) is_message: bool,
 }
 
@@ -55,7 +52,7 @@ pub(crate) enum EntityContent {
     Message,
     Text,
     Other,
-    /// Content that must not be encoded, or not again, with the reason.
+    /// Content that must not be encoded, with the error to return if it has 8-bit bytes.
     Fixed(ConversionError),
 }
 
@@ -67,7 +64,7 @@ pub(crate) struct Walker {
     sorted: Vec<usize>,
     state: WalkState,
     header: HeaderParser,
-    /// Depth at which messages (`message/rfc822`) are nested in each other at this place.
+    /// Number of nested messages (`message/rfc822`) that contain the current line.
     messages: usize,
     offset: usize,
     /// Set if the first header contains a signature that covers the body.
@@ -155,8 +152,8 @@ impl Walker {
         let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
         let mut matches = Vec::new();
-        // Count the multiparts whose boundary begins with the text so far. Each byte reduces their
-        // number, so a line costs no more than its length, however many multiparts are open.
+        // `near` are the multiparts whose boundary begins with the first `length` bytes of the text. Each byte narrows
+        // this range by binary search, so the cost hardly depends on how many multiparts are open.
         let mut near = self.sorted.as_slice();
         for length in 0..=text.len() {
             let ended = near.partition_point(|number| boundary(number).len() == length);
@@ -323,8 +320,8 @@ pub enum ConversionError {
     /// There are 8-bit bytes within a part that is declared as already encoded.
     #[error("it has 8-bit bytes in a part declared as encoded")]
     Encoded,
-    /// A header contains 8-bit bytes, although only encoded words are allowed there. Or readers may
-    /// understand the header in different ways.
+    /// A header contains 8-bit bytes, although only encoded words are allowed there, or readers may understand it in
+    /// different ways.
     #[error("it has a header that is not ASCII or not well-formed")]
     Header,
     /// There are 8-bit bytes before, between or after the parts.

@@ -1,7 +1,7 @@
-//! Clients for programs that send a message now and then. A client connects, logs in, sends and
-//! quits. [`Client`] blocks, so it suits any program. [`AsyncClient`] does not block: it runs in a
-//! task of a worker, for example in a handler's answer that takes time. A program with many
-//! connections at a time should use [`crate::ClientSession`].
+//! Clients for programs that send a message now and then. A client connects, logs in, sends and quits. [`Client`]
+//! blocks its thread, so any program can use it without an event loop. [`AsyncClient`] does not block: it runs in a
+//! task of a worker, for example in a handler's answer that takes time. A program with many connections at a time
+//! should use [`crate::ClientSession`].
 use super::server_session::nonce;
 use crate::client_io::{AsyncIo, BlockingIo, ClientIo, run_blocking};
 use crate::client_session::{ClientSecurity, is_acceptance};
@@ -18,13 +18,12 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Default of the longest wait for each reply. RFC 5321 §4.5.3.2 recommends 5 minutes for most
-/// replies.
+/// Time that a client waits for each reply by default. RFC 5321 §4.5.3.2 recommends 5 minutes for most replies.
 const DEFAULT_REPLY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Mechanisms that do not reveal the password, which are the only ones that are used without TLS.
+/// Mechanisms that do not reveal the password. Without TLS, the client uses only these.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
 
-/// Reason why a session could not continue, so that the client cannot be used any more.
+/// Reason why a session could not continue. After any of these errors, the client cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection could not be made, or it broke.
@@ -40,9 +39,8 @@ pub enum Error {
     /// The server violated the SMTP protocol, so its replies cannot be trusted.
     #[error("{0}")]
     Protocol(#[from] Violation),
-    /// The server did not offer or rejected STARTTLS or AUTH, so no message was sent. Without TLS,
-    /// the client uses only SCRAM-SHA-256 and CRAM-MD5, which do not reveal the password. Contains
-    /// the server's last reply.
+    /// The server did not offer STARTTLS or AUTH, or rejected the command, so no message was sent. Without TLS, the
+    /// client uses only SCRAM-SHA-256 and CRAM-MD5, which do not reveal the password. Contains the server's last reply.
     #[error("{0}: {1}")]
     GaveUp(GaveUp, String),
     /// The server ended the session, with this last reply.
@@ -55,9 +53,9 @@ pub enum Error {
 pub struct SendOutcome {
     /// Set if the server took responsibility for the recipients that it accepted.
     pub accepted: bool,
-    /// Code of the reply that decided the result.
+    /// Code of the reply that decided the result, for example the reply to the final dot, or to a refused MAIL.
     pub code: u16,
-    /// Text of the reply that decided the result.
+    /// Text of the same reply, which may tell a person why the server refused the message.
     pub text: String,
     /// Refused recipients, each with its position in the envelope, and with the code and text of the reply.
     pub refused: Vec<(u32, u16, String)>,
@@ -104,7 +102,7 @@ impl ClientBuilder {
         Self { security: Some(ClientSecurity::OnDemand(tls)), ..self }
     }
 
-    /// Begins with TLS (RFC 8314), which is usual at port 465.
+    /// Makes the client begin TLS before the greeting (RFC 8314), as is usual at port 465.
     #[must_use]
     pub fn implicit_tls(self, tls: ClientTls) -> Self {
         Self { security: Some(ClientSecurity::Implicit(tls)), ..self }
@@ -121,8 +119,8 @@ impl ClientBuilder {
     /// Blocks until the session is ready.
     ///
     /// # Errors
-    /// Returns an [`Error`] if there is no connection or the session cannot be set up. If the
-    /// server refuses to greet, this is [`Error::Closed`].
+    /// Returns an [`Error`] if there is no connection or the session cannot be set up. If the server's greeting is a
+    /// refusal such as 554, the error is [`Error::Closed`].
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Client, Error> {
         let io = BlockingIo::connect(address, self.reply_timeout).map_err(|error| self.timeout_error(error))?;
         Ok(Client(run_blocking(Dialogue::begin(io, self))?))
@@ -202,8 +200,8 @@ impl Client {
     }
 }
 
-/// A client with an established session, for a task of a worker. It is made by
-/// [`ClientBuilder::connect_async`]. Only the task that made it may use it.
+/// A client with an established session, for a task of a worker. [`ClientBuilder::connect_async`] makes it. Only the
+/// task that called this method may use the client, because events of the connection wake no other task.
 #[derive(Debug)]
 pub struct AsyncClient(Dialogue<AsyncIo>);
 
@@ -230,12 +228,10 @@ impl AsyncClient {
     }
 }
 
-/// Collects the replies to the commands of a transaction, from which the result is made.
 #[derive(Debug, Default)]
 struct TransactionReplies {
     outcome: Option<(Outcome, u16, String)>,
-    /// Reply that rejected MAIL, and therefore decides the result, although replies to the commands that were pipelined
-    /// with MAIL follow.
+    /// Reply that rejected MAIL. It decides the result, although the replies to the pipelined RCPT and DATA come later.
     mail_refused: Option<(u16, String)>,
     refused: Vec<(u32, u16, String)>,
     last: String,
@@ -335,8 +331,8 @@ impl<I: ClientIo> Dialogue<I> {
             .await
     }
 
-    /// Reads replies until the session makes a request that `wanted` accepts. After each reply, does what the session
-    /// wants.
+    /// Reads replies, and passes each to `note`, until `wanted` accepts what the session wants next. Meanwhile, begins
+    /// TLS if the session wants it, and writes the session's commands.
     async fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,
@@ -366,8 +362,8 @@ impl<I: ClientIo> Dialogue<I> {
                 if is_last && is_acceptance(&event) && self.io.is_reset() {
                     return Err(Violation::Reset(event.reply.code()).into());
                 }
-                // The reply to QUIT says nothing about the reason of the end, so keep the reply
-                // before it.
+                // Keep the reply before QUIT as the last reply, because the reply to QUIT does not say why the session
+                // ended.
                 if event.to != Verb::Quit {
                     last = format!("{} {}", event.reply.code(), event.reply.text());
                 }

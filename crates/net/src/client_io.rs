@@ -1,5 +1,5 @@
 //! Connections of the clients, with one interface for blocking and non-blocking connections. The methods return
-//! futures, which are always ready for a blocking connection.
+//! futures. The futures of a blocking connection are ready when they are polled first, so they need no event loop.
 use crate::stream::Stream;
 use crate::tls::{blocking_tls_error, with_handshake_fault};
 use crate::tls_setup::ClientTls;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 pub(crate) trait ClientIo {
-    /// Reads the available bytes, after waiting for the first byte, or returns 0 at the end of the connection.
+    /// Waits until there is input, and reads the available bytes. Returns 0 at the end of the connection.
     async fn read(&mut self, room: &mut [u8]) -> io::Result<usize>;
     async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
     async fn start_tls(&mut self, setup: &ClientTls) -> io::Result<()>;
@@ -24,7 +24,7 @@ pub(crate) trait ClientIo {
     fn is_reset(&self) -> bool;
 }
 
-/// Runs a future of a blocking connection, which is always ready at once.
+/// Runs a future of a [`BlockingIo`]. One poll is enough, because its reads and writes block the thread.
 pub(crate) fn run_blocking<T>(work: impl Future<Output = T>) -> T {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -32,7 +32,6 @@ pub(crate) fn run_blocking<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// A connection whose reads and writes block the thread.
 #[derive(Debug)]
 pub(crate) enum BlockingIo {
     Plain(TcpStream),

@@ -6,10 +6,10 @@
 //!             │                        │
 //!             └─ 421 4.7.0             └─ 421 4.7.0; recipients: 450 4.7.0
 //! ```
-//! A rate is a bucket that holds a minute's allowance and refills continuously (GCRA, ITU-T I.371),
-//! so a client may use a minute's allowance at once after a pause. IPv6 addresses are counted by
-//! their /64, which is the block that one customer has (RFC 6177 §2). Exempt clients are never
-//! looked up, so they cost nothing.
+//! A rate is a bucket that holds a minute's allowance and refills continuously (GCRA, ITU-T I.371), so a client may use
+//! a minute's allowance at once after a pause. IPv6 addresses are counted by their /64, which is the block that one
+//! customer has (RFC 6177 §2). Clients that the server [exempts](crate::Service::is_exempt) are never looked up, so
+//! they cost nothing.
 use crate::recent::{RecentMap, Shards};
 use mailrun_lock::lock;
 use mailrun_smtp::reply::Reply;
@@ -20,7 +20,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Period of the rates, which are all numbers per minute.
 const MINUTE: Duration = Duration::from_secs(60);
 /// Minimum interval between two reports about the same client.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -33,7 +32,8 @@ const MAX_REPORTS: u32 = 600;
 pub struct ClientKey(IpAddr);
 
 impl ClientKey {
-    /// Returns the key of an address, which is the same for all notations of an IPv4 address (RFC 4291 §2.5.5.2).
+    /// Returns the key of an address. An IPv4-mapped IPv6 address (RFC 4291 §2.5.5.2) has the key of its IPv4 address,
+    /// so that a client is not counted as two.
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::from(u64::MAX) << 64))),
@@ -79,7 +79,7 @@ impl ClientLimit {
         Self::HandshakeRate,
     ];
 
-    /// Returns the name of the limit in logs and metrics.
+    /// Returns the limit's name in logs and metrics, for example `message_rate`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -91,8 +91,8 @@ impl ClientLimit {
         }
     }
 
-    /// Returns the reply to a client that exceeds the limit. The reply ends the session, except for
-    /// the recipient rate: recipients that were accepted before can then still get their message.
+    /// Returns the reply to a client that exceeds the limit. It is 421, which ends the session. Only the recipient rate
+    /// has 450, so that recipients that were accepted before can still get their message.
     pub fn reply(self) -> &'static Reply {
         macro_rules! fixed {
             ($text:literal) => {{
@@ -132,8 +132,8 @@ pub struct ClientLimits {
 }
 
 impl Default for ClientLimits {
-    /// Allows 50 connections at a time, as Postfix does. The rates are higher than the rates of any
-    /// honest sender.
+    /// Allows 50 connections at a time, as Postfix does. It also allows 600 connections, logins and TLS handshakes per
+    /// minute, which is more than any honest sender needs.
     fn default() -> Self {
         Self {
             connections: Some(50),
@@ -180,15 +180,16 @@ impl ClientLimits {
 pub struct ClientRefusal {
     /// Address of the client that was refused.
     pub client: ClientKey,
-    /// Limit that the client exceeded this time.
+    /// Limit that the client exceeded when this report was made. Earlier refusals in `times` may have had other
+    /// reasons.
     pub limit: ClientLimit,
-    /// Number of refusals since the last report about this client.
+    /// Number of refusals since the last report about this client, including the newest.
     pub times: u64,
 }
 
 type RefusalCallback = Box<dyn Fn(&ClientRefusal) + Send + Sync>;
 
-/// Clients of one or several servers, with their recent use of each limit.
+/// Counts the connections and commands of each client, to apply the limits. Several servers may share one value.
 pub struct Clients {
     limits: ClientLimits,
     shards: Shards<ClientTable>,
@@ -220,10 +221,10 @@ struct RateBucket {
 }
 
 impl RateBucket {
-    /// Takes one unit from the allowance, or returns false if nothing is left.
+    /// Counts an event against the rate, or returns false if the allowance is used up.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
-        // A bucket that would take more than a minute to fill up is empty.
+        // An empty bucket fills up in a minute. An event after which this would take longer exceeds the rate.
         let has_one = full_at.saturating_sub(now) <= MINUTE;
         if has_one {
             self.full_at = full_at;
@@ -252,9 +253,8 @@ impl Clients {
         }
     }
 
-    /// Sets the function that receives reports of refusals. It runs on the thread of the worker
-    /// that refused. It is called at most 600 times a minute, so it can write to a log however many
-    /// refusals there are.
+    /// Sets the function that receives reports of refusals. `report` runs on the thread of the worker that refused the
+    /// client. It is called at most 600 times a minute, so it may write to a log even during an attack.
     #[must_use]
     pub fn on_refusal(mut self, report: impl Fn(&ClientRefusal) + Send + Sync + 'static) -> Self {
         self.on_refusal = Some(Box::new(report));
@@ -271,7 +271,8 @@ impl Clients {
         self.refused[limit as usize].load(Ordering::Relaxed)
     }
 
-    /// Admits a connection, for which the caller must keep the admission until the connection ends.
+    /// Counts and admits a new connection. The caller must keep the [`Admission`] until the connection ends, because
+    /// dropping it allows the client another connection.
     ///
     /// # Errors
     /// Returns the limit that the client has exceeded. The connection must then be refused.
@@ -287,7 +288,7 @@ impl Clients {
         };
         if let Err(limit) = outcome {
             let times = table.count_refusal(client, now);
-            // Release the lock first, because the report calls a function of the program.
+            // Release the lock first, so that no other worker waits for it while the embedding program's callback runs.
             drop(table);
             self.refuse(client, limit, times, now);
             return Err(limit);

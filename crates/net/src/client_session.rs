@@ -1,5 +1,5 @@
-//! Drives a client session for a caller that has many of them. It writes, reads and reports, but
-//! decides nothing.
+//! Drives a client session over its connection, for a caller that has many sessions. The [`MessageSource`] decides what
+//! to send, and this module reads and writes.
 use crate::outbox::Outbox;
 use crate::server_session::handshake_timeout;
 use crate::stream::Stream;
@@ -16,24 +16,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// Next action of a session that could begin a transaction.
+/// Tells a session what to do next. The session asks its [`MessageSource`] for this.
 #[derive(Debug)]
 pub enum NextAction {
     /// The session must send a message with this envelope.
     Transaction(Arc<Envelope>),
-    /// Send QUIT, unless the session still waits for replies. In this case, it asks the source again when the replies
-    /// have arrived.
+    /// Send QUIT. If the session still waits for replies, it does not send QUIT yet, but asks the source again when
+    /// they have arrived.
     Quit,
     /// Do nothing, so that the current message is written alone. The session asks the source again
     /// when the message is answered.
     Nothing,
 }
 
-/// A source of the messages that a session sends. `now` is [`crate::clock::now`] at the read or
-/// write that led to the call.
+/// A source of the messages that a session sends. The argument `now` of its methods is the time ([`crate::clock::now`])
+/// of the read or write that led to the call.
 pub trait MessageSource {
-    /// Returns the next action of a session that can begin a transaction. If `early` is set, the
-    /// message that was just rendered has no reply yet. `Pending` leaves the session idle until its
+    /// Returns the next action of a session that can begin a transaction. `early` means that the session may begin a
+    /// transaction although the server has not replied to the last message. `Pending` leaves the session idle until its
     /// task is woken.
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<NextAction>;
     /// Renders the message with dot-stuffing and the end of data. This is called when the server
@@ -43,14 +43,13 @@ pub trait MessageSource {
     /// read afterwards. If it held only commands, `now` was read before, because writing commands
     /// takes too little time to be worth reading the clock again.
     fn written(&mut self, now: Duration);
-    /// Reports that this output is about to be written, for example to show it, but does nothing by default.
+    /// Reports that this output is about to be written, so that a source can show it. Does nothing by default.
     fn sending(&mut self, outbox: &Outbox) {
         let _ = outbox;
     }
     /// Reports a reply of the server, after the session has handled it.
     fn replied(&mut self, event: &Event<'_>, now: Duration);
-    /// Returns the size of the message in bytes, for a server that receives it in a chunk (RFC
-    /// 3030).
+    /// Returns the size of the message in bytes, which BDAT announces if the server offers CHUNKING (RFC 3030).
     fn message_bytes(&self) -> u64 {
         0
     }
@@ -59,7 +58,7 @@ pub trait MessageSource {
     fn render_chunk(&mut self, outbox: &mut Outbox) {
         let _ = outbox;
     }
-    /// Reports that the TLS handshake is complete.
+    /// Reports that the TLS handshake is complete, with the parameters that it agreed on.
     fn tls_established(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
@@ -70,7 +69,7 @@ pub trait MessageSource {
 pub enum ClientSecurity {
     /// The client begins TLS before the greeting (RFC 8314).
     Implicit(ClientTls),
-    /// The client begins TLS with STARTTLS, when the session wants TLS (RFC 3207).
+    /// The client begins TLS after the server has accepted STARTTLS (RFC 3207).
     OnDemand(ClientTls),
 }
 
@@ -79,8 +78,8 @@ pub enum ClientSecurity {
 pub enum SessionEnd {
     /// The session ended after QUIT, or because the server sent 421 or refused to greet.
     Closed,
-    /// The server does not offer, or refused, a required extension. The session sent QUIT before
-    /// its first transaction.
+    /// The server did not offer a required extension, or refused it, so the session sent QUIT before its first
+    /// transaction.
     GaveUp(GaveUp),
     /// The connection broke while the session waited for the reply to this command.
     Lost(Option<Verb>, io::Error),
@@ -93,7 +92,6 @@ pub enum SessionEnd {
     TlsFailed(io::Error),
 }
 
-/// Reason why the session stops reading and writing.
 enum PauseReason {
     Ended(SessionEnd),
     /// Everything is written, and TLS must begin.
@@ -108,17 +106,17 @@ pub struct ClientSession<'a, C: MessageSource> {
     timer: &'a mut Timer,
     reply_timeout: Duration,
     worker_buffers: WorkerBuffers,
-    /// Time of this turn: when the last read ended, or when the task of an idle session was woken.
+    /// Time to which the current work counts: the end of the last read or, in an idle session, when its task was woken.
     now: Duration,
     /// Set if nothing has been read since the task was woken, so `now` may be old.
     is_woken: bool,
     /// Set if the output contains a message or needs several writes, so that the clock is read after the write.
     has_message: bool,
-    /// Set while a message waits to be written together with the output of other sessions. The time
-    /// of its write is known only in the next turn.
+    /// Set while a message waits for the worker to write it together with the output of other sessions. The time of
+    /// this write is known only in the worker's next turn.
     is_write_batched: bool,
-    /// Number of messages in the output that were not handed to the kernel completely. A reply that
-    /// accepts one of them is too early.
+    /// Number of messages in the output that were not handed to the kernel completely. A reply that accepts one of them
+    /// is too early, because the server cannot have received the whole message.
     unwritten_messages: usize,
     /// Output that the connection has not accepted yet.
     unsent: Option<Box<Outbox>>,
@@ -126,7 +124,7 @@ pub struct ClientSession<'a, C: MessageSource> {
 }
 
 impl<'a, C: MessageSource> ClientSession<'a, C> {
-    /// Creates a session on a new connection, which [`ClientSession::run`] begins.
+    /// Creates a session on a new connection. It reads and sends nothing until [`ClientSession::run`] is called.
     pub fn new(
         stream: impl Into<Stream>,
         client: Client,
@@ -154,14 +152,14 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Sets when the session begins TLS, which it never does with `None`, the default.
+    /// Sets when the session begins TLS. With `None`, which is the default, it never does.
     #[must_use]
     pub fn with_security(self, security: Option<ClientSecurity>) -> Self {
         Self { security, ..self }
     }
 
-    /// Limits the bytes that one write of a long message sends, to imitate clients with small buffers, unless the limit
-    /// is `None`.
+    /// Limits the number of bytes in each write of a long message, to imitate clients with small buffers. `None` means
+    /// no limit.
     #[must_use]
     pub fn with_write_limit(mut self, limit: Option<NonZeroUsize>) -> Self {
         self.stream.limit_writes(limit);
@@ -198,7 +196,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     async fn begin_tls(&mut self, setup: &ClientTls) -> Result<(), SessionEnd> {
-        // Before the greeting, the TLS handshake may take as long as the greeting.
+        // Implicit TLS begins while the session waits for the greeting, so the greeting's time limit applies. After
+        // STARTTLS, `reply_timeout` applies.
         let latest = self.client.deadline(self.reply_timeout).unwrap_or_else(|| clock::now() + self.reply_timeout);
         let timeout = latest.saturating_sub(clock::now());
         let handshake = match self.timer.timeout_at(latest, Box::pin(self.stream.connect_tls(setup))).await {
@@ -212,14 +211,15 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self.write_now(&worker_buffers).map_err(|error| self.lost(error))
     }
 
-    /// Writes the content of the shared outbox before another session has its turn.
+    /// Writes the content of the outbox now, because the sessions of the worker share it, and another session may run
+    /// next.
     fn write_now(&mut self, worker_buffers: &WorkerBuffers) -> io::Result<()> {
         worker_buffers.with(|buffers| self.flush(&mut buffers.outbox)).map(|_| ())
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
-        // If the task is polled twice in a turn, for example by a timer, its output may not have
-        // been written yet.
+        // The worker writes batched output at the end of its turn. If the task is polled twice in a turn, for example
+        // because of a timer, the output may still wait.
         if self.is_write_batched && !self.stream.is_write_batched() {
             self.is_write_batched = false;
             self.unwritten_messages = 0;
@@ -265,15 +265,15 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Does what the session wants, as long as this needs no input.
+    /// Begins transactions and renders messages until the session needs input from the server.
     fn advance(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
-        // A session that sends in bursts writes each message right after beginning it, and then
-        // continues with the next.
+        // If several messages may be under way at a time, a session with BDAT renders each message right after MAIL and
+        // RCPT, and begins the next transaction without waiting for replies.
         while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
 
-    /// Writes the message that is due, and begins the next one if the source has one. Returns true if it has begun
-    /// another message.
+    /// Renders the message whose transaction has begun, and begins another transaction if the source has a message.
+    /// Returns true if it has begun one.
     fn step(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> bool {
         let mut early = false;
         if self.client.wants() == Want::Message {
@@ -369,7 +369,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         SessionEnd::Lost(self.client.waits_for(), error)
     }
 
-    /// Reads the replies that came while the output was stuck, before the session ends.
+    /// Reads replies that arrived while the connection accepted no output, before the time-out ends the session.
     fn read_rest(&mut self, input: &mut [u8], pause: PauseReason) -> PauseReason {
         match self.stream.try_read(input) {
             Ok(count) if count > 0 => {
@@ -379,12 +379,12 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Handles a failed write. The server may have sent a reason before it closed, such as `552`, `421` or a TLS alert.
+    /// Reads the rest of the input after a failed write, because the server may have sent a reason before it closed,
+    /// such as `552`, `421` or a TLS alert.
     fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
         let outcome = match self.stream.try_read(input) {
             Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),
-            // Under TLS, the input is an alert, or is not TLS at all. Either tells the user more
-            // than a broken pipe.
+            // This error is a TLS alert, or reports input that is not TLS. Both tell the user more than a broken pipe.
             Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
             Ok(_) | Err(_) => Ok(()),
         };
@@ -505,8 +505,8 @@ mod tests {
         bytes: usize,
         accepted: usize,
         rendered: usize,
-        /// Disconnects when the peer has closed the connection. If this is set, the session waits
-        /// for that after it has written the message.
+        /// Channel that the peer closes after its connection. If it is set, the session waits for this after it has
+        /// written the message, so that it reads the reply only then.
         closed: Option<mpsc::Receiver<()>>,
     }
 
@@ -555,7 +555,6 @@ mod tests {
     struct Peer {
         offer: &'static str,
         protocol: Protocol,
-        /// Answer of the server to the message.
         reply: &'static str,
         /// Set if the peer reads the whole message before it answers. Otherwise it reads only a
         /// part.
@@ -592,9 +591,8 @@ mod tests {
         }
     }
 
-    /// Sends a message of `bytes` to the peer. Returns how many replies accepted it, and how the
-    /// session ended. If `waits` is set, the client reads the answer only after the peer has closed
-    /// the connection.
+    /// Sends a message of `bytes` bytes to the peer. Returns how many replies accepted it, and how the session ended.
+    /// If `waits` is set, the client reads the answer only after the peer has closed the connection.
     fn send_to(peer: Peer, bytes: usize, waits: bool) -> (usize, SessionEnd) {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let address = listener.local_addr().expect("an address");

@@ -21,14 +21,14 @@ const MAX_SESSIONS: u64 = 10_000;
 /// Maximum number of sessions that are followed at a time. With `MAX_HELD_BYTES`, this limits the
 /// memory to 64 MiB.
 const MAX_OPEN_SESSIONS: usize = 1000;
-/// Maximum size in bytes of the lines that are held for a session until a filter selects it, beyond which lines are
-/// dropped.
+/// Maximum size in bytes of the lines that are held for a session until a filter selects it. Lines beyond this limit
+/// are dropped.
 const MAX_HELD_BYTES: usize = 64 << 10;
 
-/// Writes the lines of a [`DialogueLog`], on the threads of the workers, so it must not block.
+/// Receives the lines of a [`DialogueLog`]. Workers call it on their own threads, so it must not block.
 pub trait DialogueWriter: Send + Sync + 'static {
-    /// Writes a line of a session, whose time `at` counts from 1970-01-01T00:00:00Z. Sessions are numbered from 1, and
-    /// 0 is for lines that concern no session.
+    /// Writes a line of a session. `at` is the time since 1970-01-01T00:00:00Z. Sessions are numbered from 1, and 0 is
+    /// for lines that concern no session.
     fn write(&self, at: Duration, session: u64, line: &str);
 }
 
@@ -94,7 +94,7 @@ impl fmt::Debug for DialogueLog {
 }
 
 impl DialogueLog {
-    /// Shows the sessions that one of the filters wants, or all sessions if there is no filter.
+    /// Creates a log of the sessions that at least one filter selects, or of all sessions if there is no filter.
     pub fn new(filters: Vec<DialogueFilter>, writer: impl DialogueWriter) -> Self {
         Self {
             filters,
@@ -173,8 +173,8 @@ impl SessionDialogue {
         self.add();
     }
 
-    /// Shows the address of the client, or of the client for which a proxy speaks. Selects the
-    /// session if a filter wants this address.
+    /// Shows the address of the client, or of the real client that a proxy has named. Selects the session if a filter
+    /// wants this address.
     pub(crate) fn client_is(&mut self, role: &str, client: SocketAddr) {
         if self.log.filters.iter().any(|filter| filter.wants_client(client.ip())) {
             self.choose();

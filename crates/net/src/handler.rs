@@ -31,8 +31,8 @@ pub enum Answer {
     Reply(Reply),
     /// Wait for the answer of this future, and read nothing until it has arrived.
     Later(Pin<Box<dyn Future<Output = Answer>>>),
-    /// The secret that [`Handler::look_up`] was asked for. `None` means that the user name is
-    /// unknown. As an answer to any other question, it closes the connection.
+    /// The secret that [`Handler::look_up`] was asked for. `None` means that the user name is unknown. If a handler
+    /// gives this answer to any other question, the server closes the connection.
     Secret(Option<Secret>),
     /// Close the connection after this last reply, or without a reply, to simulate a failing server.
     HangUp(Option<Reply>),
@@ -50,16 +50,15 @@ pub enum ReadLimit {
     /// Read nothing before this time, so that the buffers of the connection fill up until the client cannot send any
     /// more.
     NotBefore(Duration),
-    /// Read nothing more, and end the session with this answer, which answers no command. It must be [`Answer::HangUp`]
-    /// or [`Answer::Reset`]. Any other answer counts as [`Answer::HangUp`] without a reply.
+    /// Read nothing more, and end the session. The answer must be [`Answer::HangUp`] or [`Answer::Reset`]. Any other
+    /// answer counts as [`Answer::HangUp`] without a reply.
     Close(Answer),
 }
 
 impl Answer {
-    /// Makes an answer that takes time, for example because it needs a disk, a directory or a
-    /// policy service. The worker polls the future. `None` means the usual reply. The worker is not
-    /// a tokio runtime. Work that needs one must be spawned on such a runtime, and its handle can
-    /// be awaited here.
+    /// Makes an answer that takes time, for example because it needs a disk, a directory or a policy service. The
+    /// future returns `None` for the usual reply. The worker polls it, and is not a tokio runtime. Work that needs
+    /// tokio must be spawned on such a runtime, and the future can await its handle.
     pub fn later(answer: impl Future<Output = Option<Reply>> + 'static) -> Self {
         Self::eventually(async { answer.await.map_or(Self::Yes, Self::Reply) })
     }
@@ -96,7 +95,7 @@ pub enum CloseReason {
     Quit,
     /// The client closed or cut the connection.
     Lost,
-    /// The client was silent for too long, or too slow.
+    /// The client was silent for too long, sent no message for too long, or sent a message too slowly.
     Timeout,
     /// This side ended the session, for example with 421 or after too many errors.
     HungUp,
@@ -113,9 +112,10 @@ pub enum LoginOutcome {
     Failed,
 }
 
-/// Decisions about one session. The argument `now` is [`crate::clock::now`] at the read that brought the command.
+/// Decisions about one session. The argument `now` of its methods is the time ([`crate::clock::now`]) of the read that
+/// brought the command.
 pub trait Handler: 'static {
-    /// Decides about a new connection, to which the answer is the greeting.
+    /// Decides about a new connection. The server sends the answer as its greeting.
     fn connect(&mut self, now: Duration) -> Answer {
         let _ = now;
         Answer::Yes
@@ -160,9 +160,9 @@ pub trait Handler: 'static {
     /// no messages must say so.
     fn message(&mut self, bytes: u64, now: Duration) -> Answer;
 
-    /// Returns the result of the message for one recipient in LMTP. `recipient` is its position
-    /// among the accepted recipients, from 0. The session asks this only if [`Handler::message`]
-    /// answered [`Answer::Yes`]. Any other answer is sent for each recipient.
+    /// Returns the result of the message for one recipient in LMTP. `recipient` is its position among the accepted
+    /// recipients, from 0. The session asks this only if [`Handler::message`] answered [`Answer::Yes`], because any
+    /// other reply to the message counts for all recipients.
     fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
         let _ = (recipient, now);
         Answer::Yes
@@ -178,14 +178,13 @@ pub trait Handler: 'static {
         let _ = header;
     }
 
-    /// Reports that the connection did not begin with a PROXY header, although it should have, so that the session is
-    /// over.
+    /// Reports that a connection from the proxy did not begin with a valid PROXY header. This ends the session.
     fn proxy_header_missing(&mut self, error: &io::Error) {
         let _ = error;
     }
 
-    /// Decides about a TLS handshake before it begins. [`Answer::HangUp`] and [`Answer::Reset`]
-    /// refuse it.
+    /// Decides about a TLS handshake before it begins. [`Answer::HangUp`] and [`Answer::Reset`] refuse it, and any
+    /// other answer lets it begin.
     fn handshake(&mut self) -> Answer {
         Answer::Yes
     }
@@ -200,17 +199,16 @@ pub trait Handler: 'static {
         let _ = error;
     }
 
-    /// Decides whether the client's name and secret belong together, if AUTH is offered and the
-    /// mechanism shows the secret. The default refuses everybody with 535.
+    /// Decides whether the client's name and secret belong together. The session asks this for mechanisms of AUTH that
+    /// show the secret, such as PLAIN. The default refuses everybody with 535.
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
         Answer::Reply(ReplyReason::NotAuthenticated.reply().clone())
     }
 
-    /// Returns the secret of a user, if the mechanism of AUTH does not show it. `None` means that
-    /// the name is unknown. The reply to SCRAM-SHA-256 reveals this to the client. To hide it,
-    /// return [made-up keys](mailrun_smtp::sasl::DecoySecrets). The default knows nobody, so every
-    /// login gets 535.
+    /// Returns the secret of a user, for mechanisms of AUTH that do not show it, such as CRAM-MD5. `None` means that
+    /// the name is unknown. With SCRAM-SHA-256, the reply tells the client that a name is unknown. To hide this, return
+    /// [made-up keys](mailrun_smtp::sasl::DecoySecrets). The default knows nobody, so every login gets 535.
     fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
         let _ = auth;
         None
@@ -223,15 +221,15 @@ pub trait Handler: 'static {
         Answer::Secret(self.secret(auth))
     }
 
-    /// Decides whether the client's proof may be checked, if the secret was looked up before the
-    /// proof arrived (SCRAM-SHA-256). With other mechanisms, the proof is checked as soon as
+    /// Decides whether the client's proof may be checked. The session asks this only with SCRAM-SHA-256, in which the
+    /// proof arrives after the secret was looked up. With other mechanisms, the proof is checked as soon as
     /// [`Handler::login`] or [`Handler::look_up`] has answered.
     fn proof(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
         Answer::Yes
     }
 
-    /// Reports the result of an AUTH exchange.
+    /// Reports the result of an AUTH exchange, to which the session has already replied.
     fn login_ended(&mut self, outcome: LoginOutcome) {
         let _ = outcome;
     }
@@ -243,18 +241,19 @@ pub trait Handler: 'static {
         Answer::Reply(ReplyReason::XclientNotPermitted.reply().clone())
     }
 
-    /// Decides about VRFY, whose argument is `who`.
+    /// Decides about VRFY with the argument `who`. The usual reply is 252, which neither confirms nor denies the
+    /// address.
     fn verify(&mut self, who: &[u8]) -> Answer {
         let _ = who;
         Answer::Yes
     }
 
-    /// Decides about RSET, which is followed by [`Handler::reset`] if it is accepted.
+    /// Decides about RSET. If the answer accepts RSET, the session then calls [`Handler::reset`].
     fn rset(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// Decides about NOOP, which has no effect.
+    /// Decides about NOOP, whose only effect is the reply.
     fn noop(&mut self) -> Answer {
         Answer::Yes
     }
@@ -270,35 +269,34 @@ pub trait Handler: 'static {
         ReadLimit::All
     }
 
-    /// Reports that the transaction ended without a message, because of RSET or EHLO, or because
-    /// the session rejected the message for this reason.
+    /// Reports that the transaction ended without a message. `reason` is `None` after RSET or EHLO, and otherwise tells
+    /// why the session rejected the message.
     fn reset(&mut self, reason: Option<ReplyReason>) {
         let _ = reason;
     }
 
-    /// Reports that the session ended because of the client, for example because of another
-    /// protocol, too many errors, or too many commands without mail. Only [`Handler::disconnect`]
-    /// is called after this.
+    /// Reports that the session ended because of the client, for example because it spoke another protocol, made too
+    /// many errors, or sent too many commands without mail. Only [`Handler::disconnect`] is called after this.
     fn gave_up(&mut self, reason: ReplyReason) {
         let _ = reason;
     }
 
-    /// Reports that the session is over, and why, in the last call for the session.
+    /// Reports that the session is over, and why. No other method is called after this.
     fn disconnect(&mut self, reason: CloseReason) {
         let _ = reason;
     }
 }
 
-/// Creates a handler for each session of a worker, and holds the worker's state. It is made on the
-/// worker's own thread, so it needs no locks.
+/// Creates a handler for each session of a worker, and holds the worker's state. Each worker makes its service on its
+/// own thread, so the service needs no locks.
 pub trait Service: 'static {
-    /// Type of the handler that decides about one session.
+    /// Type of the handlers that [`Service::session`] makes.
     type Handler: Handler;
     /// Makes the handler for a client that has connected.
     fn session(&self, peer: Peer) -> Self::Handler;
-    /// Returns true if a client has no limits
-    /// ([`Server::client_limits`](super::Server::client_limits)) and may use the last quarter of
-    /// the sessions. It is called once per connection. By default, clients on this host are exempt.
+    /// Returns true if a client is exempt from [`Server::client_limits`](super::Server::client_limits), and may use the
+    /// quarter of [`Server::sessions`](super::Server::sessions) that is reserved for such clients. Called once per
+    /// connection. By default, clients on this host are exempt.
     fn is_exempt(&self, client: IpAddr) -> bool {
         client.to_canonical().is_loopback()
     }
@@ -307,11 +305,12 @@ pub trait Service: 'static {
     fn accept_failed(&self, error: &io::Error) {
         let _ = error;
     }
-    /// Does periodic work, about every 250 ms, and once more when the worker ends.
+    /// Does periodic work, such as writing counters to a log, about every 250 ms, and once more when the worker ends.
     fn tick(&self, now: Duration) {
         let _ = now;
     }
-    /// Does the worker's final work after its last session, while the worker's tasks still run.
+    /// Does the worker's final work when the server stops. The worker's tasks run until this future is ready, so it can
+    /// wait for them.
     fn drain(&self) -> impl Future<Output = ()> {
         std::future::ready(())
     }

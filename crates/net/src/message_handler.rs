@@ -1,5 +1,4 @@
-//! Handlers of whole messages, with which an embedding program receives a message and its envelope when the message is
-//! complete.
+//! Handlers that receive each message with its envelope, as soon as the message is complete.
 //!
 //! ```text
 //! MAIL ──▶ sender     RCPT ──▶ recipients     DATA, BDAT ──▶ content     end ──▶ handle_message
@@ -43,7 +42,7 @@ pub struct ReceivedMessage {
     pub sender: String,
     /// Addresses of the accepted recipients, in the order of the RCPT commands.
     pub recipients: Vec<String>,
-    /// Kind of content that the client announced.
+    /// Kind of content that the client announced in MAIL (`BODY=`), such as 8BITMIME.
     pub body: BodyType,
     /// Content of the message, without dot-stuffing. Its lines end in `<CRLF>`, unless it is
     /// [binary](BodyType::Binary).
@@ -93,7 +92,7 @@ impl<F: FnMut(ReceivedMessage) -> Answer + 'static> MessageHandler for F {
     }
 }
 
-/// Service for a [`MessageHandler`], of which each session gets a clone.
+/// Service that gives each session a clone of its [`MessageHandler`].
 #[derive(Clone, Debug)]
 pub struct MessageService<H> {
     handler: H,
@@ -141,8 +140,8 @@ impl BufferBudget {
     }
 
     fn try_take(&self, bytes: usize) -> bool {
-        // Take the bytes first and give them back if they are too many, because after a mere check, another worker
-        // could take the last bytes first.
+        // Take the bytes first, and give them back if they exceed the limit. If this checked the limit first, another
+        // worker could take the last bytes after the check.
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         let has_room = before.checked_add(bytes).is_some_and(|after| after <= self.limit);
         if !has_room {
@@ -213,17 +212,17 @@ impl Drop for ContentBuffer {
 #[derive(Debug)]
 pub struct BufferingHandler<H> {
     handler: H,
-    /// The client, and the envelope so far, without the content, which is in `buffer`.
+    /// Message so far, except its content, which is in `buffer`.
     message: ReceivedMessage,
     buffer: ContentBuffer,
-    /// Recipient that was accepted by an answer that took time, until the next command adds it to `message`.
+    /// Recipient that an [`Answer::Later`] has accepted. The next RCPT or DATA adds it to `message`.
     late_recipient: Rc<RefCell<Option<String>>>,
     /// User name of a login whose result is not known yet.
     candidate: Option<String>,
 }
 
 impl<H: MessageHandler> BufferingHandler<H> {
-    /// Creates the handler of a session with this client.
+    /// Creates the handler of one session. Its messages take their memory from `budget`.
     pub fn new(handler: H, peer: Peer, budget: BufferBudget) -> Self {
         let message = ReceivedMessage {
             client: peer.address,
@@ -247,7 +246,7 @@ impl<H: MessageHandler> BufferingHandler<H> {
         self.buffer.clear();
     }
 
-    /// Adds the recipient that was accepted late, if there is one.
+    /// Adds the recipient that an [`Answer::Later`] has accepted since the last command, if there is one.
     fn settle_recipient(&mut self) {
         self.message.recipients.extend(self.late_recipient.take());
     }
@@ -262,7 +261,7 @@ fn accepts(answer: &Answer) -> bool {
     }
 }
 
-/// Returns an equivalent answer that records the recipient if it finally accepts.
+/// Wraps an answer that takes time, so that the recipient is stored in `kept` if the final answer accepts it.
 fn keeping(answer: Answer, recipient: String, kept: Rc<RefCell<Option<String>>>) -> Answer {
     Answer::eventually(async move {
         let mut answer = answer;
@@ -393,8 +392,8 @@ mod tests {
     }
 
     proptest! {
-        /// A buffer must contain exactly the blocks since it was cleared, or nothing. Its share of
-        /// the budget must cover its memory.
+        /// A buffer must contain all blocks since it was cleared, or nothing if the budget had no room for them. The
+        /// bytes that it has taken from the budget must cover its memory.
         #[test]
         fn memory_is_charged_before_it_is_taken(
             limit in 0..40_000_usize,

@@ -1,4 +1,4 @@
-//! Output of a turn, which consists of bytes and at most one long message body that is not copied.
+//! Output that waits to be written. It consists of bytes and at most one long message body, which is not copied.
 use crate::stream::Stream;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -90,11 +90,10 @@ impl Outbox {
         self.written = 0;
     }
 
-    /// Writes as much as the connection accepts. Returns true after everything was written, and then the outbox is
-    /// empty.
+    /// Writes as much as the connection accepts. Returns true if everything was written, so that the outbox is empty.
     ///
     /// # Errors
-    /// Returns the errors of `writev`, except `WouldBlock`, for which this returns `false`.
+    /// Returns the errors of `writev`. `WouldBlock` is not an error here, but makes the method return `false`.
     pub fn write_to(&mut self, stream: &mut Stream) -> io::Result<bool> {
         let total = self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length);
         while self.written < total {

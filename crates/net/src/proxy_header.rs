@@ -18,7 +18,7 @@ pub enum Proxied {
     Yes,
 }
 
-/// Reads the header, but no byte after it, because a TLS handshake may follow.
+/// Reads the PROXY header, but no byte after it, because the TLS layer must read the handshake that may follow.
 ///
 /// # Errors
 /// Returns the errors of the connection, and `InvalidData` if the connection does not begin with a

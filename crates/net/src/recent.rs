@@ -1,5 +1,5 @@
-//! Tables of limited size, for state that unknown clients cause. They keep the keys that were used
-//! recently, in shards.
+//! Tables that remember something about each client, and forget the clients that were not seen recently. Their size is
+//! limited, so that many unknown clients cannot fill the memory.
 use mailrun_lock::lock;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -19,7 +19,7 @@ pub struct RecentMap<K, V> {
 }
 
 impl<K: Hash + Eq, V> RecentMap<K, V> {
-    /// Creates an empty map with this capacity, which is at least two, without allocating memory before it is used.
+    /// Creates an empty map, without allocating memory. A capacity below two counts as two.
     pub fn new(capacity: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), generation: (capacity / 2).max(1) }
     }
@@ -68,7 +68,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.len() == 0
     }
 
-    /// Makes room for another key in the young generation.
+    /// Makes room for another key in the younger generation. If that is full, forgets the keys of the older generation.
     fn make_room(&mut self) {
         if self.young.len() >= self.generation {
             self.old = std::mem::take(&mut self.young);
@@ -98,7 +98,7 @@ impl<T> Shards<T> {
     /// Locks and returns the table that is responsible for the key.
     pub fn lock(&self, key: &impl Hash) -> MutexGuard<'_, T> {
         let number = self.hasher.hash_one(key) as usize % self.shards.len();
-        // The values are only counters, of which at worst one is off by one after a thread has panicked.
+        // Use the table even after a thread has panicked with the lock: at worst, one counter is off by one.
         lock(&self.shards[number])
     }
 
@@ -135,7 +135,7 @@ mod tests {
             capacity in 2..40_usize, steps in prop::collection::vec((0..60_u8, 0..4_u8), 0..400)
         ) {
             let mut map = RecentMap::new(capacity);
-            // A removed key leaves its place in the list empty.
+            // A removed key becomes `None`, which still counts as one of the latest uses.
             let mut used: VecDeque<Option<(u8, usize)>> = VecDeque::new();
             for (number, (key, what)) in steps.into_iter().enumerate() {
                 let at = used.iter().position(|one| one.is_some_and(|(one, _)| one == key));

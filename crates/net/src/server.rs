@@ -32,8 +32,7 @@ const TICK_INTERVAL: Duration = Duration::from_millis(250);
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval at which the server checks whether all sessions have ended.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Pause after a failed accept, without which a worker that has no more file descriptors would try again in a busy
-/// loop.
+/// Pause after a failed accept. Without it, a worker that has no more file descriptors would try again in a busy loop.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Function with which the embedding program changes what the server offers.
@@ -88,7 +87,7 @@ impl Server<(), ()> {
 }
 
 impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
-    /// Creates a server, for which each worker calls `make` once to get its service.
+    /// Creates a server. Each worker calls `make` once on its own thread, to get its service.
     pub fn new(make: M) -> Self {
         Self {
             make,
@@ -120,16 +119,16 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets the number of threads that serve sessions, at least one. The default is half the number
-    /// of processors.
+    /// Sets the number of threads that serve sessions, at least one. The default is half the number of processors,
+    /// because the peer often runs on the same host.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
         self
     }
 
-    /// Sets the maximum number of sessions at a time, over all workers, beyond which clients get 421. The last quarter
-    /// is reserved for clients that are [exempt](Service::is_exempt).
+    /// Sets the maximum number of sessions at a time, over all workers (100,000 by default). Further clients get 421.
+    /// The last quarter of the sessions is reserved for clients that are [exempt](Service::is_exempt).
     #[must_use]
     pub fn sessions(mut self, sessions: usize) -> Self {
         self.sessions = sessions;
@@ -150,8 +149,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets when sessions begin TLS, which they never do by default. With [`ServerSecurity::Offered`], the reply to
-    /// EHLO lists STARTTLS.
+    /// Sets when sessions begin TLS. By default, they never do. With [`ServerSecurity::Offered`], the reply to EHLO
+    /// lists STARTTLS.
     #[must_use]
     pub fn security(mut self, security: ServerSecurity) -> Self {
         self.security = security;
@@ -165,8 +164,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sets who owns the workers' tables of file descriptors. [`FdTable::Private`] suits programs
-    /// that only run a server. With it, the listening socket stays open until the process ends, and
+    /// Sets whether the workers share the process's table of file descriptors. [`FdTable::Private`] is faster, and
+    /// suits programs that only run a server. With it, the listening socket stays open until the process ends, and
     /// handlers must not use descriptors that another thread opens after the server was started.
     #[must_use]
     pub fn fd_table(mut self, files: FdTable) -> Self {
@@ -230,8 +229,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self.serve_on(listener, endpoint, SocketOwner::Server)
     }
 
-    /// Serves on a socket that is already listening, for example from systemd's socket activation.
-    /// If the endpoint is a path, the path stays when the server ends.
+    /// Serves on a socket that is already listening, for example from systemd's socket activation. If the endpoint is a
+    /// path, the server leaves it in place at its end, because another program has created the socket.
     ///
     /// # Errors
     /// Fails if the socket's options cannot be set, or if a worker cannot be started.
@@ -292,7 +291,7 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
 /// failed.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
-/// Owner of the listening socket, who removes the socket's path.
+/// Owner of the listening socket. The owner removes the socket's path when the server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketOwner {
     Server,
@@ -321,8 +320,8 @@ impl RunningServer {
         self.endpoint.address()
     }
 
-    /// Stops the server, which then no longer accepts connections, gives sessions a moment to end by themselves, ends
-    /// the other sessions with 421, and waits for the workers.
+    /// Stops the server and waits for its workers. They accept no more connections, and give the sessions 300 ms to end
+    /// by themselves. The other sessions then get 421.
     pub fn stop(self) {
         self.stop.send_replace(true);
         self.wait();
@@ -347,8 +346,8 @@ impl Drop for RunningServer {
     }
 }
 
-/// Places for sessions of all workers together. The kernel distributes connections as it likes, so
-/// a limit for each worker would not limit the total.
+/// Counts the sessions of all workers against one limit. The kernel may give one worker many more connections than
+/// another, so a share of the limit for each worker would refuse clients too early.
 #[derive(Debug)]
 struct SessionSlots {
     open: AtomicUsize,
@@ -356,15 +355,15 @@ struct SessionSlots {
 }
 
 impl SessionSlots {
-    /// Takes a place for a session, or returns false if there is none. Clients that have limits cannot use the last
-    /// quarter of the places.
+    /// Counts another session, or returns false if the limit is reached. The last quarter of the sessions is reserved
+    /// for exempt clients.
     fn try_acquire(&self, client: ClientClass) -> bool {
         let limit = match client {
             ClientClass::Exempt => self.limit,
             ClientClass::Limited => self.limit - self.limit / 4,
         };
-        // Count first and undo it if there is no place, because after a mere check, another worker could take the last
-        // place first.
+        // Count the session first, and undo it if that exceeds the limit. If this checked the limit first, another
+        // worker could open the last session after the check.
         let has_room = self.open.fetch_add(1, Ordering::Relaxed) < limit;
         if !has_room {
             self.release();

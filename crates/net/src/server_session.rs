@@ -1,5 +1,5 @@
-//! Drives a server session for its handler. It reads, asks, answers and writes, but decides
-//! nothing.
+//! Drives a server session over its connection. Asks the [`Handler`] for every decision, and the `smtp` crate for the
+//! protocol.
 use crate::client_limits::{Admission, ClientLimit};
 use crate::dialogue_log::SessionDialogue;
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
@@ -28,14 +28,12 @@ pub(crate) type ClientAdmission = Result<Option<Admission>, ClientLimit>;
 /// Longest wait for the client to close the connection after the last reply. A client that reads
 /// the reply closes at once.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of bytes that the client may send during that wait. This covers the buffers of
-/// both ends.
+/// Maximum number of bytes that the server reads and drops between its last reply and the client's close. 16 MiB covers
+/// the buffers of both ends.
 const MAX_LINGER_BYTES: usize = 16 << 20;
 
 type PendingAnswer = Pin<Box<dyn Future<Output = Answer>>>;
 
-/// Drives one server session over its connection, and passes the session's questions to the
-/// handler.
 pub(crate) struct ServerSession<H: Handler> {
     stream: Stream,
     server: Server,
@@ -43,7 +41,7 @@ pub(crate) struct ServerSession<H: Handler> {
     handler: H,
     worker_buffers: WorkerBuffers,
     timer: Timer,
-    /// Set if a positive answer to the open question ends the transaction, which applies to RSET and EHLO.
+    /// Set while the handler decides about RSET or EHLO. If the handler accepts the command, the transaction is over.
     resets: bool,
     /// Input that was read while an answer was still pending.
     backlog: Vec<u8>,
@@ -59,8 +57,8 @@ pub(crate) struct ServerSession<H: Handler> {
     idle_timeout: Duration,
     /// Time at which the server gives up on a client that does not read its replies.
     flushed_by: Option<Duration>,
-    /// Time of the last turn, until the task sleeps. Using it saves reading the clock a second time
-    /// in the turn.
+    /// Time of the last read, until the task sleeps. The check for a time-out uses it instead of reading the clock
+    /// again.
     now: Option<Duration>,
     dialogue: Option<Box<SessionDialogue>>,
 }
@@ -256,8 +254,8 @@ impl<H: Handler> ServerSession<H> {
             Err(error) => {
                 self.handler.tls_failed(&error);
                 self.show_event("TLS failed: ", &error);
-                // The handler already knows the reason. It must not count the same time-out again
-                // when the session ends.
+                // Return another error than a time-out, because the handler already knows the reason, and must not
+                // count the same time-out again when the session ends.
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
         }
@@ -273,7 +271,7 @@ impl<H: Handler> ServerSession<H> {
         !self.unsent.is_empty() || !self.stream.is_flushed()
     }
 
-    /// Runs one turn with the shared buffers: calls `work`, and then writes its output.
+    /// Lends the worker's shared buffers to `work`, and then writes the output of `work`.
     fn turn(
         &mut self,
         work: impl FnOnce(&mut Self, &mut IoBuffers) -> Option<PendingAnswer>,
@@ -286,7 +284,7 @@ impl<H: Handler> ServerSession<H> {
         })
     }
 
-    /// Waits for bytes, and handles them in a turn.
+    /// Waits for input, handles it, and writes the replies.
     fn poll_turn(&mut self) -> Poll<io::Result<Option<PendingAnswer>>> {
         let worker_buffers = self.worker_buffers.clone();
         worker_buffers.with(|buffers| {
@@ -388,8 +386,7 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    /// Tells the handler that the transaction is over, if the command that the handler has accepted
-    /// ends it (RSET or EHLO).
+    /// Tells the handler that the transaction is over, if the handler has just accepted RSET or EHLO.
     fn end_reset(&mut self) {
         if std::mem::take(&mut self.resets) {
             self.handler.reset(None);
@@ -411,7 +408,7 @@ impl<H: Handler> ServerSession<H> {
         self.server.hang_up(final_reply.as_ref(), out);
     }
 
-    /// Continues after an answer that took time, with the commands that were read before the answer.
+    /// Replies with an answer that took time, and then handles the commands that were read before the answer arrived.
     fn resume(&mut self, answer: Answer, buffers: &mut IoBuffers) -> Option<PendingAnswer> {
         let now = clock::now();
         let out = buffers.outbox.bytes();
@@ -422,7 +419,8 @@ impl<H: Handler> ServerSession<H> {
         self.process_input(&backlog, now, out)
     }
 
-    /// Writes as much as the socket accepts, and keeps the rest, so that `out` is empty afterwards.
+    /// Writes as much as the socket accepts, and keeps the rest in `unsent`. Always empties `out`, because the next
+    /// session of the worker uses it.
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.server(out);
@@ -480,7 +478,7 @@ fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
         Event::Recipient(_) => Some(ClientLimit::RecipientRate),
         Event::StartTls => Some(ClientLimit::HandshakeRate),
         Event::Nonce => Some(ClientLimit::LoginRate),
-        // Mechanisms that need a nonce were already counted when the nonce was asked for.
+        // A login with a mechanism that needs a nonce was already counted at `Event::Nonce`.
         Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
         _ => None,
     }
@@ -550,7 +548,7 @@ impl<H: Handler> Drop for ServerSession<H> {
     }
 }
 
-/// Creates a nonce from the kernel's random numbers.
+/// Creates a nonce for an AUTH exchange from the kernel's random numbers.
 pub fn nonce() -> Nonce {
     let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce).expect("the kernel has random octets once it has booted");

@@ -85,8 +85,8 @@ impl Stream {
     /// sent by [`Stream::flush`].
     ///
     /// # Errors
-    /// Returns the errors of `send`. `WouldBlock` means that the connection accepts nothing now.
-    /// [`Stream::poll_writable`] waits until it does.
+    /// Returns the errors of `send`. `WouldBlock` means that the connection accepts nothing now, so the caller must
+    /// wait with [`Stream::poll_writable`].
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.tls {
             None => self.socket.try_write(bytes),
@@ -97,7 +97,7 @@ impl Stream {
     /// Writes all bytes, and waits while the connection accepts nothing.
     ///
     /// # Errors
-    /// Fails if the connection is broken, with the error of `send`. Some bytes may have been sent.
+    /// Fails if the connection is broken, with the error of `send`. Some of the bytes may already have been sent.
     pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         poll_fn(|_| self.poll_write(&mut rest)).await
@@ -126,8 +126,8 @@ impl Stream {
         }
     }
 
-    /// Writes as much of several pieces as the connection accepts. Under TLS or with a write limit,
-    /// this is at most the first piece.
+    /// Writes as much of several pieces as the connection accepts. Under TLS or with a write limit, it writes at most
+    /// the first piece.
     ///
     /// # Errors
     /// Returns the same errors as [`Stream::try_write`].
@@ -145,8 +145,8 @@ impl Stream {
         self.write_limit = limit;
     }
 
-    /// Sends output that waits. Returns true when all of it has been handed to the kernel, and false if the socket
-    /// accepts no more now.
+    /// Sends encrypted bytes that still wait. Returns true when all of them have been handed to the kernel, and false
+    /// if the socket accepts no more now.
     ///
     /// # Errors
     /// Fails if the connection is broken, with the error of `send`.
@@ -157,7 +157,7 @@ impl Stream {
         }
     }
 
-    /// Returns true if all output has been handed to the kernel.
+    /// Returns true if all output has been handed to the kernel, or will be at the end of this turn of the worker.
     pub(crate) fn is_flushed(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.is_flushed()) && self.socket.is_flushed()
     }
@@ -179,12 +179,12 @@ impl Stream {
         self.socket.time_writes();
     }
 
-    /// Returns the time at which the output of an earlier turn had been handed to the kernel.
+    /// Returns the time at which the last batched output had been handed to the kernel, if writes are timed.
     pub(crate) fn written_at(&self) -> Duration {
         self.socket.written_at()
     }
 
-    /// Returns `Ready` when the connection may accept more output than before.
+    /// Returns `Ready` when the connection may accept output again.
     pub fn poll_writable(&self) -> Poll<()> {
         self.socket.poll_writable()
     }

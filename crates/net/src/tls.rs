@@ -52,7 +52,7 @@ struct TlsBuffers {
     incoming: Vec<u8>,
     /// Set if `incoming` has not changed since the handshake, so it may contain whole records.
     is_fresh: bool,
-    /// Decrypted bytes for which there was no space yet.
+    /// Decrypted bytes for which the last read had no space.
     plain: Vec<u8>,
     outgoing: OutgoingRecords,
     /// Set if the peer has closed its sending direction.
@@ -80,7 +80,8 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Room for the records of one read, and for a record that began before.
+/// Size in bytes of the buffer for decrypting. It holds the records of one read, after the beginning of a record from
+/// the read before.
 const SCRATCH_BYTES: usize = 128 * 1024;
 
 /// Lends the worker's buffer for TLS records to `work`.
@@ -91,7 +92,6 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     })
 }
 
-/// Result of one step of the state machine.
 enum TlsStep {
     /// Another step may be possible without more input.
     Again,
@@ -264,8 +264,8 @@ impl TlsLayer {
         Ok(chunk.len())
     }
 
-    /// Does one step of writing, in which output of the state machine itself goes first. The step gets the unread
-    /// input, because the state machine may have begun to process it.
+    /// Takes output of the state machine itself or, if there is none, encrypts `chunk`. The state machine also gets the
+    /// unread input, because it may have begun to process it.
     fn encrypt(&mut self, chunk: &[u8]) -> io::Result<TlsStep> {
         if self.buffers.has_failed {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -472,7 +472,7 @@ fn tls_error(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsError(error))
 }
 
-/// Converts an error of rustls' blocking streams to an error of this crate.
+/// Wraps an error of rustls' blocking streams like [`tls_error`], so that blocking and non-blocking clients fail alike.
 pub(crate) fn blocking_tls_error(error: io::Error) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         Some(fault) => tls_error(fault.clone()),
@@ -480,8 +480,8 @@ pub(crate) fn blocking_tls_error(error: io::Error) -> io::Error {
     }
 }
 
-/// Replaces the error of a failed handshake with a [`HandshakeFault`], which names the remedy, if
-/// there is one for this error.
+/// If the user can repair the fault behind a failed handshake, replaces the error with a [`HandshakeFault`], which
+/// names the remedy.
 pub(crate) fn with_handshake_fault(error: io::Error, setup: &ClientTls) -> io::Error {
     let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
     match refusal.and_then(|refusal| HandshakeFault::of(&refusal.0, &setup.name().to_str())) {

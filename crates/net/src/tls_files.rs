@@ -25,7 +25,7 @@ pub struct TlsFiles {
 /// Error for files from which no TLS settings can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsFilesError {
-    /// The file cannot be read from the disk.
+    /// The file cannot be read, for example because it does not exist or is not a regular file.
     #[error("cannot read {}: {why}", path.display())]
     Unreadable {
         /// Path of the file that cannot be read.
@@ -41,7 +41,7 @@ pub enum TlsFilesError {
         /// Says what is wrong with the content, for example that there is no key.
         why: TlsSetupError,
     },
-    /// The certificate and the key cannot be used together.
+    /// The certificate and the key cannot be used together, for example because the key belongs to another certificate.
     #[error("{} and {} cannot be used: {why}", certificate.display(), key.display())]
     Unusable {
         /// File with the certificate chain that does not go with the key.
@@ -98,7 +98,7 @@ impl Trust {
     }
 }
 
-/// Reads the PEM file of the authorities that sign client certificates.
+/// Reads the PEM file of the authorities that sign client certificates, and checks that rustls accepts them.
 ///
 /// # Errors
 /// Returns a [`TlsFilesError`] if the file cannot be read or used.
@@ -157,7 +157,8 @@ pub struct TlsWatch {
 }
 
 impl TlsWatch {
-    /// Watches the files from which `setup` was made.
+    /// Creates a watch of the files from which `setup` was made. It has no thread of its own, so the caller must call
+    /// [`TlsWatch::check`] regularly.
     pub fn new(files: TlsFiles, setup: ServerTls) -> Self {
         let read = files.stamps();
         Self { files, setup, read, changing: None, next_check: Duration::ZERO, unreadable: None }
@@ -239,7 +240,7 @@ mod tests {
             fs::write(&self.files.key, made.key_to_pem()).unwrap();
         }
 
-        /// Runs the watch for some seconds and returns its results.
+        /// Runs the watch for four seconds of simulated time, and returns its results.
         fn seconds(&mut self, watch: &mut TlsWatch) -> Vec<Result<(), String>> {
             let mut results = Vec::new();
             for _ in 0..40 {

@@ -14,9 +14,8 @@ use rustls::{ClientConfig, NamedGroup, RootCertStore, ServerConfig, SupportedPro
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-/// Maximum number of TLS 1.3 tickets that a client keeps. Each ticket serves for one handshake, so
-/// with fewer tickets than parallel sessions some handshakes could not be resumed. rustls' own
-/// store keeps eight per server.
+/// Maximum number of TLS 1.3 tickets that a client keeps. Each ticket serves for one handshake, so with fewer tickets
+/// than parallel sessions some handshakes could not be resumed. rustls' own store keeps only eight per server.
 const MAX_TICKETS: usize = 1024;
 
 /// Reason why input cannot be used for TLS.
@@ -40,7 +39,7 @@ pub enum TlsSetupError {
     /// rustls refuses the certificates or the key.
     #[error(transparent)]
     Refused(#[from] rustls::Error),
-    /// A self-signed certificate could not be made.
+    /// A self-signed certificate could not be made, for example because a name is invalid.
     #[error("cannot make a certificate: {0}")]
     Unmade(#[from] rcgen::Error),
     /// Client certificates cannot be verified with the given roots.
@@ -54,7 +53,7 @@ pub enum SessionResumption {
     /// A handshake may resume an earlier session, which costs both sides less.
     #[default]
     On,
-    /// Every handshake is a full handshake, even if the client was here before.
+    /// Every handshake is a full handshake, even if the client has connected before.
     Off,
 }
 
@@ -198,7 +197,7 @@ pub enum Trust {
     System,
     /// The certificates in this PEM text, which may be authorities or certificates of servers.
     Roots(Vec<u8>),
-    /// Any certificate, for any name, although the signatures of the handshake are still verified.
+    /// Any certificate, for any name. Only the signatures of the handshake are verified.
     Anybody,
 }
 
@@ -258,8 +257,8 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config), name })
     }
 
-    /// Keeps verifying the server with `trust`. In addition, records the certificates that the
-    /// server shows, and whether `judge` would trust them.
+    /// Records the certificates that the server shows, and whether `judge` would trust them. The server is still
+    /// verified with `trust`, so `judge` refuses no connection.
     ///
     /// # Errors
     /// Returns a [`TlsSetupError`] if the certificates cannot be used.
@@ -268,8 +267,8 @@ impl ClientTls {
         trust: &Trust,
         judge: &Trust,
     ) -> Result<Arc<CertificateRecorder>, TlsSetupError> {
-        // If the system has no trusted certificates, this is the judge's reason not to trust, and
-        // not an error.
+        // If `judge` cannot be used, for example because the system has no trusted certificates, record this as its
+        // reason not to trust, instead of failing.
         let judge = verifier_of(judge).map_err(|error| error.to_string());
         let recorder = Arc::new(CertificateRecorder::new(verifier_of(trust)?, judge));
         let verifier: Arc<dyn ServerCertVerifier> = Arc::clone(&recorder) as _;
@@ -297,7 +296,7 @@ fn verifier_of(trust: &Trust) -> Result<Arc<dyn ServerCertVerifier>, TlsSetupErr
     })
 }
 
-/// Sessions that a client can resume, all with the only server to which it connects.
+/// Sessions that a client can resume. A client connects to only one server, so the store ignores the servers' names.
 #[derive(Default)]
 struct SessionStore(Mutex<StoredSessions>);
 
@@ -311,7 +310,8 @@ struct StoredSessions {
 
 impl SessionStore {
     fn lock(&self) -> MutexGuard<'_, StoredSessions> {
-        // Each value is changed in a single step, so they are consistent even after a panic.
+        // Each value is changed in a single step, so all of them are consistent even if a thread has panicked with the
+        // lock.
         lock(&self.0)
     }
 }

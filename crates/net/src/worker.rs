@@ -11,9 +11,9 @@ use std::io;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 
-/// Maximum number of bytes of one read. It is large enough that a 10 MB message needs few system
-/// calls, and small enough for the second-level cache, from which the end of data, the line endings
-/// and the checksum are computed next.
+/// Maximum number of bytes of one read. It is large enough that a 10 MB message needs few system calls. It is small
+/// enough that the bytes stay in the second-level cache while the session looks for the end of data and the line
+/// endings, and computes the checksum.
 pub(crate) const READ_BYTES: usize = 256 * 1024;
 
 /// Buffers that the sessions of a worker share. A session borrows them for one turn, and never

@@ -1,9 +1,9 @@
 //! Estimates the error of this host's clock with `chronyc -c -n tracking`. This needs a chronyd
 //! that is running and has synchronised the clock.
 //!
-//! The upper bound of the error follows chrony's manual (chronyc, tracking): it is the offset of
-//! the system time that is still to be corrected, plus the root dispersion, plus half of the root
-//! delay. The bound holds if the servers at the root are right.
+//! The upper bound of the error follows chrony's manual (chronyc, tracking): it is the offset of the system time that
+//! is still to be corrected, plus the root dispersion, plus half of the root delay. The bound holds only if the clocks
+//! of the root time servers are right.
 use mailrun_lock::lock;
 use rustix::io::{Errno, ioctl_fionbio};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};

@@ -48,7 +48,7 @@ impl ChronyAnswer {
     }
 }
 
-/// One measurement of the clock of a sink's host.
+/// Difference of the clocks of this host and a sink's host, as it was measured at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockMeasurement {
     exchange: SinkClockRow,
@@ -150,9 +150,8 @@ pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMea
     Some(SinkClockRow { chrony_bound_ns, ..row })
 }
 
-/// Returns true if chrony's bound is smaller than the bound of the exchange. If chrony's bound is
-/// smaller than the least difference that the exchange allows, it contradicts the measurement and
-/// is not used.
+/// Returns true if chrony's bound is smaller than the bound of the exchange and can be true. A bound below the least
+/// difference that the exchange allows contradicts the measurement.
 fn is_smaller_bound(chrony_ns: u64, exchange: &SinkClockRow) -> bool {
     let difference_ns = exchange.difference_ns.unsigned_abs();
     let least_ns = difference_ns.saturating_sub(exchange.error_ns);

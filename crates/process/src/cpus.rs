@@ -1,5 +1,5 @@
-//! Processors on which a process runs. They are given as a list such as 0,2-3, which is checked
-//! against the processors that the kernel allows.
+//! Processors on which a process runs. The user gives a list such as `0,2-3`. A processor that the
+//! kernel does not allow is refused.
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(Vec<usize>);
 
-/// Processors on which this process was placed. Unset if it was not placed.
+/// Processors on which this process was placed.
 static PLACED: OnceLock<Placed> = OnceLock::new();
 
 #[derive(Debug)]
@@ -21,8 +21,7 @@ struct Placed {
 }
 
 impl CpuList {
-    /// Creates a list of processors. The numbers may be unsorted or repeated. Returns `None` if
-    /// there are none.
+    /// Sorts the numbers and removes duplicates. Returns `None` if `numbers` is empty.
     pub fn new(mut numbers: Vec<usize>) -> Option<Self> {
         numbers.sort_unstable();
         numbers.dedup();
@@ -62,7 +61,8 @@ impl CpuList {
     }
 
     /// Restricts this thread, and all threads that it starts later, to these processors. The
-    /// process must call this before it starts other threads.
+    /// process must call this before it starts other threads, because running threads are not
+    /// moved.
     ///
     /// # Errors
     /// Returns an error if a processor is not available.
@@ -74,7 +74,6 @@ impl CpuList {
         Ok(())
     }
 
-    /// Converts the list to the set that sched_setaffinity(2) takes.
     pub(crate) fn set(&self) -> CpuSet {
         let mut set = CpuSet::new();
         self.0.iter().for_each(|number| set.set(*number));

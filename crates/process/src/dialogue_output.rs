@@ -1,5 +1,5 @@
-//! Writes the dialogues of a server's sessions to a file or to standard output. A line has the time
-//! (UTC) and the number of its session.
+//! Writes the dialogues of a server's sessions to a file or to standard output. Each line begins
+//! with the time (UTC) and the number of its session.
 use crate::log_writer::LogWriter;
 use crate::output_file::LogFile;
 use anyhow::{Context, Result};
@@ -14,7 +14,6 @@ use std::time::Duration;
 const BUFFER_LIMIT: usize = 4 << 20;
 const SECONDS_OF_DAY: i64 = 86_400;
 
-/// Names the file for the dialogues and the sessions to show.
 #[derive(Clone, Debug)]
 pub struct DialogueOptions {
     /// Path of the file for the dialogues, or `-` for standard output.
@@ -23,8 +22,8 @@ pub struct DialogueOptions {
     pub filters: Vec<DialogueFilter>,
 }
 
-/// Writes the dialogues of a running server. A separate thread writes to the file, so that a slow
-/// reader does not stall the sessions.
+/// Writes dialogues on a separate thread, so that a slow reader of the file does not stall the
+/// sessions.
 pub struct DialogueOutput {
     log: Arc<DialogueLog>,
     writer: LogWriter,
@@ -40,7 +39,7 @@ impl DialogueOutput {
         Ok(Self { log: Arc::new(DialogueLog::new(options.filters, lines)), writer })
     }
 
-    /// Returns the log for the servers that write to this output.
+    /// Returns the log to which servers write the dialogues of their sessions.
     pub fn log(&self) -> Arc<DialogueLog> {
         Arc::clone(&self.log)
     }
@@ -53,8 +52,8 @@ impl DialogueOutput {
 
 struct DatedLines {
     writer: LogWriter,
-    /// Day of the last line, counted from 1970-01-01. The first line of a day is preceded by its
-    /// date.
+    /// Day of the last line, counted from 1970-01-01. When the day changes, its date is written on
+    /// a line of its own, because the lines have only the time of day.
     day: AtomicI64,
 }
 

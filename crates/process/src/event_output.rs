@@ -1,4 +1,5 @@
-//! Writes a party's events to standard output, for the process that started it.
+//! Writes the progress events of a process to standard output, from which the bench that started it
+//! reads them.
 use crate::live::{LiveEvent, LiveMode};
 use mailrun_measurement::record::Record;
 use std::io::{self, Write};
@@ -7,15 +8,15 @@ use std::time::Duration;
 
 /// Maximum number of events that wait for a reader of standard output. Further events are dropped.
 const MAX_PENDING_EVENTS: usize = 64;
-/// Time limit for writing the last event. After it, the process ends even if nobody has read the
-/// event.
+/// Time limit for writing the last event. After this time, the process ends even if nobody has read
+/// the event.
 const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Writes events with `--live json`, and nothing otherwise.
+/// Writes events with `--live json`. In all other modes, events are discarded.
 pub struct EventOutput {
     is_json: bool,
-    /// Sends lines to the thread that writes them. The second channel confirms that a line was
-    /// written.
+    /// Channel to the thread that writes the lines. Each line comes with a channel on which the
+    /// thread confirms that it was written.
     lines: Option<SyncSender<(String, SyncSender<()>)>>,
 }
 

@@ -24,7 +24,7 @@ pub fn facts(directory: Option<&Path>) -> Host {
     }
 }
 
-/// Returns the file system that contains a directory, and the disk of that file system.
+/// Returns the file system that contains a directory and, if known, the disk under it.
 pub fn disk_under(directory: &Path) -> Option<HostDisk> {
     let path = directory.canonicalize().ok()?;
     let mount = mount_of(&fs::read_to_string("/proc/self/mountinfo").ok()?, &path)?;
@@ -43,8 +43,8 @@ pub fn disk_under(directory: &Path) -> Option<HostDisk> {
     })
 }
 
-/// Interprets the flag `rotational` of a disk's queue. A virtual machine sets the flag for every
-/// disk of unknown kind, so in a virtual machine 1 means nothing.
+/// Tells whether a disk rotates, from the flag `rotational` of its queue in sysfs. In a virtual
+/// machine, 1 counts as unknown, because the flag is 1 there for every disk of unknown kind.
 fn rotational(flag: &str, cpuinfo: &str) -> Option<bool> {
     let flags = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == "flags");
     let is_virtual = flags.is_some_and(|(_, flags)| flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"));
@@ -55,8 +55,7 @@ fn rotational(flag: &str, cpuinfo: &str) -> Option<bool> {
     }
 }
 
-/// Type and source of a mounted file system, as a line of mountinfo has them
-/// (proc_pid_mountinfo(5)).
+/// Type and source of a mounted file system, from a line of mountinfo (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MountedFileSystem {
     file_system: String,
@@ -64,7 +63,8 @@ struct MountedFileSystem {
 }
 
 /// Returns the mount that contains a path. This is the mount with the longest mount point above the
-/// path. If several are mounted at the same point, the last one counts.
+/// path. If several file systems are mounted there, the last one counts, because it hides the
+/// others.
 fn mount_of(mountinfo: &str, path: &Path) -> Option<MountedFileSystem> {
     let mounts = mountinfo.lines().filter_map(|line| {
         let (mount, source) = line.split_once(" - ")?;
@@ -96,8 +96,8 @@ fn os_name(os_release: &str) -> String {
     known_or_unknown(name.map(|name| name.trim_matches(['"', '\''])))
 }
 
-/// Reads the CPU model from cpuinfo. x86 has `model name`. ARM rarely has it; there the model is in
-/// `Model` or `Hardware`.
+/// Reads the CPU model from cpuinfo. x86 has `model name`. ARM rarely has this field and names the
+/// model in `Model` or `Hardware` instead.
 fn cpu_model(cpuinfo: &str) -> String {
     let value =
         |wanted: &str| cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == wanted);

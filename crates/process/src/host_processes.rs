@@ -1,14 +1,14 @@
 //! Other processes of this host, read from `/proc`. They tell who used the CPU time that the run's
 //! parties did not use.
 //!
-//! All processes are read twice. If a process ended in between, its time is part of its parent's
-//! time, provided that the parent has waited for it.
+//! All processes are read at the start and at the end of the load. If a process ended in between,
+//! the kernel has added its time to that of its parent, provided that the parent has waited for it.
 use crate::proc_stat::{self, ProcessStat};
 use mailrun_measurement::record::HostProcess;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Maximum number of names in the result. The busiest processes are kept.
+/// Maximum number of program names in the result. The names with the most CPU time are kept.
 const MAX_NAMES: usize = 8;
 
 /// All processes at one time, with their names. The key is the process ID and the start time,
@@ -38,8 +38,7 @@ impl HostProcesses {
         let gone_parents: BTreeMap<u32, u32> =
             self.seen.iter().filter(|(key, _)| gone(key)).map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         for (_, (_, stat)) in self.seen.iter().filter(|(key, _)| gone(key)) {
-            // The parent may have ended as well. In that case the grandparent has the times of
-            // both.
+            // If the parent has ended as well, the grandparent has the times of both.
             let line = std::iter::successors(Some(stat.parent), |pid| gone_parents.get(pid).copied());
             let heir = line.take(gone_parents.len() + 1).last().unwrap_or(stat.parent);
             *ended.entry(heir).or_default() += ticks(stat);
@@ -47,7 +46,7 @@ impl HostProcesses {
         let mut by_name: BTreeMap<(&str, bool), HostProcess> = BTreeMap::new();
         for (key @ (pid, _), (name, stat)) in &later.seen {
             // Subtract what ended children had used before the first reading. That time is part of
-            // this process's ticks now, but it was not used between the two readings.
+            // this process's ticks now, but it was used before the measured interval.
             let before =
                 self.seen.get(key).map_or(0, |(_, stat)| ticks(stat)) + ended.get(pid).copied().unwrap_or_default();
             let ticks = ticks(stat).saturating_sub(before);
@@ -70,7 +69,7 @@ impl HostProcesses {
     }
 
     /// Returns `roots` and all processes that they have started. A process whose parent has ended
-    /// is recognised by its process group or session, because a process of the family leads it.
+    /// still belongs to the family if the leader of its process group or session does.
     pub(crate) fn family(&self, roots: &BTreeSet<u32>) -> BTreeSet<u32> {
         let stats: BTreeMap<u32, &ProcessStat> = self.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat)).collect();
         let mut members: BTreeSet<u32> = roots.iter().copied().filter(|pid| stats.contains_key(pid)).collect();
@@ -92,7 +91,7 @@ impl HostProcesses {
         }
     }
 
-    /// Returns the process `of` and all processes that have the same name.
+    /// Returns all processes that have the name of the process `of`, including `of` itself.
     pub(crate) fn namesakes(&self, of: u32) -> BTreeSet<u32> {
         let name = self.name(of);
         let same = self.seen.iter().filter(|(_, (other, _))| Some(other.as_str()) == name);
@@ -108,7 +107,8 @@ impl HostProcesses {
     }
 }
 
-/// CPU time of processes that do not belong to the run.
+/// CPU time of all processes except this one and its descendants. A server under test that was
+/// started by somebody else is among them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UsedByOthers {
     pub(crate) rows: Vec<HostProcess>,
@@ -123,7 +123,7 @@ fn is_of_system(pid: u32, name: &str, stat: &ProcessStat) -> bool {
     pid <= KTHREADD || stat.parent == KTHREADD || name == "systemd"
 }
 
-/// Returns the time that the process and its ended children have used in user and system mode.
+/// Returns the CPU time of the process and of its ended children, in clock ticks.
 fn ticks(stat: &ProcessStat) -> u64 {
     stat.user + stat.sys + stat.children_user + stat.children_sys
 }

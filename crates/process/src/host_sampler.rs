@@ -1,15 +1,15 @@
 //! Other activity on the host during a run, read from `/proc`: CPU time that was stolen or used by
 //! others, full listen queues, dropped SYNs, and resource limits.
 //!
-//! Counters are read twice, and the difference belongs to the run. A counter that the kernel does
-//! not provide is unknown, which is not an error.
+//! The counters are read at the start and at the end, and the record of the run gets the
+//! difference. A counter that the kernel does not provide is unknown, which is not an error.
 use crate::process_usage::own_sample;
 use mailrun_measurement::record::{Resource, Surroundings};
 use rustix::process::{Resource as Limit, getrlimit};
 use std::fs;
 
-/// A share is computed only from at least this many ticks of CPU time, because fewer would make it
-/// a matter of chance. A tick is a hundredth of a second.
+/// Minimum number of ticks of CPU time for computing a share, because a share of fewer ticks would
+/// be mostly chance. A tick is a hundredth of a second.
 const MIN_TICKS: u64 = 100;
 
 /// A reading of the host's counters at the start of a run.
@@ -93,22 +93,23 @@ impl CpuTicks {
         Some(Self {
             busy: later.busy.checked_sub(self.busy)?,
             stolen: later.stolen.checked_sub(self.stolen)?,
-            // The time of waiting for disks (iowait) can decrease, for example when a processor
-            // comes back online.
+            // Count a decrease as 0, because the time of waiting for disks (iowait) can decrease,
+            // for example when a processor comes back online.
             idle: later.idle.saturating_sub(self.idle),
             all: later.all.checked_sub(self.all)?,
         })
     }
 }
 
-/// Computes the share of the CPU time that was used by neither the processes of the run nor the bench. `theirs_s` is
-/// the CPU time of the run's processes and the bench.
+/// Sets the share of the host's CPU time that neither the run nor the bench used. `theirs_s` is the CPU time that they
+/// used.
 pub fn set_other_busy_share(around: &mut Surroundings, theirs_s: f64) {
     let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };
     around.other_busy_share = Some((busy - theirs_s / all_s).clamp(0.0, 1.0));
 }
 
-/// Returns the limit of a resource and, for file descriptors, the amount that was needed.
+/// Returns the limit of a resource. For file descriptors, also returns `descriptors`, the number
+/// that was needed.
 pub fn resource_limit(resource: Resource, descriptors: u64) -> (Option<u64>, Option<u64>) {
     match resource {
         Resource::Descriptors => (getrlimit(Limit::Nofile).current, Some(descriptors)),
@@ -131,7 +132,8 @@ fn read_number(path: &str) -> Option<u64> {
 }
 
 /// Parses the first line of `/proc/stat` (proc(5)): user nice system idle iowait irq softirq steal.
-/// The time of a virtual machine's guest is already included in `user`.
+/// The fields after these are ignored, because `user` already includes the time of virtual
+/// machines.
 fn parse_ticks(stat: &str) -> Option<CpuTicks> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Option<Vec<u64>> = line.split_ascii_whitespace().take(8).map(|field| field.parse().ok()).collect();
@@ -158,7 +160,7 @@ fn parse_queues(netstat: &str) -> ListenQueueCounts {
     }
 }
 
-/// Counts the ports from `FIRST` to `LAST`, including both.
+/// Counts the ports of a range such as `32768 60999`, including both ends.
 fn port_count(range: &str) -> Option<u64> {
     let mut ends = range.split_ascii_whitespace().map(|end| end.parse::<u16>().ok());
     let first = ends.next()??;

@@ -1,9 +1,9 @@
 //! Watches the host while load is offered: which programs have nothing to do with the run, how much
 //! CPU time they use, and how long the run's own programs wait for a processor.
 //!
-//! A thread does this beside the load. It reads all processes at the beginning and at the end, and
-//! now and then in between. Four times per second it reads only how long the parties' threads have
-//! waited, because these threads are few.
+//! The watch runs on a thread of its own. This thread reads all processes at the beginning and at
+//! the end, and now and then in between. Four times per second it reads only how long the parties'
+//! threads have waited, because these threads are few.
 use crate::host_processes::HostProcesses;
 use crate::host_sampler::HostSampler;
 use crate::server_processes::{ServerProcesses, listening_at};
@@ -18,13 +18,14 @@ use std::time::{Duration, Instant};
 
 /// Time between two readings of the parties' waits for a processor.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Maximum number of rows. If there are more, each pair of adjacent rows is joined into one.
+/// Maximum number of rows of waits in the record. When there are more, each pair of adjacent rows
+/// becomes one row of twice the length.
 const MAX_WINDOWS: usize = 256;
-/// Number of windows after which the parties' new processes are searched for. The interval doubles
+/// Number of windows before the first search for new processes of the parties. The interval doubles
 /// after each search, because a server starts most of its processes at the beginning of the load.
 const FIRST_SEARCH: u32 = 2;
 
-/// The processes that carry the mail.
+/// Selects the processes that carry the mail of the run. Their waits for a processor are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parties {
     /// This process, which is the source.
@@ -33,7 +34,6 @@ pub enum Parties {
     Children,
 }
 
-/// Watches the host until the load has ended.
 #[derive(Debug)]
 pub struct HostWatch {
     stop: Sender<()>,
@@ -50,9 +50,9 @@ pub struct HostLoad {
 
 impl HostWatch {
     /// Starts a thread that watches until the load ends. `servers` are the addresses of the server
-    /// under test and of other processes on the way of the mail. They are looked up before this
-    /// function returns, so that the search, which takes some milliseconds, does not disturb the
-    /// load.
+    /// under test and of other processes through which the mail passes. Their processes are looked
+    /// up before this function returns, so that the search, which takes some milliseconds, does not
+    /// disturb the load.
     pub fn start(parties: Parties, servers: &[String]) -> Self {
         let (stop, stopped) = channel();
         let mut observer = Observer::new(parties, servers);
@@ -71,8 +71,8 @@ impl HostWatch {
         Self { stop, thread }
     }
 
-    /// Ends the observation but does not wait for the thread. The work after the load is then not
-    /// counted.
+    /// Ends the observation, so that work after the load is not counted. Does not wait for the
+    /// thread.
     pub fn load_ended(&self) {
         // Ignore the error, because the thread may have ended already.
         let _ = self.stop.send(());
@@ -249,9 +249,9 @@ struct RunQueue {
 }
 
 impl RunQueue {
-    /// Returns the waits since the last reading. A message passes through one thread of one process
-    /// of each name, so only the longest wait of each name counts. A new thread counts from its
-    /// second reading on.
+    /// Returns the waits since the last reading. For each program name, only the longest wait
+    /// counts, because a message passes through only one thread of one process of that name. A new
+    /// thread counts from its second reading on, because a wait is the difference of two readings.
     fn sample(&mut self) -> WaitRow {
         let before = std::mem::take(&mut self.last);
         let mut row = WaitRow::default();
@@ -291,7 +291,7 @@ fn parse_schedstat(text: &str) -> Option<u64> {
     }
 }
 
-/// Rows of waits, whose number stays limited however long the load lasts.
+/// Rows of waits. Their number stays limited however long the load lasts.
 #[derive(Debug)]
 struct Windows {
     rows: Vec<WaitRow>,
@@ -343,7 +343,7 @@ mod tests {
     use std::net::TcpListener;
     use std::process::Command;
 
-    /// A busy loop that is no descendant of this process, as another user of the host would start it.
+    /// A busy loop outside this process's descendants, such as another user of the host may start.
     struct Stranger(u32);
 
     impl Stranger {

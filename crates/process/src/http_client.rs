@@ -61,8 +61,8 @@ impl HttpClient {
         self.authority.as_str()
     }
 
-    /// Sends a GET request for `path` and waits for the whole answer. The answer may have any
-    /// status.
+    /// Sends a GET request for `path` and waits for the whole answer. Returns an answer of any
+    /// status, so the caller must check for errors such as 404.
     ///
     /// # Errors
     /// Returns an error if the server cannot be reached, takes too long, sends too much, or sends
@@ -118,8 +118,7 @@ impl HttpClient {
 
     async fn handshake(&self) -> Result<SendRequest<Empty<Bytes>>> {
         let (sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await?;
-        // Ignore the task's result, because the request reports any error of the connection. The
-        // task ends with the runtime.
+        // Ignore the task's result, because the request reports any error of the connection.
         tokio::spawn(connection);
         Ok(sender)
     }

@@ -116,8 +116,8 @@ pub struct HttpCounters {
     pub misdirected: AtomicU64,
 }
 
-/// Serves `routes` on `address` until the process ends. Returns the address, which has the port
-/// that the kernel chose if the port was 0.
+/// Serves `routes` on `address` until the process ends. Returns the address with the port that the
+/// kernel has chosen if the given port is 0.
 ///
 /// # Errors
 /// Returns an error if the server cannot listen there or if a thread cannot be started.
@@ -143,7 +143,7 @@ pub fn serve(
     Ok(address)
 }
 
-/// State of the check of host names, which comes before all routes.
+/// State of the check of host names, which each request must pass before it reaches a route.
 struct RequestGuard {
     names: HostNames,
     counters: Arc<HttpCounters>,
@@ -164,7 +164,6 @@ async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: 
     }
 }
 
-/// Accepts connections until the process ends.
 async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     // The oldest connection comes first, because it is displaced first.
@@ -190,8 +189,8 @@ async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters)
 
 async fn serve_connection(stream: TcpStream, routes: Router) {
     let timeout_ms = u32::try_from(UNREAD_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    // Ignore errors, because if the kernel does not support the option, a newer connection will
-    // eventually displace this one.
+    // Ignore errors, because without this option, a newer connection will eventually displace a
+    // stalled one.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

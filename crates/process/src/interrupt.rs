@@ -1,7 +1,7 @@
 //! Counts the signals SIGINT and SIGTERM. The first signal asks to stop with a report, the second
 //! to report immediately what is known, and the third to stop without a report. SIGHUP, for example
-//! from a terminal that was closed, asks to stop with a report as well. In processes that watch for
-//! it with `SighupWatch`, it asks to read files again.
+//! from a terminal that was closed, asks to stop with a report as well. A process that watches
+//! SIGHUP with `SighupWatch` reads its files again instead.
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow};
 use std::io;
@@ -33,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// themselves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum number of file descriptors that a runtime needs to watch for signals.
+/// Maximum number of file descriptors that a tokio runtime needs to watch for signals.
 const RUNTIME_DESCRIPTORS: usize = 8;
 
 /// Numbers of the signals by which a user ends a process: SIGHUP, SIGINT and SIGTERM.
@@ -49,17 +49,13 @@ const SHARED_SIGNAL_POLL: Duration = Duration::from_millis(5);
 /// The exit status of an interrupted command: 128 + SIGINT.
 pub const INTERRUPTED_STATUS: u8 = 130;
 
-/// The error of a command that the user stopped before there was anything to report, or without a
-/// report.
+/// Error of a command that the user stopped and that therefore has no report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted(pub(crate) &'static str);
 
 impl Interrupted {
-    /// The user stopped the command before it sent the first message.
     pub const BEFORE_LOAD: Self = Self("interrupted before the first message");
-    /// The user stopped the command before it had anything to report.
     pub const BEFORE_REPORT: Self = Self("interrupted before the report");
-    /// The user ended the command with a third signal.
     pub const WITHOUT_REPORT: Self = Self("interrupted three times: ended without a report");
 }
 
@@ -79,7 +75,7 @@ pub struct Interrupt {
     terminations_before: u32,
 }
 
-/// Counts of the thread that watches for signals until the process ends.
+/// Numbers of signals that the watching thread has counted since it started.
 #[derive(Debug, Default)]
 struct SignalWatch {
     signals: AtomicU32,
@@ -87,8 +83,8 @@ struct SignalWatch {
     terminations: AtomicU32,
 }
 
-/// The watches without and with SIGHUP. A process starts each at most once, however many runs it
-/// makes, because a thread that waits for signals cannot be ended.
+/// The watch that leaves SIGHUP alone, and the one that also counts SIGHUP. A process starts each
+/// at most once, however many runs it makes, because its thread cannot be ended.
 static WATCHES: Mutex<[Option<&SignalWatch>; 2]> = Mutex::new([None; 2]);
 
 impl Interrupt {
@@ -127,8 +123,8 @@ impl Interrupt {
     }
 
     /// Returns true if the user's signal has ended another process, for example because both
-    /// processes share a terminal or a control group. Such a process dies if it does not handle
-    /// signals yet. This process may receive the signal a moment later, so wait for it.
+    /// processes share a terminal or a control group. A process that does not handle signals yet
+    /// dies from the signal. This process may receive the signal a moment later, so wait for it.
     pub fn has_ended(&self, status: ExitStatus) -> bool {
         if !status.signal().is_some_and(|signal| USER_SIGNALS.contains(&signal)) {
             return false;
@@ -140,7 +136,7 @@ impl Interrupt {
         self.requested() != StopRequest::Nothing
     }
 
-    /// Waits until the user has asked for `min_request` or more.
+    /// Waits until the user's request is at least as strong as `min_request`.
     pub async fn wait_for(&self, min_request: StopRequest) {
         while self.requested() < min_request {
             tokio::time::sleep(POLL_INTERVAL).await;

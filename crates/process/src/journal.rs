@@ -18,7 +18,8 @@ fn is_stream(named: &str, device: u64, inode: u64) -> bool {
     named_device.parse() == Ok(device) && named_inode.parse() == Ok(inode)
 }
 
-/// Appends lines of the log in the form that the journal expects. Other lines are copied unchanged.
+/// Appends lines to `out` and converts the lines of the log to the form that the journal expects.
+/// Copies any other line unchanged.
 pub(crate) fn append_lines(lines: &[u8], out: &mut Vec<u8>) {
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
         match split_line(line) {

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 /// i32.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// State that the records of this process report.
+/// State of `--keep-awake` that the records of this process report. Unset in a command without it.
 static STATE: OnceLock<KeepAwake> = OnceLock::new();
 
 /// When the processors are kept awake.
@@ -48,7 +48,8 @@ pub fn keep_awake(mode: KeepAwakeMode, is_usual: bool) -> Result<AwakeProcessors
     Ok(awake)
 }
 
-/// Returns the state that a run record reports. Returns `None` in a command without `--keep-awake`.
+/// Returns whether the processors are kept awake, for the run record. Returns `None` in a command
+/// without `--keep-awake`.
 pub fn state() -> Option<KeepAwake> {
     STATE.get().copied()
 }

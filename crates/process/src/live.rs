@@ -1,5 +1,5 @@
-//! Progress of a party. With `--live json` a party prints events on its standard output, one JSON
-//! object per line, for the process that started it.
+//! Progress of a party, such as a source or a sink. With `--live json` a party prints events on its standard output,
+//! one JSON object per line, for the process that started it.
 //!
 //! ```text
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
@@ -30,7 +30,7 @@ pub enum LiveMode {
     Off,
 }
 
-/// An event, which is one line of output.
+/// An event, which a party prints as one line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum LiveEvent {
@@ -88,7 +88,7 @@ pub struct LiveProgress {
     /// For a sink: pairs of message and recipient of its run that were delivered or bounced. Unlike
     /// `delivered`, it counts neither copies nor notifications nor mail of others.
     pub settled: u64,
-    /// For a sink: mailboxes that it watches and that are not open now. Mail that is there cannot be seen.
+    /// For a sink: watched mailboxes that are not open now. The sink cannot see mail in them.
     pub closed: u64,
     /// Bytes of the messages that `accepted` or, for a sink, `delivered` counts.
     pub bytes: u64,
@@ -128,7 +128,6 @@ pub struct LiveTimes {
 }
 
 impl LiveTimes {
-    /// Takes the percentiles from a histogram of latencies.
     pub fn of(latencies: &Latencies) -> Self {
         Self {
             p50_ms: latencies.quantile_ms(0.5),

@@ -46,7 +46,7 @@ pub(crate) enum LinePart {
 /// A progress line before it is fitted to the width of a terminal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveLine {
-    /// Share of the goal that is reached: 1 is the whole goal. `None` means that no bar is drawn.
+    /// Share of the goal that is reached. 1 is the whole goal, and `None` means that no bar is drawn.
     share: Option<f64>,
     parts: Vec<(LinePart, String)>,
 }
@@ -113,8 +113,8 @@ impl LiveLine {
         self
     }
 
-    /// Adds a count such as `3 lost` to the line. A count of 0 is left out, and a line that only says what the program waits
-    /// for gets no counts.
+    /// Adds a count such as `3 lost` to the line. Leaves out a count of 0, and leaves a sentence about a wait
+    /// unchanged.
     pub fn with_detail(self, number: u64, word: &str) -> Self {
         let is_wait = matches!(self.parts.as_slice(), [(LinePart::Goal, _)]);
         if number == 0 || is_wait {
@@ -134,8 +134,8 @@ impl LiveLine {
         self.joined(LinePart::Median, " · ")
     }
 
-    /// Returns the sentence of a line that only says for what the run waits. Returns `None` for any
-    /// other line.
+    /// Returns the sentence of a line that is a single sentence about a wait. Returns `None` for
+    /// any other line.
     pub fn wait(&self) -> Option<String> {
         match self.parts.iter().rfind(|(part, _)| *part == LinePart::Goal) {
             Some((_, text)) if self.parts.iter().all(|(part, _)| matches!(part, LinePart::Goal | LinePart::Detail)) => {
@@ -173,7 +173,7 @@ impl LiveLine {
             let columns = text.chars().count();
             let bar = self.share.filter(|_| min_part <= LinePart::Bar);
             let room = width.saturating_sub(columns + 1);
-            // If there is no room for a bar of useful length, leave out another part instead of drawing a short bar.
+            // If the bar would be too short to be useful, leave out another part instead.
             match bar {
                 Some(share) if room >= MIN_BAR_COLUMNS => {
                     return format!("{} {text}", draw_bar(share, room.min(MAX_BAR_COLUMNS), letters));
@@ -186,7 +186,7 @@ impl LiveLine {
     }
 }
 
-/// Wait of a process that no longer creates messages.
+/// Wait for outstanding messages, after a process has stopped creating messages.
 struct RemainingWait {
     open: u64,
     left_s: f64,
@@ -310,8 +310,8 @@ pub struct TerminalLine {
 }
 
 impl LineDisplay {
-    /// Creates a display on standard error. `elsewhere` says what to write if that is not a
-    /// terminal.
+    /// Creates a display on standard error. `elsewhere` says what to write if standard error is not
+    /// a terminal.
     pub fn on_stderr(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
         if !live.is_shown() {
             return Self::Nothing;
@@ -325,8 +325,8 @@ impl LineDisplay {
         }
     }
 
-    /// Returns true if the previous line is no longer recent. The caller must then show a line,
-    /// because the interval starts anew.
+    /// Returns true if it is time for a new line, and starts the next interval. The caller must
+    /// then show a line.
     pub fn take_turn(&mut self) -> bool {
         let now = Instant::now();
         match self {
@@ -337,7 +337,7 @@ impl LineDisplay {
         true
     }
 
-    /// Shows a line, unless the previous line is still recent.
+    /// Shows a line if it is time for a new one.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         if !self.take_turn() {
             return;
@@ -374,7 +374,7 @@ impl TerminalLine {
     }
 
     /// Returns the bytes that replace the line on the terminal by `line`. The last column stays
-    /// free, because a terminal would move the cursor to the next line.
+    /// free, because writing there would make a terminal move to the next line.
     fn frame(&mut self, line: &LiveLine, width: usize) -> String {
         let text = line.fit(width.saturating_sub(1), self.charset);
         let columns = text.chars().count();
@@ -412,7 +412,8 @@ struct LogDisplay {
 }
 
 impl ServerLiveLine {
-    /// Creates the line if `live` and the terminal allow one. The thread of `log` draws it.
+    /// Creates the line, which is shown only if `live` allows it and if the terminal supports
+    /// escape sequences. The thread of `log` draws it.
     pub fn new(live: LiveMode, log: &LogWriter) -> Self {
         let display = LineDisplay::on_stderr(live, NonTerminalOutput::Nothing);
         let letters = match &display {

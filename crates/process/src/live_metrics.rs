@@ -14,10 +14,10 @@ use mailrun_text::metrics_text::{Exposition, MetricsText};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-/// Names for the process whose metrics are served.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredParty {
-    /// Name of the process in the line that says where its metrics are, such as `source`.
+    /// Name of the process, such as `source`, in the message that says where its metrics are
+    /// served.
     pub name: &'static str,
     /// Prefix of the names of its metrics, such as `mailrun_source_`.
     pub prefix: &'static str,
@@ -67,8 +67,8 @@ pub fn response(text: String) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
-/// Formats counters and, for each stage, the latencies until it. A counter consists of its name
-/// without the prefix, its meaning and its value.
+/// Formats counters and, for each stage, the histogram of the latencies until that stage. Each
+/// counter is given as its name without the prefix, its meaning and its value.
 pub fn counters_text(
     prefix: &'static str,
     counters: &[(&str, &str, u64)],

@@ -37,9 +37,9 @@ pub fn is_loopback(server: &Endpoint) -> bool {
     server.ip().is_none_or(|address| address.to_canonical().is_loopback())
 }
 
-/// Returns true if an interface of this host has the address. Finds out from which address the
-/// kernel would send to it: for an address of its own, this is the same address. Binding to the
-/// address would prove nothing if `ip_nonlocal_bind` is set.
+/// Returns true if an interface of this host has the address. Asks the kernel from which address it
+/// would send to `ip`, which is `ip` itself for an address of this host. A successful bind would
+/// prove nothing, because with `ip_nonlocal_bind` it succeeds for any address.
 pub fn is_of_this_host(ip: IpAddr) -> bool {
     let from = |any: IpAddr| {
         let socket = UdpSocket::bind((any, 0))?;

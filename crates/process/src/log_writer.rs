@@ -29,7 +29,7 @@ const ERASE: &[u8] = b"\r\x1b[K";
 /// Pause before the next try if the reader has made the pipe non-blocking and the pipe is full.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// A handle for the thread that writes. Clones share the same thread.
+/// A handle for the thread that writes the log. Clones share the same thread.
 #[derive(Clone)]
 pub struct LogWriter(Arc<LogBuffer>);
 
@@ -59,7 +59,7 @@ struct LogState {
     /// Set while the thread writes bytes that it has taken from `pending`, so that `flush` waits
     /// for these as well.
     is_writing: bool,
-    /// Number of dropped lines that the log does not mention yet.
+    /// Number of dropped lines that the log has not reported yet.
     unreported: u64,
     status_line: String,
     is_status_new: bool,
@@ -254,7 +254,7 @@ impl LogBuffer {
     }
 }
 
-/// Formats a line of the log writer itself in the form of all other lines.
+/// Formats a line that the log writer adds itself, in the form of the log's other lines.
 fn format_line(level: &str, what: &str) -> String {
     format!("{:.6} {level:>5} mailrun::log: {what}\n", Timestamp::now())
 }
@@ -282,7 +282,7 @@ mod tests {
             let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
             lines.take_while(|line| !line.starts_with("eee")).collect()
         });
-        // A line finds room again as soon as the reader has read something.
+        // From now on, there is room for lines again as soon as the reader has read something.
         let lines: Vec<String> = loop {
             writer.write_line(end.as_bytes());
             writer.flush();

@@ -1,6 +1,7 @@
-//! Files with results. A file appears as a whole, and an older file with its name stays as it is
-//! until then: a run that cannot start, or that is killed, leaves neither an empty file nor half of
-//! one. FIFOs, devices and descriptors such as `/dev/stdout` are written to as they are.
+//! Writes files with results. A file appears only when it is complete, and an older file of the
+//! same name stays until then. A run that cannot start, or that is killed, therefore leaves neither
+//! an empty file nor half of one. FIFOs, devices and descriptors such as `/dev/stdout` are written
+//! to as they are.
 use crate::reason::reason;
 use anyhow::{Context, Result};
 use rustix::fs::Access;
@@ -43,8 +44,8 @@ pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
     anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
 }
 
-/// Checks that an output can be written, before work that takes long. Creates the directory if it
-/// does not exist, but not the file.
+/// Checks that an output can be written, so that long work is not done in vain. Creates the
+/// directory if it does not exist, but not the file.
 ///
 /// # Errors
 /// Returns an error that names the path.
@@ -97,8 +98,8 @@ fn place(path: &Path) -> io::Result<Place> {
     if path.as_os_str().is_empty() {
         return Err(Errno::NOENT.into());
     }
-    // Descriptors come first, because /dev/stdout may lead to a file. Other parts of this output
-    // have been written there, so the file must not be replaced.
+    // Check for descriptors before looking for a file. If /dev/stdout leads to a file, other parts
+    // of this output have been written to it, so the file must not be replaced.
     let is_descriptor = is_standard_output(path)
         || path == Path::new("/dev/stderr")
         || ["/dev/fd", "/proc/self/fd"].iter().any(|directory| path.parent() == Some(Path::new(directory)));
@@ -179,8 +180,9 @@ impl OutputFile {
     }
 }
 
-/// Opens a FIFO, a device or a descriptor. Standard output and standard error are not opened anew.
-/// If they lead to a file, later output of the process must continue after this output.
+/// Opens a FIFO, a device or a descriptor. Standard output and standard error are duplicated and
+/// not opened anew. Thus later output of the process continues after this output, even if they lead
+/// to a file.
 fn open_stream(path: &Path) -> io::Result<File> {
     if is_standard_output(path) {
         io::stdout().lock().flush()?;
@@ -244,7 +246,8 @@ impl Write for LogFile {
     }
 }
 
-/// Number of the signal for a file above the size limit. MIPS and PA-RISC use other numbers.
+/// Number of the signal that the kernel sends when a file grows above the size limit. MIPS and
+/// PA-RISC use other numbers.
 const SIGXFSZ: i32 = 25;
 
 /// Makes a write above the limit of file sizes (`ulimit -f`) fail with EFBIG. Without this, SIGXFSZ

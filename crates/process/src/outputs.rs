@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 pub struct Outputs {
     /// File for the run record, in JSON.
     pub json: Option<PathBuf>,
-    /// File for the ledger, which has a bit for each unit: a message for one recipient.
+    /// File for the ledger, which has one bit for each pair of message and recipient.
     pub ledger: Option<PathBuf>,
     /// File for the HdrHistogram interval log.
     pub hlog: Option<PathBuf>,
@@ -32,13 +32,14 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Checks that the files can be written, before the run produces results.
+    /// Checks that the files can be written, so that a run does not lose its results at the end.
     pub fn check_writable(&self) -> Result<()> {
         [&self.json, &self.ledger, &self.hlog].into_iter().flatten().try_for_each(|path| output_file::check(path))
     }
 
-    /// Writes the record and the ledger to their files, if there are any. If that fails, sends the record as an event
-    /// and returns the error. A sink has three ledgers, in the order of [`Ledger::write_arrivals`].
+    /// Writes the record and the ledger to their files, if files were requested. If writing fails, sends the record as
+    /// an event and returns the error. `units` is one ledger or, for a sink, three in the order of
+    /// [`Ledger::write_arrivals`].
     pub fn write_or_report(&self, record: &Record, units: &[&Ledger], events: &EventOutput) -> Option<anyhow::Error> {
         let error = self.write(record, units).err()?;
         events.unwritten(record);
@@ -71,13 +72,13 @@ pub struct FinishedRun {
     pub write_error: Option<anyhow::Error>,
 }
 
-/// Writes a run record to a file as JSON.
 pub fn write_record(path: &Path, record: &Record) -> Result<()> {
     let text = record.to_json().context("a record is always JSON")?;
     output_file::write(path, text + "\n")
 }
 
-/// Writes a ledger to a file, or the ledgers of a sink as [`Ledger::write_arrivals`] does.
+/// Writes one ledger to a file. The three ledgers of a sink share a file in the form of
+/// [`Ledger::write_arrivals`].
 pub fn write_ledger(path: &Path, units: &[&Ledger]) -> Result<()> {
     let written = OutputFile::create(path).and_then(|file| {
         let mut file = BufWriter::new(file);
@@ -97,7 +98,7 @@ pub struct IntervalRecorder {
     tag: &'static str,
     log: Option<IntervalLog<BufWriter<OutputFile>>>,
     path: PathBuf,
-    /// The first error of writing the log. After it, nothing more is written.
+    /// The first error of writing the log. After this error, nothing more is written to the log.
     failure: Option<anyhow::Error>,
     /// Latencies since the last line of the log.
     interval: Latencies,
@@ -203,13 +204,12 @@ pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) ->
     party
 }
 
-/// Returns how long this process has polled busily so far. Returns `None` if busy polling is off.
+/// Returns how long this process has busy-polled so far. Returns `None` if busy polling is off.
 pub fn busy_poll_row(mode: BusyPoll) -> Option<BusyPollRow> {
     let looked_s = mailrun_net::worker::busy_polled().as_secs_f64();
     (mode != BusyPoll::Off).then(|| BusyPollRow { mode: mode.to_string(), looked_s })
 }
 
-/// Returns the name of the protocol in run records.
 pub fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Smtp => "smtp",
@@ -264,12 +264,12 @@ pub fn record_time() -> Duration {
     mailrun_net::clock::now()
 }
 
-/// Returns the ID by which traces name this host's clock since boot.
+/// Returns the ID that traces use for this host's clock since boot. Each boot has another ID.
 pub fn monotonic_clock() -> ClockId {
     ClockId::monotonic(&boot_id())
 }
 
-/// Returns the ID by which traces name this host's wall clock.
+/// Returns the ID that traces use for this host's wall clock. Each boot has another ID.
 pub fn wall_clock() -> ClockId {
     ClockId::realtime(&boot_id())
 }

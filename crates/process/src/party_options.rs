@@ -34,7 +34,7 @@ impl PartyOptions {
         self
     }
 
-    /// Sets an option to a single value.
+    /// Sets an option to a single value, which replaces any earlier values.
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.options.insert(name.to_owned(), vec![value.to_string()]);
         self
@@ -57,7 +57,7 @@ impl PartyOptions {
         self
     }
 
-    /// Adds other options, which replace options of the same names.
+    /// Adds the words and options of `more`. Its options replace options of the same names.
     pub fn and(mut self, more: Self) -> Self {
         self.arguments.extend(more.arguments);
         self.options.extend(more.options);
@@ -73,7 +73,6 @@ impl PartyOptions {
         self.options.contains_key(name)
     }
 
-    /// Returns the names of the options in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.options.keys().map(String::as_str)
     }
@@ -92,12 +91,12 @@ impl PartyOptions {
         self.arguments.iter().cloned().chain(self.options.iter().flat_map(option)).collect()
     }
 
-    /// Returns the JSON document that `read` reads.
+    /// Returns the JSON document that a child process reads with [`Self::read`].
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Reads a document that `to_json` made.
+    /// Reads a document that [`Self::to_json`] has made in the parent process.
     ///
     /// # Errors
     /// Returns an error if the text is longer than 1 MiB or is not such a document.
@@ -117,7 +116,7 @@ pub fn value_name(value: impl ValueEnum) -> String {
 pub struct TypedOptions(BTreeMap<String, Vec<String>>);
 
 impl TypedOptions {
-    /// Returns the typed options that `A` defines.
+    /// Returns those typed options that the argument group `A` defines.
     pub fn of<A: Args>(&self) -> PartyOptions {
         let command = A::augment_args(Command::new("options"));
         let typed = command.get_arguments().filter_map(|argument| {

@@ -8,8 +8,8 @@ pub struct ProcessStat {
     /// State of the process. `Z` or `X` means that it has ended.
     pub state: char,
     pub parent: u32,
-    /// ID of the process group. It is the PID of the process that leads the group. The ID of the
-    /// session is the PID of its leader as well.
+    /// ID of the process group. The ID is the PID of the process that leads the group. Likewise,
+    /// `session` is the PID of the process that leads the session.
     pub group: u32,
     pub session: u32,
     /// Sum of minor and major page faults.
@@ -70,7 +70,6 @@ pub fn storage_bytes(pid: u32) -> Option<(u64, u64)> {
     Some((field(&io, "read_bytes:")?, field(&io, "write_bytes:")?))
 }
 
-/// Returns the IDs of all processes that `/proc` shows.
 pub fn pids() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

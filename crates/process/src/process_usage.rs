@@ -1,8 +1,9 @@
 //! Resources that a process has used, read from `/proc`: CPU time, peak memory, and bytes written
 //! to storage.
 //!
-//! All parties are measured in the same way, whether they belong to mailrun or not. `of` can also
-//! read a child that has ended but was not waited for. The child's CPU time is then complete.
+//! All parties are measured in the same way, whether they belong to mailrun or not. [`of`] can also
+//! read a child that has ended but was not waited for. At that time, the CPU time of the child is
+//! complete.
 use crate::proc_stat::{ProcessStat, field};
 use mailrun_measurement::record::Party;
 use rustix::time::{ClockId, clock_gettime};
@@ -23,7 +24,8 @@ pub struct ProcessUsage {
 }
 
 impl ProcessUsage {
-    /// Copies these figures into a process's row of the record. Larger peaks in the row are kept.
+    /// Copies these figures into the row of a process in the run record. Keeps the row's peak
+    /// memory and written bytes if they are larger.
     pub fn fill(&self, party: &mut Party) {
         party.user_s = Some(self.user_s);
         party.sys_s = Some(self.sys_s);
@@ -80,7 +82,7 @@ pub fn own() -> ProcessUsage {
     ProcessUsage { user_s: exact_s * user_share, sys_s: exact_s * (1.0 - user_share), ..used }
 }
 
-/// Usage of this process so far. Reading it is cheaper than [`own`].
+/// CPU time and memory that this process has used so far. A sample is cheaper to read than [`own`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct OwnSample {
     /// CPU time in user mode and in the kernel.

@@ -1,8 +1,8 @@
 //! Texts of failed system calls, in the system's own words.
 use std::io;
 
-/// Returns the text of strerror(3) for an error, without the number that Rust adds. If the error
-/// comes from a limit of the host that can be raised, also names the limit.
+/// Returns the text of strerror(3) for an error, without the number that Rust adds. If a file is
+/// too large, also says which limits may be the cause.
 pub fn reason(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::FileTooLarge && error.raw_os_error().is_some() {
         return "File too large for the limit of file sizes (ulimit -f) or the file system".to_owned();

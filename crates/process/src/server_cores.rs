@@ -1,5 +1,5 @@
-//! Starts a child on certain processors. The thread that starts the child moves to them for a
-//! moment, and the child inherits the placement.
+//! Starts a child on certain processors. The thread that starts the child moves to these processors
+//! for a moment, and the child inherits the placement.
 use crate::cpus::CpuList;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use std::io;
@@ -19,12 +19,13 @@ pub fn available() -> io::Result<u32> {
 ///
 /// # Errors
 ///
-/// Returns an error if there are fewer processors or if the child cannot be started.
+/// Returns an error if fewer than `count` processors are available or if the child cannot be
+/// started.
 pub fn spawn_on(command: &mut Command, count: u32) -> io::Result<Child> {
     spawn_within(command, &first_of(&CpuList::available()?, count)?)
 }
 
-/// Starts a child on these processors.
+/// Starts a child that may run only on the processors of `cpus`.
 ///
 /// # Errors
 ///

@@ -16,14 +16,14 @@ use std::path::Path;
 const FORWARDERS: [&str; 8] =
     ["docker-proxy", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "ssh", "kubectl", "socat"];
 
-/// Place of the server that listens at an address.
+/// Result of the search for the processes of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerProcesses {
     /// These processes of this host hold the listening socket.
     Here(BTreeSet<u32>),
     /// The address belongs to another host.
     Elsewhere,
-    /// The processes cannot be found, for this reason.
+    /// The processes cannot be found. The text says why.
     Unknown(&'static str),
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn listening_at(server: &str) -> ServerProcesses {
     }
 }
 
-/// Finds the processes that listen at one of these addresses of one server.
+/// Finds the processes that listen at any of the addresses of a server.
 fn listening_at_any(endpoints: &[Endpoint]) -> ServerProcesses {
     let is_here = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => address.ip().is_unspecified() || is_of_this_host(address.ip().to_canonical()),
@@ -65,16 +65,15 @@ fn listening_at_any(endpoints: &[Endpoint]) -> ServerProcesses {
     };
     match () {
         () if holders.is_empty() => ServerProcesses::Unknown("its process may not be looked at"),
-        // The first process holds a listening socket for a server that it starts later (socket
-        // activation).
+        // PID 1 holds the listening socket of a server that it starts later (socket activation).
         () if holders.contains(&1) => ServerProcesses::Unknown("the first process of the host listens for it"),
         () if holders.iter().any(is_forwarder) => ServerProcesses::Unknown("its port is forwarded"),
         () => ServerProcesses::Here(holders),
     }
 }
 
-/// Returns true if the process has one of these sockets open. The descriptors of other users'
-/// processes cannot be read, so such a process never counts.
+/// Returns true if the process has one of these sockets open. Returns false for a process of
+/// another user if its descriptors cannot be read.
 fn holds(pid: u32, inodes: &BTreeSet<u64>) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let mut targets = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -180,9 +179,9 @@ mod tests {
         assert!(matches!(listening_at("nonsense"), ServerProcesses::Unknown(_)));
     }
 
-    /// The kernel may forward a port to a server in another network namespace. The tables of this
-    /// namespace do not list such a server. The descriptors of other users' processes cannot be
-    /// read.
+    /// The kernel may forward a port to a server in another network namespace. The socket tables of
+    /// this namespace do not list such a server. A server of another user is listed, but its
+    /// descriptors cannot be read.
     #[test]
     fn a_process_that_may_not_be_looked_at_is_unknown() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -190,7 +189,7 @@ mod tests {
         let inodes: BTreeSet<u64> = tcp_listeners(&table, listener.local_addr().unwrap()).into_iter().collect();
         assert_eq!(inodes.len(), 1, "{table}");
         assert!(holds(std::process::id(), &inodes));
-        // Linux assigns no process ID above 2^22, so this has no descriptors that could be read.
+        // Linux assigns no process ID above 2^22, so no process has this ID.
         assert!(!holds(1 << 23, &inodes));
     }
 

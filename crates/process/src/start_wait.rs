@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Time for which a command keeps trying to connect to a server that refuses connections. It counts
-/// from the creation of this value, so that a command waits only once even if it tries several
+/// Time for which a command keeps trying to connect to a server that refuses connections. The time
+/// starts when this value is created, so that a command waits only once even if it tries several
 /// addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct StartWait {
@@ -28,8 +28,7 @@ impl StartWait {
         Self { until: None }
     }
 
-    /// Waits for a moment before another attempt to connect. Returns false at once if the time is
-    /// over.
+    /// Sleeps before another attempt to connect. Returns false at once if the time is over.
     pub fn pause(&self) -> bool {
         let may_retry = self.until.is_some_and(|until| Instant::now() < until);
         if may_retry {
@@ -39,8 +38,8 @@ impl StartWait {
     }
 }
 
-/// Returns true if nothing listens at an address, or if the socket of a path does not exist. Both
-/// can be the case while a server is starting.
+/// Returns true if nothing listens at an address, or if the socket of a path does not exist. Either
+/// can happen while the server is still starting.
 pub fn is_not_listening(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }

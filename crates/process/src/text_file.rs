@@ -11,7 +11,7 @@ pub const MAX_BYTES: u64 = 64 << 20;
 const UTF8_MARK: &[u8] = b"\xef\xbb\xbf";
 const UTF16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
-/// Reads a text file.
+/// Reads a whole text file and normalizes its line ends as [`decode`] does.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, is longer than `max_bytes`, or is not UTF-8.

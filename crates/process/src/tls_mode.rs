@@ -1,4 +1,4 @@
-//! The option for the start of TLS, which sources and sinks share.
+//! The option that says when a session starts TLS. Sources and sinks share this option.
 
 /// The point of a session at which TLS begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -2,8 +2,8 @@
 //! a hint.
 //!
 //! [`read`] lets serde read a whole file and stops at the first mistake. To report all mistakes of
-//! a file at once, read the file as [`Section`]s. Their keys are taken one by one, and keys that
-//! were not taken are reported as unknown.
+//! a file at once, read the file as [`Section`]s. The caller takes the keys of a section one by
+//! one, and keys that were not taken are reported as unknown.
 use mailrun_text::words::{is_misspelling, nearest};
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
@@ -49,7 +49,6 @@ impl ConfigError {
 /// All errors of a file, of which there is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors {
-    /// The file's name as the errors show it.
     pub file: PathBuf,
     /// The errors in the order of the file.
     pub errors: Vec<ConfigError>,
@@ -67,7 +66,7 @@ impl std::error::Error for ConfigErrors {}
 /// Lets serde read a whole file, and stops at the first mistake.
 ///
 /// # Errors
-/// Returns the first mistake.
+/// Returns the first mistake with its position.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
@@ -75,7 +74,8 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     })
 }
 
-/// Rewrites a message of serde as one line. A hint replaces a long list of names.
+/// Rewrites a message of serde as one line. For an unknown key, suggests a similar known key, if
+/// there is one, instead of listing all known keys.
 fn plain_message(message: &str) -> String {
     let mut words = message.split('`').skip(1).step_by(2);
     let name = words.next().unwrap_or_default();
@@ -224,8 +224,7 @@ impl<'a> Section<'a> {
         self.entries.remove(key).map(|(_, value)| value)
     }
 
-    /// Takes a text, and returns it with its position. Refuses a number, which must be in quotes
-    /// here.
+    /// Takes a text, and returns it with its position. Refuses a number without quotes.
     pub fn text(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let is_number = matches!(
             self.entries.get(key).map(|(_, value)| value.get_ref()),
@@ -239,8 +238,8 @@ impl<'a> Section<'a> {
         self.scalar(key, example)
     }
 
-    /// Takes a text or a number, and returns it as text with its position. Only decimal integers
-    /// are accepted.
+    /// Takes a text or a number, and returns it as text with its position. Refuses integers that
+    /// are not decimal, such as `0x10`.
     fn scalar(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let value = self.take(key)?;
         let span = value.span();
@@ -351,9 +350,8 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Takes a value and lets serde read it as the only key of a `T`, with the same code that reads
-    /// a whole file. Each item of a list is first read alone, because an item has its own position
-    /// for errors.
+    /// Takes a value and lets serde check it as if it were the only key of a file of type `T`. Each
+    /// item of a list is first checked alone, so that an error gets the position of the item.
     ///
     /// `check` can refuse a value that has the right type.
     pub fn check<T: DeserializeOwned>(
@@ -422,7 +420,6 @@ mod tests {
         Write,
     }
 
-    /// Returns the errors of a file whose sections are checked.
     fn errors_of(text: &str) -> String {
         let errors = ErrorCollector::default();
         if let Some(mut root) = Section::root(text, 100, &errors) {

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Maximum number of rows: 10 hours of seconds. If there are more, each row covers twice as many
-/// seconds.
+/// Maximum number of rows: one per second for 10 hours. In a longer run, each row covers 2 seconds,
+/// then 4, and so on.
 const MAX_ROWS: usize = 36_000;
 
 /// Part of a second that must be sampled before its usage is shown. With less, the kernel's ticks
 /// of 10 ms would distort the figure.
 const MIN_COVERED_S: f64 = 0.4;
 
-/// Usage of a process per second. A sample belongs to the second that contains the middle of its
-/// interval.
+/// Usage of a process per second. The usage between two samples counts for the second that contains
+/// their midpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageSampler {
     /// Time of the last sample and the CPU time at that moment.
@@ -26,7 +26,7 @@ pub struct UsageSampler {
     rows: Vec<UsageInterval>,
 }
 
-/// Usage during one row's time, which starts at `second` of the clock.
+/// Usage during the time of one row, which starts at the clock time `second`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct UsageInterval {
     second: u64,
@@ -80,9 +80,9 @@ impl UsageSampler {
         Self { last: later.last, ..self }
     }
 
-    /// Makes the rows of the run record, whose seconds are relative to `origin_ns`. A second of the
-    /// record overlaps two seconds of the clock and gets its share of both. Returns `None` if there
-    /// are no rows.
+    /// Makes the rows of the run record, whose seconds are relative to `origin_ns`. If `origin_ns`
+    /// is not a whole second of the clock, a second of the record gets its shares of the two that
+    /// it overlaps. Returns `None` if there are no rows.
     pub fn party(&self, name: &str, origin_ns: u64) -> Option<PartyUsage> {
         let origin_s = origin_ns / NS_PER_S;
         let later_share = (origin_ns % NS_PER_S) as f64 / 1e9 / self.width() as f64;
@@ -111,7 +111,7 @@ impl UsageSampler {
     /// Returns the usage in the latest second that was sampled for long enough.
     pub fn latest(&self) -> Option<UsageRow> {
         let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
-        // The current second may have only just begun. Then the second before it is used.
+        // Use the previous second if the current one has only just begun.
         let row = self.rows.iter().rev().take(2).find(is_settled)?;
         let rss_bytes = self.rows.last().map_or(row.rss_bytes, |last| last.rss_bytes);
         Some(UsageRow { second: row.second, cores: row.used_s / row.covered_s, rss_bytes })

@@ -17,8 +17,8 @@ use std::{fmt, io};
 pub const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 
 const MAX_USERS: usize = 1_000_000;
-/// Number of users whose SCRAM-SHA-256 keys are kept, some 200 bytes each. The keys of other users
-/// are computed at each login, which takes 4096 rounds of hashing, about a millisecond.
+/// Number of users whose SCRAM-SHA-256 keys are kept, some 200 bytes each. For other users, each
+/// login computes the keys in 4096 rounds of hashing, which takes about a millisecond.
 const MAX_KEPT_KEYS: usize = 20_000;
 
 /// Says who may log in to a sink or relay.
@@ -30,8 +30,8 @@ pub enum Users {
     Known(UserTable),
 }
 
-/// Users and their passwords. An unknown name gets a made-up password and salt. The answers and
-/// their timing then do not reveal whether a user exists.
+/// Users and their passwords. An unknown name gets a made-up password and salt. Thus, neither the
+/// answers nor their timing reveal whether a user exists.
 pub struct UserTable {
     secrets: HashMap<String, Secret>,
     made_up: DecoySecrets,
@@ -62,9 +62,9 @@ impl UserTable {
         self.secrets.get(name).cloned().unwrap_or(made_up)
     }
 
-    /// Returns the keys for a user's password. They are computed at the first login and kept while
-    /// there is room. A name gets made-up keys if it is unknown or if SCRAM-SHA-256 does not allow
-    /// its password.
+    /// Returns the keys for a user's password. Computes them at the first login and keeps them
+    /// while there is room. A name gets made-up keys if it is unknown or if SCRAM-SHA-256 does not
+    /// allow its password.
     fn scram_keys(&self, name: &str) -> Keys {
         let salt = self.made_up.salt(name);
         if let Some(keys) = self.cached_keys().get_mut(&salt) {
@@ -121,7 +121,8 @@ impl Users {
         Ok(Self::Known(UserTable::new(users)))
     }
 
-    /// Returns true if the password that the client has shown is right.
+    /// Returns true if the client has sent the right password. [`Users::Anybody`] accepts any
+    /// password.
     pub fn verify(&self, auth: &Auth<'_>) -> bool {
         match (self, auth.proof) {
             (Self::Anybody, _) => true,
@@ -151,7 +152,7 @@ pub fn read_password(path: &Path) -> io::Result<String> {
     text_file::read(path, text_file::MAX_BYTES).map(|text| first_line(&text).to_owned())
 }
 
-/// Returns the first line without its line end. Later lines are ignored.
+/// Returns the first line without its line end, and ignores all others.
 pub fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }

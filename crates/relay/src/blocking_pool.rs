@@ -27,7 +27,7 @@ impl BlockingPool {
     }
 
     /// Runs `work` on a thread of the pool and returns the result, or `None` if the work panicked.
-    /// Work that no thread has begun is skipped if the future has been dropped.
+    /// If the caller drops the future, work that no thread has begun is skipped.
     pub(super) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         let work = Box::new(move || {

@@ -15,12 +15,12 @@ use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Room in bytes for an envelope, if the memory is limited to a single message.
+/// Bytes for the envelope, so that the memory budget has room for a message of maximum size.
 const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
 
 pub(super) struct RelayContext {
     config: Mutex<Arc<Config>>,
-    /// Configuration at the start. It stays in force for the keys that only a restart changes.
+    /// Configuration at the start, which keeps the settings that a reload cannot change.
     initial_config: Arc<Config>,
     /// Each reload increments the version, so that a worker notices a new configuration cheaply.
     config_version: AtomicU64,

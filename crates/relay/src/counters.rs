@@ -30,7 +30,7 @@ pub(super) struct RelayCounters {
     /// Sessions that the relay ended because the client spoke another protocol, or sent too many
     /// errors or too many commands without mail.
     pub(super) hung_up: RelayCounter,
-    /// Recipients that a next hop accepted, and recipients delivered into a Maildir here.
+    /// Recipients whose message was accepted by a next hop, stored in a Maildir, or discarded.
     pub(super) delivered: RelayCounter,
     /// Recipients whose attempt failed temporarily. A recipient counts once for each such attempt.
     pub(super) deferred: RelayCounter,

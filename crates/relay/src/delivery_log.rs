@@ -4,9 +4,9 @@
 //! ```text
 //! worker ─ record ─▶ its batch (bounded) ─ every 100 ms, or when full ─▶ thread: lines ─▶ LogWriter
 //! ```
-//! A worker only stores references and formats nothing. If the level of the log excludes `info`,
-//! the worker only reads one number. Deliveries never wait for a slow log: entries that do not fit
-//! are dropped, and their number is logged.
+//! A worker only stores references and formats nothing. If the level of the log excludes `info`, a
+//! delivery costs the worker only the check of that level. Deliveries never wait for a slow log:
+//! entries that do not fit are dropped, and their number is logged.
 use super::fault_log::LOG_TARGET;
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, MessageEnvelope};
@@ -24,8 +24,8 @@ use tracing::level_filters::LevelFilter;
 
 const BATCH_ENTRIES: usize = 1024;
 const MAX_PENDING_BATCHES: usize = 16;
-/// Maximum time that an entry stays in a batch that is not full. An idle worker may exceed it,
-/// because it checks the time only at its next tick.
+/// Maximum time that an entry stays in a batch that is not full. If the worker is idle, an entry
+/// can stay longer, because the worker checks the time only at its next tick.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// The thread passes lines to the log in pieces of about this many bytes. A single attempt with
 /// many recipients may exceed the limit.
@@ -79,7 +79,6 @@ impl DeliveryLog {
     ) {
         let reply = self.accept_reply.take();
         if *result == DeliveryResult::Unsent {
-            // `Unsent` means that nothing was attempted, so there is nothing to log.
             return;
         }
         let mut batch = self.batch.borrow_mut();
@@ -329,7 +328,7 @@ mod tests {
     fn batches_beyond_the_limit_are_counted_and_all_others_written() {
         let (open, opened) = channel();
         let (print, printed) = channel();
-        // With a buffer of 0 bytes, a blocked write blocks the log at once.
+        // Without a buffer, the log blocks as soon as one write is blocked.
         let log = LogWriter::start(BlockedWriter(opened, print), 0).unwrap();
         let writer = DeliveryLogWriter::start(log.clone()).unwrap();
         let batches = MAX_PENDING_BATCHES as u64 * 3;
@@ -337,8 +336,8 @@ mod tests {
             writer.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
         }
         let lost = writer.dropped_lines();
-        // Up to three more entries are not lost: one is being written, one is in the log, and one
-        // waits in between.
+        // In addition to `MAX_PENDING_BATCHES`, up to three batches survive: one that is being
+        // written, one in the log, and one between them.
         assert!(
             lost >= 2 * (batches - MAX_PENDING_BATCHES as u64 - 3),
             "{lost}: nothing waits for a log that stands still"

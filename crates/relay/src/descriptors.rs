@@ -141,7 +141,7 @@ mod tests {
         ] {
             assert_eq!(NEED.share_out(granted), shares, "{granted}");
         }
-        // Sessions do not need more than 50, so deliveries get all the rest.
+        // Two listeners need only 100 of the 600 unreserved descriptors, so deliveries get 500.
         assert_eq!(DescriptorNeed { sessions: 50, ..NEED }.share_out(1_000), Some((50, 500)));
     }
 

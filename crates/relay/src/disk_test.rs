@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Numbers of messages that are committed with one sync, in the order of the test.
+/// Numbers of messages per sync that the test measures, in this order.
 const GROUPS: [u32; 3] = [1, 8, 64];
 const SIZES: [u64; 3] = [1 << 10, 4 << 10, 64 << 10];
 /// Size of the test file in bytes. It holds more than seven of the largest batches of the usual
@@ -21,8 +21,8 @@ const SIZES: [u64; 3] = [1 << 10, 4 << 10, 64 << 10];
 const SEGMENT_BYTES: u64 = 32 << 20;
 const MIN_SEGMENT_BYTES: u64 = 8 << 20;
 const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
-/// Median sync time in milliseconds below which a cache must be involved, because usual disks are
-/// slower.
+/// If the median sync takes fewer milliseconds than this, the test warns that a cache and not the
+/// disk has answered, because disks are slower.
 const FAST_SYNC_MS: f64 = 0.02;
 
 #[derive(Clone, Debug)]
@@ -117,7 +117,7 @@ pub fn measure(options: &DiskTestOptions) -> Result<DiskTestResult> {
     Ok(result(options, segment_bytes, rows, interrupt.requested() != StopRequest::Nothing))
 }
 
-/// Returns the combinations of message size and group size, in the order of the test.
+/// Returns the combinations of message size and messages per sync, in the order of the test.
 fn cells(message_bytes: u64) -> Vec<(u64, u32)> {
     let mut sizes = SIZES.to_vec();
     sizes.push(message_bytes);
@@ -154,7 +154,7 @@ fn measure_cell(
     mut show: impl FnMut(&DiskTestRow),
 ) -> io::Result<Option<DiskTestRow>> {
     let body: Arc<[u8]> = vec![b'm'; message_bytes as usize].into();
-    // The first commit of a kind allocates buffers, so it is not measured.
+    // The first commit of this size allocates buffers, so it is not measured.
     probe.commit(group, &body)?;
     let mut times_ms = Vec::new();
     let mut bytes = 0;
@@ -223,8 +223,8 @@ fn result(options: &DiskTestOptions, segment_bytes: u64, rows: Vec<DiskTestRow>,
     }
 }
 
-/// Returns the best measured rate for messages of this size. A relay commits all mail that arrives
-/// during a sync together, so it reaches larger groups by itself.
+/// Returns the best measured rate for messages of this size. Even if this rate needs many messages
+/// per sync, a relay reaches it, because it commits all mail that arrives during a sync together.
 fn reachable(rows: &[DiskTestRow], message_bytes: u64) -> Option<ReachableRate> {
     let matching_rows = rows.iter().filter(|row| row.message_bytes == message_bytes);
     let best = matching_rows.max_by(|one, other| one.messages_per_s.total_cmp(&other.messages_per_s))?;

@@ -42,8 +42,8 @@ pub(crate) struct FaultLog([Mutex<FaultCount>; CommonFault::ALL.len()]);
 
 #[derive(Debug, Default)]
 struct FaultCount {
-    /// Time at which the last line about this kind of fault was logged. `None` if there was no
-    /// fault for a minute, so that the next fault is logged at once.
+    /// Time at which the last line about this kind of fault was logged. `None` after a minute
+    /// without faults, so that the next fault is logged at once.
     logged: Option<Duration>,
     others: u64,
 }

@@ -36,7 +36,6 @@ impl InheritedSockets {
         sockets.collect::<Result<Vec<_>>>().map(Self)
     }
 
-    /// Removes and returns the socket with this address.
     pub(super) fn take(&mut self, endpoint: &Endpoint) -> Option<OwnedFd> {
         let place = self.0.iter().position(|(address, _)| address == endpoint)?;
         Some(self.0.swap_remove(place).1)

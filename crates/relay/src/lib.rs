@@ -117,7 +117,6 @@ pub struct RelayOutcome {
 }
 
 impl RelayOutcome {
-    /// Returns a row with the name, the description and the value of each counter.
     pub fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
         let usage = self.context.spool.stats();
         let mut rows: Vec<_> = self.context.counters.rows().into();
@@ -139,7 +138,8 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
         tracing::warn!(target: LOG_TARGET, "{warning}");
     }
     config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
-    // The call changes the environment, so it must come before any worker thread starts.
+    // `from_environment` removes environment variables, so call it before any worker thread starts
+    // that could read the environment at the same time.
     let mut inherited = InheritedSockets::from_environment()?;
     let dialogue = options.dialogue.map(DialogueOutput::open).transpose()?;
     service_manager::notify_status("opening the spool");
@@ -207,7 +207,7 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let spool = &config.spool;
     let options = mailrun_spool::Options {
         max_bytes: spool.max_bytes,
-        // The stored body is longer than the received message, because it begins with this relay's
+        // Allow 1 MiB more than clients may send, because each stored body begins with this relay's
         // `Received:` field.
         max_message_bytes: config.limits.message_bytes + (1 << 20),
         durability: match spool.durability {
@@ -231,8 +231,9 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let resolver = Resolver::start(&config.dns, &config.hostname, own, config.delivery_scope);
     let resolver = resolver.context("cannot start a thread")?;
     let pool = |name, threads| BlockingPool::start(name, threads).context("cannot start a thread");
-    // One thread reads as fast as four, and malloc keeps freed memory for each thread. Two threads
-    // convert, because a conversion needs a processor and twice the memory of the message.
+    // One thread reads as fast as four, and fewer threads save memory, because malloc keeps freed
+    // memory for each thread. Only two threads convert, because each conversion occupies a
+    // processor and needs twice the memory of its message.
     let pools = (pool("reader", 1)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = mailrun_net::clock::wall().as_nanos() as u64;

@@ -26,7 +26,7 @@ pub(super) struct RunRecorder {
     usage_sampler: UsageSampler,
     series: Series,
     /// Numbers of accepted messages, delivered recipients and errors, in this order, at the last
-    /// tick.
+    /// progress report.
     counted: [u64; 3],
     last_tick: Duration,
     /// Number of messages in the spool at the end of each second.
@@ -36,8 +36,8 @@ pub(super) struct RunRecorder {
     next_tick: Duration,
 }
 
-/// Time from the first to the last growth of a counter. Both times are those of samples, so they
-/// are late by up to one sampling interval.
+/// Time from the first to the last growth of a counter. Both times are the times of samples, so
+/// they are late by up to one sampling interval.
 #[derive(Default)]
 struct ActivePeriod {
     value: u64,
@@ -103,8 +103,8 @@ impl RunRecorder {
         })
     }
 
-    /// Adds the growth since the last tick to one second of the series: the second in the middle
-    /// between the ticks. The workers only keep totals, so the exact seconds are unknown.
+    /// Adds what was counted since the last progress report to the second in the middle of that
+    /// interval. The workers only keep totals, so the exact seconds are unknown.
     fn add_counts(&mut self, counts: [u64; 3], now: Duration) {
         let middle = now - (now - self.last_tick) / 2;
         let mut second = SecondTally::new(second_of(middle, self.began));
@@ -144,7 +144,7 @@ impl RunRecorder {
         for row in &mut record.series {
             row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
         }
-        // The last sample may lie in a second without a row, so the last row gets its value.
+        // The last sample may lie in a second without a row, so the last row gets its queue length.
         if let (Some(row), Some((_, messages))) = (record.series.last_mut(), self.queued.last_key_value()) {
             row.queued = *messages;
         }
@@ -182,8 +182,8 @@ impl RunRecorder {
     }
 }
 
-/// Describes the run in one sentence. A relay counts accepted mail in messages and delivered mail
-/// in recipients.
+/// Sums up the run in one sentence. Accepted mail is counted in messages, and delivered mail in
+/// recipients.
 fn summary(context: &RelayContext) -> String {
     let counters = &context.counters;
     let converted = match counters.converted.value() {

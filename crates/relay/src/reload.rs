@@ -51,8 +51,8 @@ fn apply_reload(context: &RelayContext, result: Result<Config>) -> &'static str 
         Ok(mut config) => {
             descriptors::fit_config(&mut config);
             let later = context.initial_config().needs_restart(&config);
-            // Replies to clients read the promised durability from this configuration, so a reload
-            // must not change it.
+            // Keep the spool's settings of the start, because they change only with a restart.
+            // Otherwise replies to clients would promise the durability of the new settings.
             config.spool = context.initial_config().spool.clone();
             if let (Some(first), Some(new)) = (&context.initial_config().tls, &config.tls) {
                 first.setup.renew(&new.setup);

@@ -81,8 +81,8 @@ fn send(states: &[NotifyState<'_>]) {
 /// A message, and the channel that confirms that it was sent.
 type Message = (String, SyncSender<()>);
 
-/// Channel to the thread that sends the messages, because a manager that does not read blocks the
-/// sender. `None` if there is no manager.
+/// Channel to the thread that sends the messages, or `None` if there is no manager. Only that
+/// thread is blocked by a manager that does not read.
 static OUTBOX: LazyLock<Option<SyncSender<Message>>> = LazyLock::new(|| {
     std::env::var_os("NOTIFY_SOCKET")?;
     let (outbox, messages) = sync_channel::<Message>(MAX_PENDING);

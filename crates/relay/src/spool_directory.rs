@@ -20,13 +20,11 @@ const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 /// Name of the lock file, which every spool contains.
 const LOCK_FILE: &str = "lock";
 
-/// Checks the owner and the permissions of the directory. If other users can read it and it is a
-/// spool or empty, removes these permissions. If other users can read it and it has other contents,
-/// only returns a warning.
+/// Checks that only this user owns the directory and can change it. If other users can read the directory, returns a
+/// warning. If it is a spool or empty, their permissions are removed as well.
 ///
 /// # Errors
-/// Fails if the directory cannot be used as a spool. The text says why, and what the operator can
-/// do.
+/// Fails if the directory cannot be used as a spool. The error tells the operator why, and what to do about it.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     // Remove a trailing slash from the path, because a symbolic link before a slash would be followed.
     let directory: PathBuf = directory.components().collect();
@@ -52,11 +50,11 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     Ok(Some(format!("other users could read {path} (mode {mode:04o}); the mode was changed to 0700")))
 }
 
-/// Checks as far as possible without changes that a spool can be at this path: either the directory
+/// Checks that a spool can be at this path, as far as that is possible without creating anything: either the directory
 /// exists and belongs to this user, or it can be created.
 ///
 /// # Errors
-/// Fails if the path cannot have a spool. The text says why.
+/// Fails with the reason if the path cannot have a spool.
 pub fn can_create(directory: &Path) -> Result<(), String> {
     let directory: PathBuf = directory.components().collect();
     let path = directory.display();
@@ -80,8 +78,8 @@ pub fn can_create(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// Checks an existing directory like `can_create`. Root may also check the directory of another
-/// user, who will run the relay.
+/// Checks an existing directory for [`can_create`]. If root runs the check, the directory may belong to another user,
+/// because that user may run the relay later.
 fn check_existing(directory: &Path) -> Result<(), String> {
     let path = directory.display();
     if is_link(directory) {

@@ -1,6 +1,5 @@
-//! A worker executes the decisions of its queue on one thread. It hands messages to delivery agents
-//! and DSN tasks, returns their results to the queue, and writes the facts of the queue into the
-//! spool.
+//! A worker executes the decisions of its queue on one thread. It hands messages to delivery agents and DSN tasks,
+//! returns their results to the queue, and stores in the spool what became of each recipient.
 //!
 //! If a task panics, the work that the task holds goes back to the queue. Otherwise the message
 //! would stay in flight until a restart, and the connection would count against the limits forever.
@@ -55,8 +54,8 @@ pub(crate) struct RelayWorker {
     waiting_slots: WaitingSlots,
     open_connections: Cell<u32>,
     pub(crate) dsn_tasks: DsnTasks,
-    /// Set while a task finishes due work, because one tick had more due work than fits into one
-    /// turn.
+    /// Set while a separate task does the work that was too much for one tick. It keeps later ticks from starting a
+    /// second task.
     is_behind: Cell<bool>,
     is_closing: Cell<bool>,
     /// Unix time at which [`clock::now`] is zero.
@@ -71,7 +70,6 @@ pub(crate) enum WorkerTask {
     SendDsn(MessageId, DsnEvent, Option<Message>),
 }
 
-/// Tasks in the order in which the worker asked for them.
 pub(crate) type WorkerTasks = UnboundedReceiver<WorkerTask>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,8 +79,8 @@ enum DueWork {
 }
 
 impl RelayWorker {
-    /// Starts a worker. The caller must pass the tasks to `delivery::serve`, because the worker
-    /// relies on their results.
+    /// Creates a worker and the receiver of its tasks. The caller must pass the receiver to `delivery::serve`, which
+    /// runs the tasks. Otherwise, the worker delivers nothing.
     pub(crate) fn start(context: Arc<RelayContext>) -> (Rc<Self>, WorkerTasks) {
         let config = context.config();
         let config_version = context.config_version();
@@ -135,8 +133,8 @@ impl RelayWorker {
         &self.resources.destinations
     }
 
-    /// Returns the number of a next hop. A next hop without a number gets a new one, and the
-    /// connection limit of its route if there is one.
+    /// Returns the number by which the queue knows a next hop. A new next hop is given a number and, if its route
+    /// limits connections, this worker's share of that limit.
     pub(crate) fn destination_id(&self, next_hop: &NextHop) -> DestinationId {
         let (id, is_new) = self.destinations().borrow_mut().id(next_hop);
         if is_new {
@@ -152,7 +150,6 @@ impl RelayWorker {
         Arc::clone(&self.config.borrow())
     }
 
-    /// Converts a time of [`clock::now`] to Unix time.
     pub(crate) fn unix_time(&self, now: Duration) -> Duration {
         self.unix_origin + now
     }
@@ -181,8 +178,8 @@ impl RelayWorker {
         self.drive();
     }
 
-    /// Executes the connection actions of the queue, and starts to read the messages that the queue
-    /// wants in memory. This must be called after each event of the queue.
+    /// Opens, wakes and closes connections as the queue demands, and starts to read the messages that the queue wants
+    /// in memory. The queue only answers calls, so this must be called after each event of the queue.
     pub(crate) fn drive(self: &Rc<Self>) {
         // When the relay stops, the remaining entries stay in the spool.
         while !self.is_closing.get() {
@@ -218,7 +215,8 @@ impl RelayWorker {
         if self.do_due() == DueWork::More && !self.is_behind.replace(true) {
             let worker = Rc::clone(self);
             mailrun_net::worker::spawn_local(async move {
-                // Sessions get a turn after each part of the due work.
+                // Yield between the parts of the due work, so that the sessions of this thread do not have to wait for
+                // all of it.
                 while worker.do_due() == DueWork::More {
                     mailrun_net::worker::yield_now().await;
                 }
@@ -249,8 +247,8 @@ impl RelayWorker {
         }
     }
 
-    /// Executes the actions that the queue returned: writes notes, starts DSNs, and removes
-    /// finished messages from the spool.
+    /// Executes the actions that the queue returned for a message: stores the new state of recipients, starts a DSN,
+    /// and removes a finished message from the spool.
     pub(crate) fn apply_actions(self: &Rc<Self>, actions: Actions, message: Option<Message>) {
         let Actions { id, facts, dsn, done } = actions;
         self.count_facts(&facts);
@@ -353,7 +351,8 @@ impl RelayWorker {
         self.queue.borrow().next_is_loaded(destination)
     }
 
-    /// Gives a message back to the queue with the result of its delivery attempt.
+    /// Reports the result of a delivery attempt to the queue, which then decides whether the message is finished or
+    /// tried again.
     pub(crate) fn finish_delivery(self: &Rc<Self>, request: DeliveryGuard, result: DeliveryResult) {
         if DeliveryLog::is_enabled() {
             let name = self.destinations().borrow().name(request.destination);

@@ -1,9 +1,9 @@
 //! Lets other threads call a worker. The queue of a worker lives on the worker's thread, so a
 //! caller sends a closure to that thread.
 //!
-//! The worker's event loop answers a call after its current batch, which is at most 64 sessions and
-//! deliveries and the tasks that were woken before the call. Sessions have to wait during a call.
-//! Calls must therefore be short, and must read lists page by page.
+//! A call waits until the worker's event loop has finished its current batch: at most 64 sessions and deliveries, and
+//! the tasks that were woken before the call. Sessions have to wait during a call. Calls must therefore be short, and
+//! must read lists page by page.
 use crate::context::RelayContext;
 use crate::worker::RelayWorker;
 use mailrun_lock::lock;
@@ -60,7 +60,7 @@ impl WorkerCalls {
         self.senders().len()
     }
 
-    /// Calls a worker and blocks until the worker has answered.
+    /// Runs `call` on the thread of a worker and blocks until it returns, for at most [`CALL_TIMEOUT`].
     pub(crate) fn call<T: Send + 'static>(
         &self,
         worker: usize,
@@ -111,7 +111,6 @@ fn receive_answer<T>(answers: &Answers<T>, latest: Instant) -> Result<T, WorkerU
     })
 }
 
-/// Answers the calls to this worker for as long as the worker lives.
 pub(crate) async fn serve_calls(worker: Rc<RelayWorker>, mut calls: Receiver<WorkerCall>) {
     while let Some(call) = calls.recv().await {
         call(&worker);

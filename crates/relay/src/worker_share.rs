@@ -19,8 +19,8 @@ impl Config {
         self.workers.unwrap_or_else(mailrun_net::worker::default_count).max(1)
     }
 
-    /// Returns the number of workers that share the limits: the workers of all listeners, because
-    /// each listener has its own.
+    /// Returns the number of workers that share the limits. Each listener has workers of its own, and all of them
+    /// count.
     fn worker_count(&self) -> u32 {
         let listeners = self.listeners().count().max(1);
         u32::try_from(self.workers_per_listener() * listeners).unwrap_or(u32::MAX)

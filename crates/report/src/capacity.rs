@@ -1,5 +1,5 @@
-//! The report of a capacity search as text and as JSON. It shows the goals with their bounds, the confirmed loads, the
-//! knee of the latency curve, and the plan.
+//! The report of a capacity search as text and as JSON. It shows the goals with their bounds, the loads that longer
+//! trials confirmed, the latency at each offered rate, and the plan.
 use crate::headline::Headline;
 pub use crate::workload::search_facts;
 use mailrun_capacity::{
@@ -24,9 +24,9 @@ const MIN_NAMED: f64 = 0.05;
 
 #[derive(Clone, Debug)]
 pub struct JudgedTrial {
-    /// The outcome that the search received and based its next step on.
+    /// Outcome from which the search chose its next rate.
     pub outcome: TrialOutcome,
-    /// Latency to the stage of the first goal that names a stage or, without such a goal, to the last observed stage.
+    /// Latency to the first stage that a goal names. If no goal names a stage, latency to the last observed stage.
     pub latency_ms: Option<LatencyMs>,
     /// Messages per second that reached the same stage while load was offered.
     pub delivered_per_s: f64,
@@ -50,7 +50,7 @@ pub struct ConfirmedLoad {
 #[derive(Clone, Debug)]
 pub struct CapacityRun {
     pub command: Vec<String>,
-    /// Facts about the server, the load and the host. Each has a name and a value.
+    /// Names and values of facts about the server, the load and the host.
     pub facts: Vec<(&'static str, String)>,
     /// The goals, in the same order as the goals in `result`.
     pub goals: Vec<LossGoal>,
@@ -131,8 +131,8 @@ impl CapacityRun {
         table
     }
 
-    /// Returns the stage at which the times in the tables end. The stage of the first goal that names one is used, so
-    /// that the tables show the times that were judged.
+    /// Returns the stage up to which the tables show latencies. It is the first stage that a goal names, so the tables
+    /// show the latencies that the search judged.
     pub(crate) fn timed_stage(&self) -> Option<&'static str> {
         self.goals.iter().find_map(LossGoal::stage).map(MetricSource::name)
     }
@@ -214,8 +214,8 @@ impl CapacityRun {
         Some(are_met && !figures.is_backlogged(rate_per_s))
     }
 
-    /// Returns true if the trials at 80 % and 100 % of the capacity were good, and false as soon as one of them was
-    /// not, which includes void trials. Returns `None` as long as the other trial is missing.
+    /// Returns true if the trials at 80 % and 100 % of the capacity were both good, and false if one of them was bad or
+    /// void. Returns `None` if trials are missing and none of the others was bad or void.
     fn is_confirmed(&self) -> Option<bool> {
         let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1);
         let has_held = counting.clone().all(|load| self.is_good(&load.trial) == Some(true));
@@ -358,7 +358,7 @@ fn push_knee(text: &mut String, run: &CapacityRun) {
     text.push('\n');
 }
 
-/// Writes the stage at which the times end, right-aligned at column `width`, above the columns of times.
+/// Writes a line such as `to delivered` above the columns of latencies, right-aligned at column `width`.
 fn push_stage(text: &mut String, run: &CapacityRun, width: usize) {
     if let Some(stage) = run.timed_stage() {
         let _ = writeln!(text, "{:>width$}", format!("to {stage}"));
@@ -378,8 +378,7 @@ pub fn capacity_verdict(run: &CapacityRun) -> String {
     }
 }
 
-/// Returns the word for the outcome of a search, which is `CAPACITY` for a pass, because such a search only found a
-/// number.
+/// Returns the word for the outcome of a search. A pass is called `CAPACITY`, because the search only found a number.
 pub(crate) fn word(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Pass => "CAPACITY",

@@ -7,7 +7,7 @@ use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::{count, counted};
 use mailrun_text::table::{Align, Cell, Table, right};
 
-/// Maximum estimate of further runs that is shown. Larger estimates are too rough to be useful.
+/// Maximum number of further runs that is shown as an estimate. Larger estimates are too rough to be useful.
 const MAX_MORE: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct ComparisonPage {
 #[derive(Clone, Debug, Default)]
 pub struct ComparedSide {
     pub name: String,
-    /// Facts about the side, such as the command, the version and the host. Each has a name and a value.
+    /// Names and values of facts about the side, such as the command, the version and the host.
     pub facts: Vec<(&'static str, String)>,
     pub runs: Vec<RunCurves>,
 }
@@ -100,7 +100,7 @@ pub struct ComparedFigure {
     /// Confidence interval of the ratio, or `None` if there are too few runs.
     pub interval: Option<(f64, f64)>,
     pub verdict: MetricVerdict,
-    /// Set if the whole interval is outside the margin, so the difference is larger than the margin even with bad luck.
+    /// Set if the whole confidence interval is outside the margin, so the difference very probably exceeds the margin.
     pub is_beyond_margin: bool,
 }
 

@@ -2,8 +2,8 @@ use mailrun_measurement::record::{Record, Resource, Surroundings};
 use mailrun_text::numbers::count;
 use mailrun_text::table::plain;
 
-/// Returns a line about activity on the host that can distort the results. Returns `None` if there was none, or if the
-/// host was not observed.
+/// Returns a line about activity on the host that can distort the results, or `None` if there was no such activity or
+/// the host was not observed.
 pub(crate) fn line(record: &Record) -> Option<String> {
     let surroundings = record.surroundings.as_ref()?;
     let shares = [

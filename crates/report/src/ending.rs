@@ -19,7 +19,8 @@ pub(super) fn all(record: &Record, width: usize, style: TextStyle, details: Opti
     lines
 }
 
-/// Returns the notes. The first one is the advice that belongs to the verdict, if there is any.
+/// Returns the notes of a report: first the advice that follows the first sentence of the verdict, if there is any, and
+/// then the other reasons of the verdict.
 pub(crate) fn notes(record: &Record) -> Vec<String> {
     let (_, advice) = first_sentence(&record.verdict.why);
     let advice = (!advice.is_empty()).then(|| advice.to_owned());

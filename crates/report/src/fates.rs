@@ -1,5 +1,5 @@
-//! Tables of what became of all messages, of the errors, and of the thresholds. Messages are counted in units: a unit
-//! is one message to one recipient.
+//! Tables of the fates of all messages, of the errors, and of the thresholds. Messages are counted in units: a unit is
+//! one message to one recipient.
 use super::figures::{Section, SectionBody};
 use super::seconds::seconds_of_errors;
 use mailrun_measurement::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
@@ -198,7 +198,7 @@ pub(crate) fn errors_in_short(record: &Record, limit: usize) -> (Vec<String>, us
     (lines.into_iter().take(limit).map(|(_, line)| line).collect(), more)
 }
 
-/// Returns true for a row of the sink that counts requested faults, if the source has counted the same faults as
+/// Returns true if a row counts faults that the sink made on request, and the source has counted the same faults as
 /// errors.
 fn is_reported_by_both(record: &Record, row: &ErrorRow) -> bool {
     let is_ordered = |row: &ErrorRow| row.text.starts_with("on purpose: ");

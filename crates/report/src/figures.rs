@@ -22,7 +22,7 @@ pub(crate) fn stage_latency(row: &StageRow, milliseconds: f64) -> String {
 
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorFigures<'a> {
-    /// Phase of the SMTP session in which the error occurred. For MADES, the kind of trouble.
+    /// Phase of the SMTP session in which the error occurred or, in a MADES run, the kind of trouble.
     pub(crate) phase: &'a str,
     /// Reply code, or an empty text if there was no reply.
     pub(crate) code: String,
@@ -67,7 +67,7 @@ fn of_trouble(row: &MadesTrouble) -> ErrorFigures<'_> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
-    /// Title of one to three words. The summary for GitHub selects sections by it.
+    /// Title of one to three words. The summary for GitHub selects sections by their titles.
     pub(crate) title: &'static str,
     pub(crate) note: Option<String>,
     pub(crate) body: SectionBody,

@@ -97,7 +97,7 @@ pub(crate) fn figures(record: &Record) -> String {
     parts.join(" · ")
 }
 
-/// Returns the last stage that messages reached. Returns `None` if deliveries were observed and there were none.
+/// Returns the last stage that messages reached, or `None` if deliveries were observed but no message arrived.
 fn arrived_stage(record: &Record) -> Option<&StageRow> {
     final_stage(record).filter(|_| record.ledger.delivered != Some(0))
 }

@@ -5,7 +5,7 @@ use mailrun_text::numbers::{count, counted, latency, share};
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{display_width, wrapped};
 
-/// Ends of the bins within a decade, for three widths of bins from coarse to fine.
+/// Ends of the bins within a decade, in tenths of the decade's start. The three sets are sorted from coarse to fine.
 const ENDS: [&[u64]; 3] = [&[10, 20, 50], &[10, 15, 20, 30, 50, 70], &[10, 12, 15, 18, 22, 27, 33, 39, 47, 56, 68, 82]];
 const WANTED_BINS: usize = 10;
 const MIN_BAR: usize = 10;
@@ -58,8 +58,8 @@ fn histogram(stage: &StageRow, times: &Latencies, width: usize) -> String {
     text
 }
 
-/// Returns the bins from the first to the last one with messages. Of the three widths, the coarsest that gives at least
-/// ten bins is used. If there is none, the finest is used.
+/// Returns the bins from the first to the last one with messages. Uses the coarsest set of bins that gives at least ten
+/// bins or, if every set gives fewer, the finest.
 fn bins(times: &Latencies) -> Vec<Bin> {
     let choices = ENDS.map(|ends| bins_of(times, ends));
     let finest = choices.len() - 1;

@@ -144,7 +144,8 @@ pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
 
 const MAX_WINDOWS: usize = 48;
 
-/// Returns the table of a market's quarter-hours by shape of load. If there are many, only the worst are shown.
+/// Returns a table with one row for each quarter-hour and shape of load. If there are many rows, only the worst are
+/// shown.
 pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     let windows = &mades.market.as_ref()?.windows;
     let mut table = Table::new([

@@ -86,7 +86,7 @@ fn busy_poll(party: &Party) -> Option<String> {
 fn messages(record: &Record, party: &Party) -> Option<u64> {
     let stage = match party.role {
         Role::Source => Stage::Sent,
-        // The relay's messages are those that the source counted as accepted, by the relay's replies.
+        // Count the messages that the relay accepted, which the source knows from the relay's replies.
         Role::Relay => return record.stage(Stage::Accepted).map(|row| row.count),
         Role::Sink => Stage::Delivered,
     };

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) const RATE: u64 = 1_000;
 /// Maximum number of messages that the server accepts per second while it catches up.
 const MAX_RATE: u64 = 1_600;
-/// Shares of a message's latency to delivery at which the message is sent and accepted.
+/// A message is sent after 40 % and accepted after 70 % of its service time.
 const SENT_SHARE: f64 = 0.4;
 const ACCEPTED_SHARE: f64 = 0.7;
 /// In a run of more seconds than this, only one in ten messages is timed.
@@ -22,7 +22,7 @@ pub(crate) struct SampleTrouble {
     /// Seconds in which the server accepts nothing.
     pub(crate) stall: Range<u64>,
     pub(crate) rejected_per_s: u64,
-    /// Number of messages that failed because their connection broke, in the second second of the stall.
+    /// Number of messages that failed because their connection broke, one second after the stall began.
     pub(crate) failed: u64,
     pub(crate) lost: u64,
 }
@@ -85,7 +85,8 @@ impl SampleLoad {
         self.series.iter().map(count).sum()
     }
 
-    /// Times the messages that the server accepts in a second. It accepts them in the order in which they were due.
+    /// Computes the latencies of the messages that the server accepts in a second. The server accepts messages in the
+    /// order in which they were due.
     fn add_second(&mut self, second: u64, pace: f64, queue: &mut DueQueue, slowest: &mut Vec<SampleMessage>) {
         let row = &mut self.series[second as usize];
         let busy = row.created as f64 / RATE as f64;
@@ -147,7 +148,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     for second in 0..length {
         let is_stalled = trouble.stall.contains(&second);
         let is_last = second + 1 == length;
-        // The load varies from second to second, but two neighbouring seconds always have the average load together.
+        // The load varies from second to second, but each pair of seconds has the average load, so the whole run has
+        // exactly `RATE` messages per second.
         let difference = if length % 2 == 1 && is_last { 0 } else { noise(second / 2) % 200 };
         let created = if second % 2 == 0 { RATE + difference } else { RATE - difference };
         let failed = if trouble.stall.start + 1 == second { trouble.failed } else { 0 };

@@ -142,7 +142,7 @@ pub fn mades() -> Record {
     record
 }
 
-/// A record whose texts contain markup, change the writing direction, and are long. None of them may spoil the page.
+/// A record whose texts are long, contain markup and change the writing direction. These texts must not spoil the page.
 pub fn hostile() -> Record {
     const MARKUP: &str = "</script><img src=x onerror=alert(1)>\"'`<!--\u{202e}\u{2066}\u{1b}[2J\u{2028}&lt;b&gt;";
     let mut record = failed();
@@ -217,7 +217,8 @@ fn open_loop(load: &SampleLoad) -> Record {
     record
 }
 
-/// Returns two domains with half of the recipients each. All the trouble is in the first domain.
+/// Returns two domains with half of the recipients each. All rejected, failed and lost messages belong to the first
+/// domain.
 fn domains(ledger: &LedgerRow) -> Vec<DomainRow> {
     let known = |count: Option<u64>| count.unwrap_or_default();
     let half = known(ledger.created) / 2;
@@ -255,7 +256,6 @@ fn latencies(factor: u64) -> Latencies {
     times
 }
 
-/// Returns the figures by second of the MADES run, which does not use `SampleLoad`.
 fn mades_series(length: u64) -> Vec<SeriesRow> {
     let row = |second: u64| {
         let created = 800 + noise(second) % 400;

@@ -1,4 +1,4 @@
-//! Shows the run over time, with a line of bars for each figure.
+//! The section that shows the run over time, with a line of bars for each figure, such as the rate and the latency.
 use super::figures::Section;
 use mailrun_measurement::record::{Record, SeriesRow};
 use mailrun_text::numbers::{counted, decimals_of_figures, fixed};
@@ -33,8 +33,8 @@ pub(crate) fn over_time(record: &Record, room: usize) -> Option<Section> {
 struct SparklineRow {
     name: &'static str,
     values: Vec<f64>,
-    /// Values of the complete seconds, from which the minimum, the median and the maximum are computed. A part of a
-    /// second would look like a slow one.
+    /// Values of the complete seconds, from which the minimum, the median and the maximum are computed. The rate of an
+    /// incomplete second would look too low.
     full_seconds: Vec<f64>,
     fold: Fold,
 }
@@ -56,8 +56,8 @@ impl SparklineRow {
     }
 }
 
-/// Returns the line for the rate of accepted messages or, if there are none, of delivered messages. It consists of the
-/// name, the bars, the minimum, the median and the maximum.
+/// Returns the cells of the line for the rate of accepted messages: name, bars, minimum, median and maximum. If no
+/// message was accepted, they show the rate of delivered messages.
 pub(crate) fn rate_over_time(record: &Record, room: usize) -> Option<[String; 5]> {
     let lines = if record.series.len() < 2 { Vec::new() } else { lines(record) };
     let line = lines.into_iter().take(2).find(|line| line.values.iter().any(|value| *value > 0.0))?;
@@ -78,7 +78,7 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
         let counted = values[..whole].to_vec();
         SparklineRow { name, values, full_seconds: counted, fold }
     };
-    // Leave out seconds without messages, because they have no latency. A latency of 0 would be wrong.
+    // Leave out seconds without messages, which have no latency. Counting it as 0 would lower the median.
     let latency = |name, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
         let counted = values[..whole].iter().copied().filter(|value| *value > 0.0).collect();
@@ -94,20 +94,21 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
     ]
 }
 
-/// Returns the number of seconds that a row covers. It is 1, except in a very long run, whose resolution was halved.
+/// Returns the number of seconds that a row covers. It is 1 except in a long run, whose rows were merged in pairs to
+/// limit their number.
 pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     let distances = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     distances.min().unwrap_or(1).max(1)
 }
 
-/// Returns the end of the rows in which messages were due. In a record without such rows, for example of a sink alone,
-/// returns the end of all rows.
+/// Returns the number of rows up to the end of the load, the last second in which a message was due. In a record
+/// without such rows, for example of a sink alone, returns the number of all rows.
 pub(crate) fn load_end(record: &Record) -> usize {
     record.series.iter().rposition(|row| row.created > 0).map_or(record.series.len(), |last| last + 1)
 }
 
-/// Returns the rows of the load, without the last one if it may cover only a part of a second. A partial row would look
-/// like a drop in the rate.
+/// Returns the rows up to the end of the load. Leaves out the last row if it may cover only a part of a second, because
+/// it would look like a drop in the rate.
 pub(crate) fn whole(record: &Record) -> &[SeriesRow] {
     let rows = &record.series[..load_end(record)];
     let (Some(first), Some((last, others))) = (rows.first(), rows.split_last()) else { return rows };

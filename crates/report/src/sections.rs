@@ -2,8 +2,8 @@ use super::figures::Section;
 use super::{audit, fates, freshness, mades, parties, relay, seconds, server, stages, workload};
 use mailrun_measurement::record::{Mades, Record};
 
-/// Returns every section for which this record has figures, in reading order. `room` is the number of bars in a line
-/// over time, and 0 leaves out that section.
+/// Returns every section for which this record has figures, in reading order. `room` is the maximum number of bars in a
+/// line of the section over time.
 pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     if let Some(mades) = &record.mades {
         return mades_sections(record, mades, room);
@@ -31,7 +31,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     parts.into_iter().flatten().collect()
 }
 
-/// Returns the sections of a MADES run. They differ, because a MADES message passes through other stages than mail.
+/// Returns the sections of a MADES run, whose messages pass through other stages than mail does.
 fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
     let parts = [
         mades::offered(record, own),

@@ -50,8 +50,8 @@ fn tls(record: &Record) -> String {
     }
 }
 
-/// Returns the processes on this host that do not belong to the run, because the server may be among them. `None` if
-/// the server is on another host.
+/// Lists the processes on this host that do not belong to the run, because the server may be among them. Returns `None`
+/// if the server is on another host.
 fn processes(record: &Record) -> Option<String> {
     let surroundings = record.surroundings.as_ref().filter(|_| is_local(&record.workload.target))?;
     let one = |process: &HostProcess| {

@@ -1,5 +1,5 @@
-//! The short report. It fits on a terminal of 80×24 and ends with the verdict. Other displays use the functions at the
-//! end of this file to choose the parts that fit.
+//! The short report, which fits on a terminal of 80×24 and ends with the verdict. Other displays also use [`fit`] to
+//! drop the least important parts.
 //!
 //! ```text
 //! mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …      the run
@@ -10,8 +10,8 @@
 //! details: mailrun-results/…/report.md
 //! FAIL  The server stopped answering at 1.5 s of 4.0 s …
 //! ```
-//! The report has at most 23 lines, so that the prompt of the shell fits below it. If there are more, empty lines are
-//! left out first. Then whole parts are left out, in the order of `SectionPriority`.
+//! The report has at most 23 lines, so that the prompt of the shell fits below it. A longer report loses its empty
+//! lines first, and then whole parts, the least important first (`SectionPriority`).
 use super::ending::{TextStyle, bold};
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
 use super::parties::costs_in_short;
@@ -32,10 +32,10 @@ const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
 const MAX_LOAD_STAGES: usize = 5;
 const MAX_NOTES: usize = 3;
-/// Number of columns in the line over time that are not bars: its name and its numbers.
+/// Number of columns that the name and the numbers take in the line over time. The bars get the rest.
 const BARS_MARGIN: usize = 55;
 
-/// Priority of a part, in ascending order. Parts with the lowest priority are left out first.
+/// Importance of a part, in ascending order: the parts at the top of this list are left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SectionPriority {
     Costs,
@@ -54,7 +54,8 @@ enum SectionPriority {
     Always,
 }
 
-/// Returns the short report for `width` columns. `details` is the path of the complete report, which the end mentions.
+/// Returns the short report for `width` columns. The line above the verdict names `details`, the path of the complete
+/// report.
 pub(crate) fn short(record: &Record, width: usize, style: TextStyle, details: Option<&str>) -> String {
     let width = width.clamp(MIN_WIDTH, MAX_WIDTH);
     let mut parts = parts(record, width, style);
@@ -160,7 +161,7 @@ fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
         None => messages,
-        // The relay has no name of its own here, only its address, which follows anyway.
+        // The record knows this relay only by its address, which the description shows anyway.
         Some(name) if name == plain(&record.workload.target) => messages,
         Some(name) if name == "mailrun" && record.audit.is_none() => {
             format!("demonstration with mailrun's own relay: {messages}")
@@ -223,7 +224,8 @@ fn latencies(record: &Record, width: usize) -> Vec<String> {
     if table.is_empty() { Vec::new() } else { compact(&table, width) }
 }
 
-/// Returns a table with a row for each stage of the load, which shows how far its messages got.
+/// Returns a table with a row for each stage of the load: how far its messages got, for example to `delivered`, and how
+/// fast.
 fn load_stages(record: &Record, width: usize) -> Vec<String> {
     let columns = [
         ("stage", Align::Left),
@@ -254,7 +256,8 @@ fn load_stages(record: &Record, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the stages to show: from the server's acceptance on or, for MADES, all stages with a latency.
+/// Returns the stages whose latencies are shown: accepted, announced and delivered or, for MADES, all that have a
+/// latency.
 fn rows(record: &Record) -> impl Iterator<Item = &StageRow> {
     let is_shown = |row: &&StageRow| match record.mades {
         Some(_) => row.latency_ms.is_some(),
@@ -326,9 +329,9 @@ fn thresholds(record: &Record, width: usize) -> Vec<String> {
 
 /// Lines that a report shows or leaves out together.
 pub struct ReportPart<Rank> {
-    /// Priority of this part, by which the least important parts are left out first.
+    /// The parts with the lowest priority are left out first.
     pub priority: Rank,
-    /// Set if the part is preceded by an empty line. The empty line is left out if the room is scarce.
+    /// Set if an empty line precedes the part. [`fit`] removes this line before it leaves out any part.
     pub has_gap: bool,
     pub lines: Vec<String>,
 }
@@ -338,8 +341,8 @@ pub fn lines_in<Rank>(parts: &[ReportPart<Rank>]) -> usize {
     parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum()
 }
 
-/// Shortens a report to `room` lines: leaves out empty lines, and then the parts with the lowest priority. Parts with
-/// the priority `always` stay, even if they do not fit. Returns true if a part was left out.
+/// Shortens a report to `room` lines. Removes empty lines first, and then the parts with the lowest priority. Parts
+/// with the priority `always` stay, even if they do not fit. Returns true if a part was left out.
 pub fn fit<Rank: Copy + Ord>(parts: &mut Vec<ReportPart<Rank>>, room: usize, always: Rank) -> bool {
     let mut is_cut = false;
     while lines_in(parts) > room {
@@ -469,7 +472,7 @@ mod tests {
         }
     }
 
-    /// Texts without digits, so that every number in a report comes from the report itself.
+    /// Generates texts without digits, so that every number in a report is a figure and not a part of such a text.
     fn words() -> impl Strategy<Value = String> {
         "[a-zäß日 :()/<>\\u{1b}\\n-]{0,200}"
     }
@@ -544,7 +547,7 @@ mod tests {
         }
     }
 
-    /// Returns the numbers in a text, with the points and commas that belong to them.
+    /// Returns the numbers in a text, each with its decimal point and the commas between its thousands.
     fn numbers(text: &str) -> HashSet<String> {
         let is_part = |character: char| character.is_ascii_digit() || character == ',' || character == '.';
         let numbers = text.split(|character| !is_part(character)).map(|number| number.trim_matches(['.', ',']));
@@ -554,7 +557,6 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(96))]
 
-        /// For any record and any terminal width, no line is too wide and no number is split.
         #[test]
         fn no_line_is_too_wide_and_no_number_is_split(record in records(), width in 40_usize..=200) {
             let whole = numbers(&full(&record, 4_000, TextStyle::Plain, None));

@@ -6,7 +6,7 @@ use mailrun_text::numbers::{count, counted, figure, latency};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// Columns of times that a narrow terminal leaves out, in this order. The least important one comes first.
+/// Columns of times that a narrow terminal leaves out, the least important first.
 const OPTIONAL_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
 
 pub(crate) fn reached(record: &Record) -> Option<Section> {
@@ -69,7 +69,8 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
     Section::figures("Latency", note, table)
 }
 
-/// Returns the figures of each stage of the load, with the numbers of its messages that failed or are missing.
+/// Returns the section on the stages of the load. It shows how many messages of each stage were accepted and delivered,
+/// how many failed or are missing, and the latencies.
 pub(crate) fn of_load(record: &Record) -> Option<Section> {
     let mut table = timed(&[
         ("stage of the load", Align::Left),
@@ -124,13 +125,15 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     Section::figures("Phases", note, table)
 }
 
-/// Returns an empty table of times, in which the median and the 99th percentile remain on the narrowest terminal.
+/// Returns an empty table with a column for each time. The narrowest terminal shows only the median and the 99th
+/// percentile.
 pub(super) fn timed(names: &[(&'static str, Align)]) -> Table {
     let times = ["min", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(right);
     Table::new([names, &times].concat()).leave_out(&OPTIONAL_TIMES)
 }
 
-/// Returns the cells for a table made by [`timed`]. An infinite time becomes a lower bound such as `> 3,000`.
+/// Returns the cells of a row in a table made by [`timed`]. A percentile is infinite if too many messages never came,
+/// and is shown as a lower bound such as `> 3,000`.
 fn time_cells(times: &LatencyMs, beyond_ms: Option<f64>) -> [Cell; 8] {
     [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max]
         .map(|ms| time_cell(ms, beyond_ms))

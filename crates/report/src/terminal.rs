@@ -1,5 +1,5 @@
-//! The full report on a terminal. All tables come first, then the notes, and the verdict at the end, where the prompt
-//! follows.
+//! The full report on a terminal: all tables, then the notes, and last the verdict, directly above the prompt of the
+//! shell.
 //!
 //! Sentences take at most 100 columns, because longer lines are tiring to read. Tables take as many columns as they
 //! need, up to the width of the terminal.
@@ -11,10 +11,9 @@ use mailrun_measurement::record::Record;
 use mailrun_text::table::plain;
 use mailrun_text::wrap::{display_width, wrapped};
 
-/// Maximum number of columns of a sentence. Longer lines would be tiring to read.
 const MAX_SENTENCE_WIDTH: usize = 100;
 const MIN_WIDTH: usize = 20;
-/// Number of columns in the table over time that are not bars.
+/// Number of columns that the names and the numbers take in the table over time. The bars get the rest.
 const BARS_MARGIN: usize = 46;
 const MIN_BARS: usize = 8;
 
@@ -63,7 +62,7 @@ fn push_section(text: &mut String, section: &Section, width: usize, style: TextS
     }
 }
 
-/// Writes the title of a section in capitals, followed by the note for the reader, if any.
+/// Writes the title of a section in capitals, followed by the section's note, for example the unit of its figures.
 fn push_section_title(text: &mut String, section: &Section, width: usize, style: TextStyle) {
     let title = section.title.to_uppercase();
     let Some(note) = &section.note else {

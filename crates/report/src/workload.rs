@@ -40,8 +40,8 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     Some(Section { title: "Host", note: None, body: SectionBody::Facts(facts) })
 }
 
-/// Returns facts about the server, the load and the host of a search. They come from the record of a single trial,
-/// without the figures that differ between trials.
+/// Returns what all trials of a capacity search have in common: the server, the load and the host. `record` is the
+/// record of one of the trials.
 pub fn search_facts(record: &Record, is_own_sink: bool) -> Vec<(&'static str, String)> {
     let workload = &record.workload;
     let started = record.parties.iter().find(|party| party.role == Role::Relay && party.name != workload.target);
@@ -127,7 +127,8 @@ fn expected(varied: &Varied) -> String {
     format!("{} ({} on average)", plain(&varied.expression), figure(varied.mean))
 }
 
-/// Says from which messages the load was taken, or `None` if they were generated.
+/// Describes the messages that the load was drawn from: MIME messages or the user's corpus. Returns `None` for
+/// generated text.
 fn mail(workload: &Workload) -> Option<String> {
     if let Some(made) = workload.mime_messages {
         return Some(format!("MIME with attachments, drawn from {} by seed", counted(made, "message")));
@@ -151,7 +152,7 @@ fn addresses(workload: &Workload) -> Option<String> {
     (!are_usual).then(|| format!("from {} to {}", plain(&workload.from), plain(&workload.rcpt)))
 }
 
-/// Says which messages the figures leave out because they were sent during the warm-up.
+/// Says how many messages were created during the warm-up. The ledger counts them, but no rate or latency does.
 fn warm_up(record: &Record) -> Option<String> {
     let warm_up = record.warm_up?;
     let length = seconds(warm_up.length_s);

@@ -1,12 +1,12 @@
-//! Plays any responses against the server's side of AUTH, and any challenges against the client's
-//! side. Nobody may log in without the secret, and the client must not trust a server that does not
-//! know the secret. The first byte selects the mechanism, and each line is a message.
+//! Checks both sides of AUTH with any input: the server's side with responses, and the client's side with challenges.
+//! Nobody may log in without the secret, and the client must not trust a server that does not know the secret. The
+//! first byte of the input selects the mechanism. Each line of the rest is sent to both sides.
 use crate::scram::Keys;
 use crate::server::{self, ExchangeStep};
 use crate::{Credentials, Mechanism, Mechanisms, Secret, client};
 use std::sync::LazyLock;
 
-/// Computed only once, because 4096 iterations are slow.
+/// Derived only once, because 4096 iterations for each input would be slow.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::derive("long and secret", b"salt", 4096).expect("good input"));
 
 fn server(mechanism: Mechanism, lines: &[&[u8]]) {

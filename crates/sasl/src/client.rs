@@ -6,11 +6,11 @@ use std::fmt;
 /// Reason why an exchange cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
-    /// The name or the secret contains characters that this mechanism cannot carry, such as a tab
-    /// with SCRAM (RFC 4013 §2.3), or is too long for it, or the nonce is missing.
+    /// The mechanism cannot carry the name or the secret: one of them is too long or contains forbidden characters,
+    /// such as a tab with SCRAM (RFC 4013 §2.3). The error is the same if the nonce is missing.
     #[error("the user or the password has characters that this mechanism forbids, or is too long for it")]
     Credentials,
-    /// The server sent a challenge that does not belong to this mechanism.
+    /// The mechanism has no answer to the challenge, which is malformed or came at the wrong time.
     #[error("the server's challenge does not belong to this mechanism")]
     Challenge,
     /// The server did not prove that it knows the secret, so it may be an impostor.
@@ -21,8 +21,8 @@ pub enum ExchangeError {
 /// States of an exchange, named by the expected challenge.
 #[derive(Clone)]
 enum State {
-    /// The client's first message has not been sent. The server may ask for it with an empty
-    /// challenge. Holds that message, and for SCRAM the state that follows.
+    /// The client has not sent its first message, which the server may request with an empty challenge. Holds the
+    /// message and, for SCRAM, the state that follows.
     First(Vec<u8>, Option<scram::ClientFirst>),
     /// LOGIN: the server asks for the name, and then for the password.
     Name,
@@ -55,10 +55,10 @@ impl fmt::Debug for ClientExchange {
 }
 
 impl ClientExchange {
-    /// Creates an exchange with this mechanism, for which SCRAM-SHA-256 needs a nonce.
+    /// Creates an exchange with this mechanism. Only SCRAM-SHA-256 needs a nonce.
     ///
     /// # Errors
-    /// Returns [`ExchangeError::Credentials`] if the mechanism cannot carry the credentials.
+    /// Returns [`ExchangeError::Credentials`] if the mechanism cannot carry the credentials or lacks its nonce.
     pub fn new(mechanism: Mechanism, credentials: &Credentials, nonce: Option<&Nonce>) -> Result<Self, ExchangeError> {
         let state =
             begin(mechanism, credentials, nonce.map(|nonce| encode(nonce))).ok_or(ExchangeError::Credentials)?;
@@ -70,8 +70,8 @@ impl ClientExchange {
         self.mechanism
     }
 
-    /// Returns the first message, if the client speaks first. It is sent with AUTH, or as the
-    /// response to an empty challenge.
+    /// Returns the first message if the client speaks first and has not sent it yet. A caller that sends it with AUTH
+    /// must then call [`Self::initial_sent`].
     pub fn initial(&self) -> Option<&[u8]> {
         match &self.state {
             State::First(response, _) => Some(response),
@@ -160,8 +160,8 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
     }
 }
 
-/// Returns the state after the first message of a mechanism in which the client speaks first. SCRAM and XOAUTH2 may
-/// need another message.
+/// Returns the state in which the client waits after its first message. SCRAM needs another message from the client,
+/// and XOAUTH2 only if the server refuses the token.
 fn after_first(mechanism: Mechanism, scram: Option<scram::ClientFirst>) -> State {
     match scram {
         Some(scram) => State::ServerFirst(scram),

@@ -4,8 +4,8 @@ use crate::{Nonce, encode};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Makes salts for all users, and secrets for users that do not exist. The same name always gets
-/// the same salt and secret. Without the key, nobody can tell them from real ones.
+/// Makes salts for all users, and secrets for users that do not exist. A name always gets the same salt and secret, and
+/// only the owner of the key can tell them from real ones, so logins do not show which users exist.
 #[derive(Clone)]
 pub struct DecoySecrets {
     key: Nonce,
@@ -18,8 +18,8 @@ impl std::fmt::Debug for DecoySecrets {
 }
 
 impl DecoySecrets {
-    /// Creates a generator of secrets. The key must be secret, and must not change as long as the salts of real users
-    /// are in use.
+    /// Creates a generator with this key, which must be secret. The key must not change while the server stores keys
+    /// with its salts, because only the salts of invented users would then change.
     pub fn new(key: Nonce) -> Self {
         Self { key }
     }
@@ -35,7 +35,7 @@ impl DecoySecrets {
         encode(&self.mac("password", name)[..18])
     }
 
-    /// Returns the keys of the user's invented password, which take as long to derive as real ones.
+    /// Returns the keys of the invented password. Deriving them takes as long as deriving real keys.
     pub fn keys(&self, name: &str) -> Keys {
         let keys = Keys::derive(&self.password(name), &self.salt(name), MIN_ITERATIONS);
         keys.expect("base64 may be a password, and there are enough iterations")

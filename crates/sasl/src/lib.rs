@@ -2,9 +2,9 @@
 //! and of message brokers log in. The server sends challenges, and the client answers each with a
 //! response.
 //!
-//! `client` and `server` are the two sides of the mechanisms of SMTP's AUTH (RFC 4954). AMQP has a
-//! dialogue of its own. It uses the messages of `plain` and `scram` directly, also with other hash
-//! functions than SHA-256.
+//! `client` and `server` are the two sides of the mechanisms of SMTP's AUTH (RFC 4954). AMQP wraps
+//! the mechanisms in another dialogue, so its crate uses the messages of `plain` and `scram`
+//! directly, with SHA-1 and SHA-512 as well as SHA-256.
 //!
 //! | mechanism | first word | what crosses the wire | RFC |
 //! |---|---|---|---|
@@ -34,7 +34,7 @@ use std::str::FromStr;
 pub use decoy::DecoySecrets;
 pub use secret::Secret;
 
-/// Size of a nonce in bytes, so that its base64 form has 24 characters.
+/// Size of a nonce in bytes. Its base64 form has 24 characters, without padding.
 pub const NONCE_BYTES: usize = 18;
 
 /// Random bytes that must never be used twice.
@@ -81,7 +81,7 @@ impl Mechanism {
         Self::ALL.into_iter().find(|mechanism| name.eq_ignore_ascii_case(mechanism.name().as_bytes()))
     }
 
-    /// Returns true if a server needs a nonce for this mechanism.
+    /// Returns true if a server needs a nonce for this mechanism, because its challenge must never repeat.
     pub fn needs_server_nonce(self) -> bool {
         matches!(self, Self::ScramSha256 | Self::CramMd5)
     }
@@ -95,7 +95,7 @@ impl FromStr for Mechanism {
     }
 }
 
-/// Error for a name that belongs to no mechanism.
+/// Error for a text that is not the name of a mechanism in this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not one of {names}", names = Mechanism::NAMES)]
 pub struct UnknownMechanism(String);
@@ -118,13 +118,13 @@ impl Mechanisms {
         Self(self.0 | 1 << mechanism as u8)
     }
 
-    /// Returns the set without this mechanism.
+    /// Returns the set without this mechanism, for example to try the next strongest one.
     #[must_use]
     pub const fn without(self, mechanism: Mechanism) -> Self {
         Self(self.0 & !(1 << mechanism as u8))
     }
 
-    /// Returns the mechanisms that are in both sets.
+    /// Returns the mechanisms in both sets, for example all that the client allows and the server offers.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -152,7 +152,7 @@ impl Mechanisms {
         names.fold(Self::NONE, Self::with)
     }
 
-    /// Returns the line with which a reply to EHLO offers the mechanisms (RFC 4954 §3).
+    /// Returns the line of a reply to EHLO that offers the mechanisms, such as `AUTH PLAIN LOGIN` (RFC 4954 §3).
     pub fn render(self) -> String {
         let all = Mechanism::ALL.into_iter().filter(|mechanism| self.has(*mechanism));
         all.fold("AUTH".to_owned(), |line, mechanism| line + " " + mechanism.name())
@@ -166,7 +166,7 @@ pub struct Credentials {
     pub name: String,
     /// Password of the user, or a token for XOAUTH2.
     pub secret: String,
-    /// Mechanisms that the client may use, of which it uses the strongest that the server offers.
+    /// Mechanisms that the client may use. It uses the strongest of them that the server offers.
     pub mechanisms: Mechanisms,
 }
 
@@ -176,7 +176,7 @@ impl Credentials {
         Self { name: name.to_owned(), secret: password.to_owned(), mechanisms: Mechanisms::PASSWORD }
     }
 
-    /// Restricts the credentials to these mechanisms.
+    /// Replaces the allowed mechanisms, for example to allow only XOAUTH2 for a token.
     #[must_use]
     pub fn by(self, mechanisms: Mechanisms) -> Self {
         Self { mechanisms, ..self }

@@ -1,6 +1,6 @@
 //! PLAIN (RFC 4616): the client shows its name and password.
 
-/// The message of a client, in the order of RFC 4616 §2.
+/// Parts of the client's message, in the order in which they are sent (RFC 4616 §2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PlainMessage<'a> {
     /// The user to act as, or empty for the user that logs in.

@@ -20,8 +20,7 @@ pub const MIN_ITERATIONS: u32 = 4096;
 /// Maximum number of iterations, without which a server could keep a client computing forever.
 pub const MAX_ITERATIONS: u32 = 600_000;
 
-/// Hash function of SCRAM-SHA-256, the only SCRAM mechanism for which this crate has a server's
-/// side.
+/// Hash function of the server's side, which this crate has only for SCRAM-SHA-256.
 const SERVER_HASH: ScramHash = ScramHash::Sha256;
 
 /// Keys that a server stores instead of a password.
@@ -148,7 +147,7 @@ fn unescaped(name: &str) -> Option<String> {
     Some(text)
 }
 
-/// Returns the attribute's value if `part` is the attribute `name`.
+/// Returns the value of a part such as `i=4096`, or `None` if the part is another attribute than `name`.
 fn value(part: Option<&str>, name: char) -> Option<&str> {
     part?.strip_prefix(name)?.strip_prefix('=')
 }
@@ -165,7 +164,7 @@ pub struct ClientFirst {
     nonce_bytes: usize,
 }
 
-/// State of the client after its proof (client-final), which can check the server's proof.
+/// State of the client after it has sent its proof (client-final). It can check the server's proof.
 #[derive(Clone, Debug)]
 pub struct ClientFinal {
     signature: Vec<u8>,
@@ -179,7 +178,7 @@ impl ClientFirst {
         Some(Self { hash, bare: format!("n={},r={nonce}", escaped(&name)), nonce_bytes: nonce.len() })
     }
 
-    /// Returns client-first, which requests neither channel binding nor another identity.
+    /// Returns the client's first message. It asks neither for channel binding nor to act as another user.
     pub fn message(&self) -> String {
         format!("n,,{}", self.bare)
     }
@@ -230,7 +229,7 @@ pub(crate) fn acts_as_other(client_first: &[u8]) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) struct ClientFirstMessage {
     pub(crate) name: String,
-    /// Header before the bare first message, for example `n,,`.
+    /// Start of the client's first message, for example `n,,`. The client must repeat it in client-final.
     header: String,
     bare: String,
     nonce: String,
@@ -282,7 +281,7 @@ impl ServerChallenge {
         })
     }
 
-    /// Returns the part of client-final that the proof covers, and the proof.
+    /// Splits client-final, if it belongs to this exchange, into the part that the proof covers, and the proof.
     fn parse<'a>(&self, client_final: &'a [u8]) -> Option<(&'a str, Sha256Output)> {
         let text = std::str::from_utf8(client_final).ok()?;
         let (without_proof, proof) = text.rsplit_once(",p=")?;
@@ -298,7 +297,7 @@ impl ServerChallenge {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProofResult {
-    /// The proof is right, so the server answers with this server-final message, which proves its own identity.
+    /// The client's proof is right. The server must answer with this message, server-final, as its own proof.
     Right(String),
     Wrong,
     /// The message is not a valid client-final, so there is no proof to check.

@@ -1,5 +1,5 @@
-//! The server's side of an AUTH exchange. It answers each response with a challenge or a result,
-//! and asks the application, which knows the users.
+//! The server's side of an AUTH exchange. It answers each response with a challenge or a result. It asks the
+//! application for secrets or decisions, because only the application knows the users.
 //!
 //! ```text
 //! PLAIN, XOAUTH2          ─▶ Check ─▶ the application's verdict
@@ -12,7 +12,7 @@ use crate::scram::{self, ProofResult};
 use crate::{Mechanism, Nonce, Secret, cram_md5, encode, same};
 use std::fmt;
 
-/// Result of a step, with the only objects that the exchange can continue with, so that steps cannot be skipped.
+/// Result of a step. It holds the only object that can continue the exchange, so that no step can be skipped.
 #[derive(Clone, Debug)]
 pub enum ExchangeStep {
     /// The server must send this challenge, and pass the client's response to [`AwaitedResponse::receive`].
@@ -20,7 +20,7 @@ pub enum ExchangeStep {
     /// The server must send this challenge, and pass the client's proof to [`AwaitedProof::receive`], which checks the
     /// proof with the secret that was looked up.
     ProofChallenge(Vec<u8>, AwaitedProof),
-    /// The application must decide whether the name and the secret belong together, which ends the exchange.
+    /// The application must decide whether the secret belongs to the name. Its decision ends the exchange.
     Check(ShownSecret),
     /// The application must look up the secret of the user with this name, and pass it to [`SecretLookup::provide`].
     Lookup(SecretLookup),
@@ -121,7 +121,7 @@ impl AwaitedResponse {
     }
 }
 
-/// Reads the response of PLAIN, and refuses a client that asks to act as another user as if the password were wrong.
+/// Reads the response of PLAIN. A client that asks to act as another user is refused, as with a wrong password.
 fn plain(response: &[u8]) -> Option<ExchangeStep> {
     let PlainMessage { acts_as, name: own_name, password } = PlainMessage::parse(response)?;
     let name = named(own_name)?;
@@ -203,7 +203,7 @@ pub struct SecretLookup {
 enum LookupProof {
     /// CRAM-MD5: the client has sent the digest of the challenge. The secret decides whether the digest is right.
     CramMd5 { challenge: String, digest: Vec<u8> },
-    /// SCRAM-SHA-256: the server makes its challenge from the secret and the nonce.
+    /// SCRAM-SHA-256: the client has sent its first message. The server's challenge needs the secret's salt.
     ScramSha256 { message: scram::ClientFirstMessage, nonce: String },
 }
 
@@ -250,8 +250,8 @@ impl SecretLookup {
     }
 }
 
-/// Returns the SCRAM keys of a secret. A password is salted with the nonce, because the derived keys, and therefore the
-/// salt, need not be stored.
+/// Returns the SCRAM keys of a secret. Keys that are derived from a password serve only this exchange and are not
+/// stored, so the nonce can be their salt.
 fn keys(secret: &Secret, nonce: &str) -> Option<scram::Keys> {
     match secret {
         Secret::Password(password) => scram::Keys::derive(password, nonce.as_bytes(), scram::MIN_ITERATIONS),

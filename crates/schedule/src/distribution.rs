@@ -1,4 +1,4 @@
-//! A number that may vary from message to message: the syntax of the option and the distribution.
+//! A number that may vary from message to message, such as a size: the syntax of its option, and its distribution.
 //!
 //! ```text
 //! 400                      always the same
@@ -13,11 +13,11 @@
 use mailrun_measurement::record::Varied;
 
 pub use mailrun_measurement::seeded::{SeededRng, scale};
-/// A log-normal number is at most this many times larger or smaller than the median, unless the
-/// user sets a maximum.
+/// A log-normal number is at most this many times smaller than the median. Without a maximum from the user, it is also
+/// at most this many times larger.
 const MAX_MEDIAN_FACTOR: f64 = 100.0;
-/// Maximum value for the deviation (sigma) of a log-normal distribution. With it, the middle two thirds of the numbers
-/// lie between 1/148 of the median and 148 times the median.
+/// Maximum value for the deviation (sigma) of a log-normal distribution. At this value, a third of the numbers would be
+/// more than 148 times (e⁵) smaller or larger than the median if they were not clamped.
 const MAX_SIGMA: f64 = 5.0;
 const MAX_PARTS: usize = 1_000;
 
@@ -115,8 +115,8 @@ impl Distribution {
         }
     }
 
-    /// Returns true for a log-normal distribution, which clamps its numbers to the bounds. A caller
-    /// may then clamp them to narrower bounds without changing the kind of distribution.
+    /// Returns true for a log-normal distribution, whose numbers are clamped to its bounds. A caller may clamp them to
+    /// narrower bounds, because the distribution is then still of the same kind.
     pub fn is_clamped(&self) -> bool {
         matches!(self.kind, DistributionKind::LogNormal { .. })
     }
@@ -131,7 +131,7 @@ impl Distribution {
         Varied { least: min as f64, mean, ..summary }
     }
 
-    /// Draws the number for a message, which is always the same for the same seed, purpose and message.
+    /// Draws the value for message `number`. The same seed, purpose and message always give the same value.
     pub fn sample(&self, seed: u64, purpose: RandomStream, number: u64) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) if range.least == range.most => range.least,
@@ -146,7 +146,7 @@ impl Distribution {
             DistributionKind::Weighted { parts, total } => weighted_quantile(parts, *total, position),
             DistributionKind::LogNormal { median, sigma, most } => {
                 let share = (position as f64 + 0.5) / 2_f64.powi(64);
-                // Keep away from 0 and 1, at which the quantile is infinite.
+                // Keep the share away from 0 and 1, for which the normal quantile is infinite.
                 let number = median * (sigma * normal_quantile(share.clamp(1e-18, 1.0 - 1e-16))).exp();
                 (number.round() as u64).clamp(self.min(), *most)
             }
@@ -164,8 +164,8 @@ impl Distribution {
         self.as_constant().is_none().then(|| self.summary_in(1.0))
     }
 
-    /// Describes the distribution for the run record in a larger unit. `unit` is the number of
-    /// small units in a large one, for example 1e6 for numbers in ns that the record shows in ms.
+    /// Describes the distribution for the run record, with its numbers divided by `unit`. For example, 1e6 turns
+    /// numbers in ns into numbers in ms.
     pub fn summary_in(&self, unit: f64) -> Varied {
         Varied {
             expression: self.expression.clone(),
@@ -176,9 +176,8 @@ impl Distribution {
     }
 }
 
-/// Returns a quantile of a weighted list. The range of `position` is divided into `total` equal
-/// steps, and a part of weight w has w of them. The place within the steps of a part selects the
-/// quantile of that part.
+/// Returns a quantile of a weighted list. The range of `position` is divided among the parts in proportion to their
+/// weights. The place of `position` within the range of a part selects the quantile of that part.
 fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, position: u64) -> u64 {
     let mut place = u128::from(position) * u128::from(total);
     for (weight, range) in parts {
@@ -222,7 +221,7 @@ fn parse_log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> 
     }
 }
 
-/// Parses a list of parts with weights. Most lists have a single part without a weight.
+/// Parses a list of parts with optional weights. A single part without a weight becomes a plain range.
 fn parse_weighted(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<DistributionKind, String> {
     let words: Vec<&str> = text.split(',').map(str::trim).collect();
     if let [word] = words[..]
@@ -249,7 +248,6 @@ pub fn parse_weight(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|weight| (1..=1_000_000_000).contains(weight))
 }
 
-/// Returns the error message for a weight that `parse_weight` refuses.
 pub fn weight_error(word: &str, weight: &str) -> String {
     format!("{word:?}: {weight:?} is not a weight; a weight is a whole number of at least 1, as in 400:80,64k:20")
 }
@@ -263,7 +261,7 @@ fn parse_range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Resul
     if range.least > range.most {
         return Err(format!("{word:?}: write the smaller value first"));
     }
-    // The number of values in the range must fit into a u64.
+    // Refuse the greatest u64, because the number of values in the range must fit into a u64.
     if range.most == u64::MAX { Err(format!("the range {word:?} is too wide")) } else { Ok(range) }
 }
 
@@ -319,15 +317,13 @@ fn normal_quantile(share: f64) -> f64 {
 pub enum RandomStream {
     /// Chooses a message from a set, or the length of a generated message.
     Message = 1,
-    /// Chooses how many recipients the message has.
+    /// Chooses how many recipients the message has. `Recipient` chooses their addresses.
     Recipients,
     /// Chooses how many messages are sent over the connection that the message opens.
     Reuse,
     /// Chooses how long the session pauses after the message.
     Think,
-    /// Chooses the address of the sender.
     Sender,
-    /// Chooses the addresses of the recipients.
     Recipient,
     /// Chooses the text of a generated message.
     Words,

@@ -5,8 +5,8 @@
 //! 60s:100/s..1000/s  from 100 a second to 1,000, changing evenly
 //! 5s:0/s             a pause
 //! ```
-//! This module does no I/O. It computes when the n-th message of the whole run is due, which is the
-//! inverse of the number of messages that are due by a given time.
+//! This module does no I/O. It computes when the n-th message of the whole run is due, by inverting the function that
+//! counts the messages due by a given time.
 use mailrun_measurement::record::OfferedStage;
 use mailrun_text::quantities::{duration, rate};
 use std::time::Duration;
@@ -49,13 +49,13 @@ impl RateStage {
         Ok(Self { name, length, from_per_s: read(from)?, to_per_s: read(to)? })
     }
 
-    /// Returns the name of the stage in thresholds. Without a name of its own, this is its number,
-    /// counted from 1. `place` is the stage's place in the load, counted from 0.
+    /// Returns the name by which a threshold refers to the stage: the user's name or, without one, the number of the
+    /// stage, counted from 1. `place` is its index in the load, counted from 0.
     pub fn name_at(&self, place: usize) -> String {
         self.summary().name_at(place)
     }
 
-    /// Returns the stage in the syntax of the option, always with both rates, for example
+    /// Returns the stage in the syntax that [`Self::parse`] reads, always with both rates, for example
     /// `10s:100/s..100/s`.
     pub fn expression(&self) -> String {
         let name = self.name.as_ref().map(|name| format!("{name}=")).unwrap_or_default();
@@ -67,31 +67,31 @@ impl RateStage {
         OfferedStage { name: self.name.clone(), length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }
     }
 
-    /// Returns the rate when `time_s` of the stage has passed.
+    /// Returns the rate at `time_s` seconds after the start of the stage.
     fn rate_at(&self, time_s: f64) -> f64 {
         let passed = time_s / self.length.as_secs_f64();
         self.from_per_s * (1.0 - passed) + self.to_per_s * passed
     }
 
-    /// Returns the number of messages that are due in the first `time_s` of the stage.
+    /// Returns the number of messages that are due in the first `time_s` seconds of the stage.
     fn due_within(&self, time_s: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         time_s * (self.from_per_s + slope * time_s / 2.0)
     }
 
-    /// Returns the number of seconds after which `messages` messages of the stage are due, as the inverse of
-    /// `due_within`.
+    /// Returns how many seconds after the start of the stage its first `messages` messages are due. This is the inverse
+    /// of `due_within`.
     fn time_of(&self, messages: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         let speed = self.from_per_s + (self.from_per_s * self.from_per_s + 2.0 * slope * messages).max(0.0).sqrt();
-        // This form has no subtraction of similar numbers, so it stays exact for slopes that are
-        // zero or negative.
+        // The usual solution of the quadratic equation divides by the slope, which may be zero, and subtracts similar
+        // numbers if the slope is small. This form does neither.
         if speed > 0.0 { (2.0 * messages / speed).min(self.length.as_secs_f64()) } else { 0.0 }
     }
 }
 
-/// Checks the name of a stage, which cannot contain a colon, because a colon follows it in a threshold. It cannot be a
-/// number either, because numbers name the stages without names.
+/// Checks the name of a stage. It must not contain a colon, because a colon follows the name in a threshold. It must
+/// not be a number, because a stage without a name is named by its number.
 fn checked_name(name: &str) -> Result<String, String> {
     let is_letter = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     let is_number = name.chars().all(|c| c.is_ascii_digit());
@@ -108,14 +108,13 @@ fn checked_name(name: &str) -> Result<String, String> {
 pub enum OfferedRate {
     /// The same rate until the run ends.
     Constant(f64),
-    /// Consecutive stages, of which the last one ends the run.
+    /// Consecutive stages. The run ends with the last stage.
     Stages(Vec<RateStage>),
 }
 
 impl OfferedRate {
-    /// Returns the time at which the message at `position` is due, in seconds since the start of
-    /// the load. The first message has position 0. Messages beyond the last stage are due at its
-    /// end.
+    /// Returns the time at which the message at `position` is due, in seconds since the start of the load. The first
+    /// message has position 0. A position beyond the last stage is due at the end of that stage.
     pub fn due_s(&self, position: f64) -> f64 {
         let stages = match self {
             Self::Constant(rate_per_s) => return position / rate_per_s,
@@ -135,7 +134,7 @@ impl OfferedRate {
         begins_s
     }
 
-    /// Returns the number of messages that are due in the first `time_s`.
+    /// Returns the number of messages that are due in the first `time_s` seconds of the load.
     pub(crate) fn due_by(&self, time_s: f64) -> f64 {
         let stages = match self {
             Self::Constant(rate_per_s) => return rate_per_s * time_s,
@@ -169,7 +168,7 @@ impl OfferedRate {
         ends.collect()
     }
 
-    /// Returns the mean rate from `from_s` to the end, in messages per second.
+    /// Returns the mean rate from `from_s` to the end of the load, in messages per second, or 0 if nothing is left.
     pub fn mean_per_s(&self, from_s: f64) -> f64 {
         let stages = match self {
             Self::Constant(rate_per_s) => return *rate_per_s,
@@ -182,8 +181,8 @@ impl OfferedRate {
             let length_s = stage.length.as_secs_f64();
             let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
             let rest_s = length_s - skipped_s;
-            // Use the mean rate of the rest, because the difference of two large counts would have no exact digits left
-            // for a short rest.
+            // Multiply the rest's length by its mean rate. The difference of two large counts would be too inexact if
+            // the rest is short.
             messages += rest_s * (stage.rate_at(skipped_s) + stage.to_per_s) / 2.0;
             counted_s += rest_s;
             begins_s += length_s;
@@ -255,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_mean_of_a_rest_of_no_length_is_a_rate_of_the_stage() {
-        // In this case, which fuzzing found, the sum of the lengths as an f64 is slightly larger than the end.
+        // Fuzzing found that the lengths of these stages, added as f64, slightly exceed the end and leave a tiny rest.
         for count in 1..12 {
             let offer = stages(&vec!["60s10ms:100000/s"; count]);
             let end_s = offer.length().unwrap().as_secs_f64();
@@ -269,8 +268,8 @@ mod tests {
     #[test]
     fn stages_follow_each_other() {
         let offer = stages(&["10s:100/s", "5s:0/s", "10s:0/s..200/s"]);
-        // 1,000 messages in the first ten seconds, none in the next five, and 1,000 in the ramp, of
-        // which a quarter comes before its middle.
+        // The stages have 1,000 messages, none, and 1,000. A quarter of the messages of a ramp from zero are due before
+        // its middle.
         for (position, due_s) in
             [(0.0, 0.0), (1.0, 0.01), (999.0, 9.99), (1_000.0, 15.0), (1_250.0, 20.0), (2_000.0, 25.0)]
         {

@@ -1,11 +1,11 @@
 //! Computes when the next message is due in an open loop. The schedule does not depend on the pace
 //! of the server, which avoids coordinated omission (G. Tene, "How NOT to Measure Latency", 2013).
 //!
-//! This module does no I/O: a schedule is a function of the offered rate and its seed. Every
-//! message has a position in the whole run, and `offered_rate` computes when that position is due.
-//! Each of n workers takes every n-th position, so their schedules together make up the whole. With
-//! Poisson arrivals the positions of a worker have random distances with a mean of n. Independent
-//! Poisson processes add up to a Poisson process, so the workers together have the whole rate.
+//! This module does no I/O: a schedule is a function of the offered rate and its seed. Every message has a position in
+//! the whole run, and `offered_rate` computes when that position is due. Each of n workers takes every n-th position,
+//! so their schedules together make up the whole. With Poisson arrivals, the distance from one position of a worker to
+//! the next is random, with a mean of n. The workers together still have the whole rate, because independent Poisson
+//! processes add up to a Poisson process.
 use super::offered_rate::OfferedRate;
 use mailrun_measurement::record::Arrival;
 use rand::rngs::StdRng;
@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct ArrivalSchedule {
     began: Duration,
-    /// The current offered rate, of which there is always one, and rates that apply later.
+    /// The current offered rate, followed by rates that apply later. This queue is never empty.
     offers: VecDeque<OfferSegment>,
     /// Number of messages that the caller has taken.
     issued: u64,
@@ -27,13 +27,13 @@ pub struct ArrivalSchedule {
     next_s: f64,
     worker: usize,
     workers: usize,
-    /// Delay of constant arrivals as a share of a position. Each host has its own delay, so that
-    /// the hosts do not all send at the same moments.
+    /// Delay of constant arrivals, as a share of the gap between two messages of the whole run. Each host has its own
+    /// delay, so that the hosts do not all send at the same moments.
     phase: f64,
     random: Option<StdRng>,
 }
 
-/// An offered rate that applies from a certain time on, and the position of the run at that time.
+/// An offered rate, the time from which it applies, and the position that the run has reached by then.
 #[derive(Debug)]
 struct OfferSegment {
     from_s: f64,
@@ -67,9 +67,8 @@ impl ArrivalSchedule {
         schedule
     }
 
-    /// Delays constant arrivals by this share of a position, for example 0.5 for half the gap
-    /// between two messages of the whole run. Poisson arrivals are random anyway, and are not
-    /// delayed.
+    /// Delays constant arrivals by this share of the gap between two messages of the whole run, for example 0.5. Leaves
+    /// Poisson arrivals as they are, because their times are random anyway.
     #[must_use]
     pub fn with_phase(mut self, phase: f64) -> Self {
         if self.random.is_none() {
@@ -98,8 +97,7 @@ impl ArrivalSchedule {
         let at = self.offers[0].offer.length().map_or(at, |length| at.min(self.began.saturating_add(length)));
         if self.random.is_none() {
             let positions = self.offers[0].offer.due_by(at.saturating_sub(self.began).as_secs_f64()) - self.position;
-            // Step through the last two messages one by one, because the computed number is
-            // rounded.
+            // The computed number is rounded, so start two messages earlier and count the rest exactly below.
             self.issued = ((positions / self.workers as f64).ceil().max(0.0) as u64).saturating_sub(2);
             self.compute_next();
         }
@@ -120,7 +118,6 @@ impl ArrivalSchedule {
         self.compute_next();
     }
 
-    /// Computes the position of the next message and its time.
     fn compute_next(&mut self) {
         self.position = match self.exponential_gap() {
             Some(gap) => self.position + gap,
@@ -141,8 +138,8 @@ impl ArrivalSchedule {
         now.from_s + now.offer.due_s(self.position - now.from_position)
     }
 
-    /// Draws an exponentially distributed gap in positions, for a Poisson process, or returns `None` for constant
-    /// arrivals.
+    /// Draws the distance to the next position, which is exponentially distributed for Poisson arrivals. Returns `None`
+    /// for constant arrivals.
     fn exponential_gap(&mut self) -> Option<f64> {
         let uniform: f64 = self.random.as_mut()?.random();
         Some(-(1.0 - uniform).ln() * self.workers as f64)
@@ -202,8 +199,8 @@ mod tests {
             let mut schedule =
                 ArrivalSchedule::new(Arrival::Constant, OfferedRate::Constant(10.0), Duration::ZERO, number, 3, 7)
                     .with_phase(0.5);
-            // The first worker learns of each change when it happens. The other workers were asleep
-            // and learn of all changes at the end.
+            // The first worker learns of each change at once, and the others, as if asleep, of all changes at the end.
+            // This must make no difference.
             for (at, rate) in changes {
                 while number == 0 && schedule.due() < at {
                     all.push(schedule.due().as_secs_f64());

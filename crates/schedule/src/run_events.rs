@@ -8,14 +8,13 @@ use std::time::Duration;
 
 /// Facts about a run that has ended, with times on the monotonic clock.
 pub struct RunCourse<'a> {
-    /// Time from which the times in the record count.
+    /// Time that is 0 s in the record.
     pub origin: Duration,
     /// Time at which the load started.
     pub began: Duration,
     /// Time after which no more messages were created.
     pub ended: Duration,
-    /// Times during which the server accepted nothing. As in the record, they count from the
-    /// origin.
+    /// Periods in which the server accepted nothing. Their times count from the origin, as in the record.
     pub stalls: &'a [StallRow],
     pub ending: Ending,
     /// Time at which the load was stopped, if it was stopped early.
@@ -52,8 +51,8 @@ impl RunCourse<'_> {
         events
     }
 
-    /// Returns the events of a stall, which are none if the server rejected messages meanwhile, because a server that
-    /// answers is not lost.
+    /// Returns the events of a stall. There are none if the server rejected messages during the stall, because a server
+    /// that answers is not lost.
     fn stall(&self, stall: &StallRow) -> Vec<EventRow> {
         if stall.rejected > 0 {
             return Vec::new();
@@ -83,7 +82,7 @@ impl RunCourse<'_> {
         Some(self.event_at(self.stopped_at?, EventKind::Stopped, &text))
     }
 
-    /// Creates an event, or returns `None` if it would have come after the end of the load.
+    /// Creates an event, or returns `None` if the load ended before that time.
     fn event(&self, at: Duration, kind: EventKind, text: &str) -> Option<EventRow> {
         (at <= self.ended).then(|| self.event_at(at, kind, text))
     }

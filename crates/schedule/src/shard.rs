@@ -84,8 +84,7 @@ impl Shard {
         }
     }
 
-    /// Returns the position in the whole run of this part's next message, when it has sent `sent`
-    /// messages.
+    /// Returns the position in the whole run of this part's next message, after the part has sent `sent` messages.
     pub fn position(self, sent: u64) -> u64 {
         sent.saturating_mul(u64::from(self.count)).saturating_add(u64::from(self.index))
     }
@@ -125,8 +124,8 @@ impl FromStr for Shard {
     }
 }
 
-/// Hash of everything that decides which messages are sent when. All parts of a run must have the
-/// same plan.
+/// Hash of everything that decides which messages are sent when. It must be the same in all parts of a run, because
+/// they would otherwise send parts of different loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanHash([u8; 32]);
 

@@ -20,10 +20,10 @@ pub struct Path<'a> {
     at: Option<usize>,
 }
 
-/// Reason why a path is invalid. A server answers each of them with a reply of its own.
+/// Reason why a path is invalid. A server sends a different reply for each reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// The path does not follow the grammar.
+    /// The path does not follow the grammar (RFC 5321 §4.1.2).
     #[error("the address is not of the form <local-part@domain>")]
     Syntax,
     /// The path exceeds 256 bytes, its local part 64 bytes, or its domain 255 bytes.
@@ -178,7 +178,7 @@ const LABEL: u8 = 2;
 /// Class of bytes above ASCII. A text that contains them must also be valid UTF-8.
 const HIGH: u8 = 4;
 
-/// Classes to which each byte belongs. A table needs one look-up per byte, which matters because
+/// Classes of each byte, as a bit set. The table needs one look-up per byte, which matters because
 /// every address of every message is checked.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
@@ -293,14 +293,14 @@ fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
     Some((groups, count))
 }
 
-/// Returns true if the text has a label's length and hyphens only inside. The caller must have
-/// checked the characters.
+/// Returns true if the text has a valid length for a label, and no hyphen at either end. The caller
+/// must have checked the characters.
 fn is_label(text: &[u8]) -> bool {
     (1..=MAX_LABEL_BYTES).contains(&text.len()) && !text.starts_with(b"-") && !text.ends_with(b"-")
 }
 
-/// Returns true if the text is UTF-8. `seen` is the union of the classes of its bytes. Most
-/// addresses are ASCII and need no further check.
+/// Returns true if the text is UTF-8. `seen` is the union of the classes of its bytes: if it shows
+/// only ASCII, as for most addresses, no further check is needed.
 fn is_utf8(text: &[u8], seen: u8) -> bool {
     seen & HIGH == 0 || std::str::from_utf8(text).is_ok()
 }
@@ -436,7 +436,7 @@ mod tests {
 
         #[test]
         fn what_is_read_as_an_address_is_one_for_others_too(text in "[0-9a-f:.]{1,24}") {
-            // Skip decimal numbers with leading zeros, because other parsers reject them.
+            // Skip texts with leading zeros in a decimal number, because Rust's own parser rejects them.
             let plain = text.split('.').all(|part| part.rsplit(':').next().is_some_and(|it| it == "0" || !it.starts_with('0')));
             if plain && let Some(address) = address_literal(format!("[IPv6:{text}]").as_bytes()) {
                 prop_assert_eq!(text.parse::<IpAddr>().ok(), Some(address));

@@ -1,8 +1,8 @@
-//! Messages in chunks: each BDAT is followed by the announced number of bytes with any content (RFC
+//! Messages in chunks: each BDAT announces a number of bytes, which follow and may be anything (RFC
 //! 3030).
 //!
-//! Unless a message is declared as binary, it consists of lines, and DATA's rules for line ends and
-//! line lengths apply. The reason is that a message received by BDAT may have to be forwarded by
+//! Unless a message is declared as binary, it consists of lines. The rules of DATA for line ends
+//! and line lengths then apply, because a message received by BDAT may have to be forwarded by
 //! DATA.
 use crate::command::Chunk;
 use crate::data::{LineChecker, LineFault};
@@ -16,10 +16,10 @@ pub enum ContentKind {
     Any,
 }
 
-/// Part of a message as the reader returns it.
+/// What [`ChunkReader::next`] takes from its input: bytes of the message, or the end of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkPiece<'a> {
-    /// Bytes of the message, which belong to the current chunk.
+    /// Bytes of the message, all from the current chunk.
     Content(&'a [u8]),
     /// The announced number of bytes has been read, so the chunk is complete.
     End(Chunk),
@@ -49,7 +49,7 @@ impl ChunkReader {
         (self.chunk, self.left, self.is_open) = (chunk, chunk.bytes, true);
     }
 
-    /// Returns true until the end of the current chunk has been returned.
+    /// Returns true from [`Self::begin`] until [`Self::next`] has returned the end of the chunk.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
@@ -63,7 +63,7 @@ impl ChunkReader {
     pub fn fault(&self) -> Option<LineFault> {
         match self.content_kind {
             ContentKind::Any => None,
-            // The last chunk has ended, so no further byte can complete the line end.
+            // The message ends with a CR, and no further byte can complete the line end.
             ContentKind::Lines if !self.is_open && self.chunk.last && self.lines.previous == b'\r' => {
                 Some(LineFault::BareLineEnding)
             }
@@ -131,7 +131,7 @@ mod tests {
             for (octets, flaw) in [(ContentKind::Lines, *flaw), (ContentKind::Any, None)] {
                 assert_eq!(read(octets, &chunks, &[wire]), Some((wire.to_vec(), flaw, 0)), "{sizes:?} {wire:?}");
             }
-            // The checker reads the byte 16 as an empty chunk.
+            // `check` takes sizes modulo 16, so 16 stands for an empty chunk. A 0 would end the sizes.
             let mut input: Vec<u8> = sizes.iter().map(|size| if *size == 0 { 16 } else { *size as u8 }).collect();
             input.extend([b"\0", *wire, b"MAIL"].concat());
             check(&input);

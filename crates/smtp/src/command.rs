@@ -1,5 +1,4 @@
-//! Parses command lines strictly (RFC 5321 §4.1.1). For an invalid line, the parser returns the
-//! reason for its refusal.
+//! Parses command lines strictly (RFC 5321 §4.1.1).
 use crate::address::{Path, PathError};
 use crate::dsn::{Notify, OriginalRecipient, Return, envelope_id};
 use crate::extensions::number;
@@ -45,7 +44,7 @@ pub struct Mail<'a> {
     pub size: Option<u64>,
     /// Value of BODY, or the default of seven-bit content.
     pub body: BodyType,
-    /// Set if the client gave SMTPUTF8 (RFC 6531 §3.4).
+    /// Set if the client gave SMTPUTF8, so addresses and headers may be UTF-8 (RFC 6531 §3.4).
     pub smtp_utf8: bool,
     /// Value of RET: the part of the message that a notification should return (RFC 3461 §4.3).
     pub returns: Option<Return>,
@@ -84,14 +83,14 @@ pub struct Chunk {
     pub last: bool,
 }
 
-/// A command, as the server parsed it.
+/// A command whose syntax is valid. The session checks later whether its state allows the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// EHLO, HELO or LHLO, with the client's name for itself.
     Hello(Hello, &'a [u8]),
-    /// MAIL, with the sender and its parameters (RFC 5321 §4.1.1.2).
+    /// MAIL, which begins a transaction (RFC 5321 §4.1.1.2).
     Mail(Mail<'a>),
-    /// RCPT, with a recipient and its parameters (RFC 5321 §4.1.1.3).
+    /// RCPT, which adds a recipient to the transaction (RFC 5321 §4.1.1.3).
     Recipient(Recipient<'a>),
     /// DATA, after which the client sends the message (RFC 5321 §4.1.1.4).
     Data,
@@ -99,7 +98,7 @@ pub enum Command<'a> {
     Reset,
     /// NOOP, which has no effect (RFC 5321 §4.1.1.9).
     Noop,
-    /// VRFY, with its argument (RFC 5321 §4.1.1.6).
+    /// VRFY, with the user name or mailbox to verify (RFC 5321 §4.1.1.6).
     Verify(&'a [u8]),
     /// HELP, whose argument is ignored (RFC 5321 §4.1.1.8).
     Help,
@@ -112,7 +111,7 @@ pub enum Command<'a> {
     /// AUTH, with the mechanism and the undecoded initial response. The mechanism is `None` if this
     /// crate does not know it.
     Auth(Option<Mechanism>, Option<&'a [u8]>),
-    /// XCLIENT, with attributes of a proxy's client (Postfix).
+    /// XCLIENT, with which a proxy tells who its client is (Postfix).
     Xclient(Xclient<'a>),
 }
 
@@ -121,7 +120,7 @@ impl<'a> Command<'a> {
     /// only passes on (ENVID, ORCPT and AUTH=), because they are no reason to refuse mail.
     ///
     /// # Errors
-    /// Returns the [`ReplyReason`] with which the server refuses the line.
+    /// If the line is invalid, returns the [`ReplyReason`] with which the server refuses it.
     pub fn parse(line: &'a [u8]) -> Result<Self, ReplyReason> {
         Self::parse_with(line, InvalidValue::Drop)
     }
@@ -129,7 +128,7 @@ impl<'a> Command<'a> {
     /// Parses a command line, and refuses it if any parameter is invalid.
     ///
     /// # Errors
-    /// Returns the [`ReplyReason`] with which the server refuses the line.
+    /// If the line is invalid, returns the [`ReplyReason`] with which the server refuses it.
     pub fn parse_strictly(line: &'a [u8]) -> Result<Self, ReplyReason> {
         Self::parse_with(line, InvalidValue::Refuse)
     }
@@ -172,8 +171,8 @@ fn max_line_bytes(verb: [u8; 4]) -> usize {
     match &verb {
         b"MAIL" => MAX_LINE_BYTES,
         b"RCPT" => MAX_COMMAND_LINE_BYTES + MAX_RCPT_PARAMETER_BYTES,
-        // RFC 4954 §4 sets this limit for responses. Use it for AUTH as well, because clients also
-        // send long tokens in AUTH itself.
+        // RFC 4954 §4 sets this limit for the responses that follow AUTH. The AUTH line may be as
+        // long, because clients also send long tokens in its initial response.
         b"AUTH" => MAX_EXCHANGE_LINE_BYTES,
         _ => MAX_COMMAND_LINE_BYTES,
     }
@@ -281,8 +280,8 @@ fn split_parameter(word: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Sets the value of a parameter. An invalid value or a second occurrence is an error (esmtp-param
-/// in RFC 5321 §4.1.2).
+/// Sets a parameter of MAIL or RCPT. Returns an error if the value is invalid or if the parameter
+/// occurs twice (esmtp-param in RFC 5321 §4.1.2).
 fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
     if target.is_some() || value.is_none() {
         return Err(ReplyReason::BadParameter);
@@ -291,7 +290,6 @@ fn set<T>(target: &mut Option<T>, value: Option<T>) -> Result<(), ReplyReason> {
     Ok(())
 }
 
-/// Tells what happens to an invalid or second value of a parameter that is only passed on.
 #[derive(Clone, Copy)]
 enum InvalidValue {
     Drop,

@@ -1,5 +1,5 @@
-//! The content of a message on the wire: removes dot-stuffing and finds the end of data in whole
-//! blocks (RFC 5321 §4.5.2). Line endings and line lengths are checked at memory speed.
+//! Reads a message from the wire: removes dot-stuffing, finds the end of data (RFC 5321 §4.5.2),
+//! and checks the lines. Searches whole blocks with vector code for speed.
 //!
 //! ```text
 //!                 any other byte               "\r\n."
@@ -22,10 +22,10 @@ use std::sync::LazyLock;
 /// because building it selects vector code for the processor.
 static DOT_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
 
-/// End of data, for a message whose last line is complete.
+/// Line that ends a message. The message's own last line must end in `<CRLF>`.
 pub const END_OF_DATA: &[u8] = b".\r\n";
 
-/// Fault in the lines of a message, for which the message is refused.
+/// Fault in the lines of a message. The server reads such a message to its end and then refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFault {
     /// The message contains CR without LF, LF without CR, or NUL.
@@ -35,7 +35,7 @@ pub enum LineFault {
     LineTooLong,
 }
 
-/// Part of a message as the reader returns it.
+/// Part of a message, as [`DataReader::next`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPiece<'a> {
     /// A block of the message's bytes, without dot-stuffing.
@@ -52,7 +52,7 @@ enum DataState {
     Text,
 }
 
-/// Reads one message from the bytes of a connection.
+/// Reads a single message, from the reply to DATA to the end of data.
 #[derive(Clone, Debug)]
 pub struct DataReader {
     state: DataState,
@@ -108,7 +108,6 @@ impl DataReader {
     }
 
     /// Takes everything up to the next line that begins with a dot, or to the end of the block.
-    /// `DOT_LINE` finds such a line at the memory's speed.
     fn take_text<'a>(&mut self, input: &mut &'a [u8]) -> DataPiece<'a> {
         let length = DOT_LINE.find(input).map_or(input.len(), |at| at + 2);
         let (content, rest) = input.split_at(length);
@@ -128,7 +127,7 @@ impl DataReader {
 /// Checks line endings and line lengths of a message, for DATA and BDAT alike.
 #[derive(Clone, Debug)]
 pub(crate) struct LineChecker {
-    /// Last byte of the content so far. At the start of a message it is a line end.
+    /// Last byte of the content so far, because a CR and its LF may be in different blocks.
     pub(crate) previous: u8,
     line_bytes: usize,
     line_limit: usize,
@@ -201,7 +200,7 @@ pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&rest[..at + 2]);
         out.push(b'.');
         rest = &rest[at + 2..];
-        // The dot belongs to the next part. It cannot match again, because a match begins with CR.
+        // `rest` begins with the line's own dot. It is not found again, because `DOT_LINE` begins with CR.
     }
     out.extend_from_slice(rest);
 }
@@ -238,8 +237,8 @@ mod tests {
             (b"a.\r\n.b.\r\n.\r\n", b"a.\r\nb.\r\n", None),
             (b"12345678\r\n.\r\n", b"12345678\r\n", None),
             (b"123456789\r\n.\r\n", b"123456789\r\n", Some(LineFault::LineTooLong)),
-            // None of these rows ends the data before the last `.` (RFC 5321 §4.1.1.4; SMTP
-            // smuggling, CVE-2023-51764).
+            // The rows below imitate the end of data with a bare CR, a bare LF or NUL. Only the
+            // last `.` may end the data (RFC 5321 §4.1.1.4; SMTP smuggling, CVE-2023-51764).
             (b"a\n.\n\r\n.\r\n", b"a\n.\n\r\n", BARE),
             (b"a\r.\rb\r\n.\r\n", b"a\r.\rb\r\n", BARE),
             (b"a\r.\nb\r\n.\r\n", b"a\r.\nb\r\n", BARE),
@@ -275,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Generates bytes, many of which have a meaning in SMTP.
+    /// Generates messages, mostly of CR, LF and dots, so that many almost contain an end of data.
     fn alphabet() -> impl Strategy<Value = Vec<u8>> {
         let octets: Vec<&[u8]> = vec![b"\r", b"\n", b".", b"a", b"\0", b"\xff", b"\r\n", b"\r\n.", b".\r", b".\r\n"];
         proptest::collection::vec(proptest::sample::select(octets), 0..30).prop_map(|octets| octets.concat())

@@ -5,7 +5,7 @@
 //! session misread it. The bytes may arrive in pieces of any size.
 use crate::reply::ReceivedReply;
 
-/// Maximum number of bytes of a line that are shown. No more are kept while a line is incomplete.
+/// Maximum number of bytes of a line that are shown. Longer lines are cut, to save memory.
 const MAX_LINE_BYTES: usize = 1000;
 
 /// Commands that are shown even after the client has tried to log in. Any other line is hidden from
@@ -82,7 +82,7 @@ impl Dialogue {
         }
     }
 
-    /// Like [`Dialogue::server`], for a client that has already read the reply.
+    /// Renders a reply that the client has already read. Passes its bytes to [`Dialogue::server`].
     pub fn reply(&mut self, reply: &ReceivedReply<'_>, shown: &mut String) {
         self.server(reply.wire(), shown);
     }
@@ -204,8 +204,8 @@ impl Dialogue {
         }
         let code = text.get(..3);
         self.unanswered = self.unanswered.saturating_sub(1);
-        // While replies to earlier commands are due, this may be one of them and not the reply to
-        // AUTH, so the login is not over.
+        // The final reply to AUTH ends the login. While several replies are due, this line may be
+        // the reply to an earlier command, so the client's lines stay hidden.
         self.is_login = code == Some(b"334") || self.is_login && self.unanswered > 0;
         let is_refused_message = matches!(self.part, ClientPart::Message(_)) && code != Some(b"354");
         if is_refused_message && self.unanswered == 0 {
@@ -214,12 +214,12 @@ impl Dialogue {
     }
 }
 
-/// A line, or the part of it that has arrived.
+/// A line that one side sends, complete or not.
 #[derive(Debug, Default)]
 struct HeldLine {
     held: Vec<u8>,
-    /// Length of the line so far, including its line end and the bytes that are too many to be
-    /// held.
+    /// Number of bytes of the line that have arrived. This includes the line end, and bytes that
+    /// are not in `held` because the line is too long.
     bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Domains in a form in which they can be compared.
+//! Normal form of domains, in which all spellings of a domain are equal.
 use crate::address::{address_literal, literal};
 use std::borrow::{Borrow, Cow};
 use std::fmt;

@@ -135,7 +135,7 @@ fn is_unitext(address: &[u8]) -> bool {
     })
 }
 
-/// Returns true if addresses of this kind are written as in RFC 6533 §3.
+/// Returns true for the kind `utf-8`, whose addresses may exceed ASCII (RFC 6533 §3).
 pub fn is_utf8(kind: &[u8]) -> bool {
     kind.eq_ignore_ascii_case(b"utf-8")
 }
@@ -197,7 +197,7 @@ fn escaped(character: char) -> String {
     }
 }
 
-/// Parses the value of ENVID: 1 to 100 bytes of xtext ([`crate::xtext`]), whatever it decodes to.
+/// Parses an ENVID: 1 to 100 bytes of [`crate::xtext`]. The decoded bytes are not checked.
 pub fn envelope_id(value: &[u8]) -> Option<Xtext<'_>> {
     Xtext::parse(value).filter(|_| (1..=MAX_ENVELOPE_ID_BYTES).contains(&value.len()))
 }

@@ -2,7 +2,7 @@
 //! together or one at a time.
 use crate::address::{Path, PathError};
 
-/// Commands of a transaction, as they are sent.
+/// MAIL, RCPT and DATA of one transaction, rendered as bytes.
 ///
 /// ```
 /// let envelope = mailrun_smtp::Envelope::new("a@example.com", "SIZE=400", ["b@example.com"]).unwrap();
@@ -18,12 +18,12 @@ pub struct Envelope {
 const DATA: &[u8] = b"DATA\r\n";
 
 impl Envelope {
-    /// Renders the commands. `parameters` are appended to MAIL, for example `SIZE=400
-    /// BODY=8BITMIME`. An empty sender is the null path.
+    /// Renders the commands for a sender and at least one recipient. `parameters` are appended to
+    /// MAIL, for example `SIZE=400 BODY=8BITMIME`. An empty sender is the null path.
     ///
     /// # Errors
-    /// Returns a [`PathError`] if an address is invalid, so nobody can inject a command through an
-    /// address.
+    /// Returns a [`PathError`] if there is no recipient, or if an address or a parameter is
+    /// invalid. Otherwise an address with a line end could inject a command.
     pub fn new<'a>(
         sender: &str,
         parameters: &str,
@@ -39,8 +39,8 @@ impl Envelope {
     /// follows `MAIL FROM:` or `RCPT TO:` as it is, so it usually has its own brackets.
     ///
     /// # Errors
-    /// Returns a [`PathError`] if a text has a CR, LF or NUL, because it would be several commands,
-    /// or if there is no recipient.
+    /// Returns a [`PathError`] if there is no recipient, or if a text contains CR, LF or NUL,
+    /// because a line end would split the text into several commands.
     pub fn verbatim<'a>(sender: &str, recipients: impl IntoIterator<Item = &'a str>) -> Result<Self, PathError> {
         let mut envelope = Self { wire: Vec::new(), ends: Vec::new() };
         let lines = recipients.into_iter().map(|recipient| ("RCPT TO:", recipient));
@@ -54,9 +54,9 @@ impl Envelope {
         if envelope.ends.len() < 2 { Err(PathError::Syntax) } else { Ok(envelope) }
     }
 
-    /// Replaces the commands. Each recipient is a path and the parameters of its RCPT, such as
-    /// `NOTIFY=NEVER` (see [`crate::dsn`]). This needs no allocation if the envelope has held as
-    /// many bytes before.
+    /// Renders the commands of another transaction into the same buffer. Each recipient is a path
+    /// and the parameters of its RCPT, such as `NOTIFY=NEVER` (see [`crate::dsn`]). No allocation
+    /// is needed if the envelope has held as many bytes before.
     ///
     /// # Errors
     /// Returns the same errors as [`Envelope::new`]. After an error, the envelope must be rewritten

@@ -1,4 +1,4 @@
-//! Extensions in a server's reply to EHLO (RFC 5321 §4.1.1.1), for writing and for reading.
+//! Renders and parses the extensions in a server's reply to EHLO (RFC 5321 §4.1.1.1).
 use crate::sasl::Mechanisms;
 use crate::xclient::Attributes;
 

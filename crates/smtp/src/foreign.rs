@@ -8,10 +8,10 @@
 //! and these may contain line ends. Postfix closes such connections as well, for the commands of
 //! `smtpd_forbidden_commands` and for any line that looks like a header field.
 
-/// Methods of HTTP (RFC 9110 §9, RFC 5789). SMTP has no such verbs.
+/// Methods of HTTP (RFC 9110 §9, RFC 5789). None of them is an SMTP verb.
 const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
-/// Names before a version number, which stand at the end of a request or at the start of a
-/// response: HTTP, RTSP (RFC 7826), SIP (RFC 3261).
+/// Text before the version number in HTTP, RTSP (RFC 7826) and SIP (RFC 3261). It begins the last
+/// word of a request and the first word of a response.
 const VERSIONS: [&[u8]; 3] = [b"HTTP/", b"RTSP/", b"SIP/"];
 /// First bytes that SSH clients and servers send (RFC 4253 §4.2).
 const SSH: &[u8] = b"SSH-";

@@ -15,8 +15,8 @@ pub const MAX_LOCAL_PART_BYTES: usize = 64;
 /// Maximum length of a domain (RFC 5321 §4.5.3.1.2).
 pub const MAX_DOMAIN_BYTES: usize = 255;
 
-/// Limits that a server session enforces. The default sizes are the smallest that RFC 5321 allows a
-/// server, except where a larger size costs nothing.
+/// Limits that a server session enforces. The default sizes are the minimum that RFC 5321 requires
+/// of a server, or more if a larger size costs nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum length of a line of text in bytes, including `<CRLF>`, before dot-stuffing (RFC 5321
@@ -32,7 +32,7 @@ pub struct Limits {
     /// BDAT.
     pub oversize_factor: u64,
     /// Number of rejected commands, without a message between them, that the session tolerates.
-    /// Recipients beyond the limit do not count.
+    /// Recipients beyond the limit of `recipients` do not count.
     pub errors: u32,
     /// Number of unknown commands before EHLO that the session tolerates. A client that sends more
     /// may speak another protocol.
@@ -49,12 +49,12 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// Longest time from DATA, or the first BDAT, to the end of the message.
     pub message_timeout: Duration,
-    /// Minimum data rate of a message in bytes per second, averaged over `idle_timeout`. A slower
-    /// session ends, because a sender of single bytes is never idle. Like Postfix's
-    /// `smtpd_min_data_rate`. 0 means no minimum.
+    /// Minimum data rate of a message in bytes per second, averaged over `idle_timeout`. Slower
+    /// sessions end, because `idle_timeout` does not stop a client that sends single bytes. Like
+    /// Postfix's `smtpd_min_data_rate`. 0 means no minimum.
     pub min_data_rate: u64,
-    /// Longest time from the greeting, or from the last message, to the next message. It ends
-    /// sessions that stay alive with NOOP. A message that has begun is not subject to this limit.
+    /// Longest time from the greeting, or from the last message, to the next message. This limit
+    /// ends sessions that stay alive with NOOP, but never during a message.
     pub no_message_timeout: Duration,
     /// Number of failed logins after which the session ends.
     pub login_failures: u32,

@@ -1,4 +1,4 @@
-//! Collects lines from several blocks. The buffer never exceeds the longest line that is allowed.
+//! Reads lines. A line that spans blocks is held in a buffer, up to the longest allowed line.
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReadLine<'a> {
@@ -16,7 +16,7 @@ pub(crate) enum ReadLine<'a> {
 pub(crate) struct LineReader {
     held: Vec<u8>,
     overlong: bool,
-    /// Set if the last call returned `held`, so that the next call drops it.
+    /// Set if the last call returned the line in `held`, so that the next call clears `held`.
     spent: bool,
 }
 

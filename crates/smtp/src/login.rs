@@ -5,7 +5,7 @@ use std::fmt;
 /// A login that the application must accept or refuse.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {
-    /// Mechanism of AUTH that the client has chosen.
+    /// Mechanism of AUTH that the client has chosen, such as XOAUTH2.
     pub mechanism: Mechanism,
     /// User name that the client claims. It is not verified yet.
     pub name: &'a str,

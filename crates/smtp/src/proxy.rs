@@ -12,12 +12,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Maximum length of a version 1 header, including `<CRLF>`.
 pub const MAX_V1_BYTES: usize = 107;
-/// Maximum length of a version 2 header that names a client. It has room for addresses of UNIX
-/// sockets and for extensions, one of which may be a client's certificate. The protocol would allow
-/// 64 KB.
+/// Maximum length of a version 2 header that names a client. The addresses of UNIX sockets need 216
+/// bytes, and 16 KB are left for extensions, one of which may be a client's certificate. The
+/// protocol would allow 64 KB.
 const MAX_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
-/// Maximum length of a version 2 header. A header without useful content may be as long as its
-/// length field can express, and is skipped.
+/// Maximum length of a version 2 header. Only a header whose content is skipped, such as LOCAL, may
+/// have the maximum that its 16-bit length field can express.
 pub const MAX_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
 
 const V1: &[u8] = b"PROXY ";
@@ -47,16 +47,16 @@ pub enum ProxyHeader {
     Unix,
 }
 
-/// Reason why a PROXY header is invalid.
+/// Reason why a PROXY header is invalid. The server must then end the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyHeaderError {
     /// The connection does not begin with a PROXY header.
     #[error("the connection does not begin with a PROXY header")]
     Absent,
-    /// The header violates the grammar, or contradicts itself.
+    /// The header violates the grammar, for example with an IPv6 address after TCP4.
     #[error("the PROXY header is malformed")]
     Malformed,
-    /// The header is longer than any useful header.
+    /// The header is longer than version 1 allows, or than this crate accepts in version 2.
     #[error("the PROXY header is too long")]
     TooLong,
     /// The header contains a CRC32c checksum, and the checksum is wrong.
@@ -168,8 +168,8 @@ fn is_skipped(head: &[u8]) -> bool {
     head[12] == LOCAL || head[13] == UNSPECIFIED
 }
 
-/// Parses the addresses. Returns the bytes after them as well. Datagram families are rejected,
-/// because SMTP runs only over streams.
+/// Parses the addresses, and returns them with the extensions that follow. Rejects datagram
+/// families, because SMTP runs only over streams.
 fn v2_header(family: u8, body: &[u8]) -> Option<(ProxyHeader, &[u8])> {
     let (header, length) = match family {
         0x11 => (proxied::<4>(body)?, 12),
@@ -365,7 +365,8 @@ mod tests {
             (v2(0x21, 0x00, &[0; 40_000]), ProxyHeader::Local),
             (v2(0x21, 0x00, b"\x03\0\x04\0\0\0\0"), ProxyHeader::Local),
             (v2(0x21, 0x31, &[[b'x'; 216].as_slice(), b"\x04\0\x01x"].concat()), ProxyHeader::Unix),
-            // A client's certificate makes the header longer than any address does.
+            // An extension may be long, because it may contain the client's certificate. This one
+            // has 4 KB.
             (v2(0x21, 0x11, &with(&[&[0x20, 0x10, 0], [0; 4096].as_slice()].concat())), four),
             (v2(0x21, 0x00, b"anything"), ProxyHeader::Local),
             (v2(0x21, 0x31, &[b'x'; 216]), ProxyHeader::Unix),

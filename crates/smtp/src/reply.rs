@@ -16,7 +16,7 @@ pub fn is_permanent(code: u16) -> bool {
     code / 100 == 5 && !is_session_fault(code)
 }
 
-/// A reply to be sent. It is kept as the bytes to send, so that sending needs no formatting.
+/// A server's reply, rendered as the bytes to send. A fixed text needs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     code: u16,
@@ -55,7 +55,7 @@ impl Reply {
         Self { code, wire: Cow::Owned(wire) }
     }
 
-    /// Returns the three-digit code of the reply.
+    /// Returns the code of the reply, which is from 200 to 599.
     pub fn code(&self) -> u16 {
         self.code
     }
@@ -98,7 +98,7 @@ impl<'a> ReceivedReply<'a> {
         self.code < 400
     }
 
-    /// Returns the bytes of the reply as they were received.
+    /// Returns the bytes of the reply as they were received, including codes and line ends.
     pub fn wire(&self) -> &'a [u8] {
         self.wire
     }
@@ -139,7 +139,8 @@ impl<'a> ReceivedReply<'a> {
 pub struct EnhancedStatusCode(pub u8, pub u16, pub u16);
 
 impl EnhancedStatusCode {
-    /// Parses a code at the start of a reply's text.
+    /// Parses the first word of a reply's text, such as `5.1.1`. Returns `None` if the word is not
+    /// a code of class 2, 4 or 5.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let word = text.split(|&byte| byte == b' ').next()?;
         let mut parts = std::str::from_utf8(word).ok()?.split('.');
@@ -160,7 +161,7 @@ impl fmt::Display for EnhancedStatusCode {
     }
 }
 
-/// Reason why a peer's reply is invalid.
+/// Reason why a peer's reply is invalid, after which the session cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// A line does not start with three digits from 200 to 599.
@@ -175,7 +176,7 @@ pub enum ReplyError {
 /// KB.
 pub const MAX_REPLY_BYTES: usize = 64 * 1024;
 
-/// Collects the lines of replies from several blocks.
+/// Reads replies from blocks of any size. Copies a reply only if it spans several blocks.
 #[derive(Debug, Default)]
 pub struct ReplyReader {
     held: Vec<u8>,
@@ -187,7 +188,8 @@ impl ReplyReader {
     /// A bare `<LF>` also ends a line, because nothing can be smuggled to a client that way.
     ///
     /// # Errors
-    /// Returns a [`ReplyError`], after which the rest of the session is meaningless.
+    /// Returns a [`ReplyError`] if the reply is invalid. The caller must then end the session,
+    /// because the reader cannot tell where the next reply begins.
     pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<ReceivedReply<'s>>, ReplyError> {
         self.release();
         if self.held.is_empty() {
@@ -217,7 +219,8 @@ impl ReplyReader {
         self.held.capacity()
     }
 
-    /// Reads a reply that began in an earlier block. Copies one line at a time to the held bytes.
+    /// Reads a reply that began in an earlier block. Copies one line at a time, so that bytes after
+    /// the reply stay in `input`.
     fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<ReceivedReply<'_>>, ReplyError> {
         while !input.is_empty() {
             let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);

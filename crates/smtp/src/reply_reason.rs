@@ -22,7 +22,7 @@ pub enum ReplyReason {
     LineTooLong,
     /// A command line ended in a bare `<LF>`, or contains CR or NUL.
     BareLineFeed,
-    /// The greeting command (EHLO, HELO or LHLO) has no name.
+    /// The client sent EHLO, HELO or LHLO without its name.
     HelloNeedsName,
     /// The client sent a command that needs EHLO first (503).
     HelloFirst,
@@ -57,7 +57,7 @@ pub enum ReplyReason {
     BareLineEnding,
     /// The client speaks another protocol, such as HTTP. The session ends with 421.
     OtherProtocol,
-    /// The client sent too many refused commands, or too many commands without mail.
+    /// The server refused too many commands, or got too many commands without a message.
     TooManyCommands,
     /// The client was silent for too long, or its message is too slow. The session ends with 421.
     Timeout,

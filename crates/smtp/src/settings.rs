@@ -33,7 +33,7 @@ pub struct Requires {
 /// Extensions that a server offers, and requirements that its clients must meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Protocol that the server speaks: SMTP or LMTP.
+    /// Protocol that the server speaks. [`Offer::new`] chooses SMTP.
     pub protocol: Protocol,
     /// Extensions that EHLO lists. STARTTLS is no longer listed once TLS has begun.
     pub extensions: Extensions,
@@ -59,7 +59,7 @@ pub struct ServerSettings {
     pub extensions: Extensions,
     /// Extensions that EHLO lists over TLS.
     pub extensions_over_tls: Extensions,
-    /// Protocol that the server speaks: SMTP or LMTP.
+    /// Protocol that the server speaks. An SMTP server refuses LHLO, and an LMTP server refuses EHLO.
     pub protocol: Protocol,
     /// Requirements that clients must meet, for example a login before MAIL.
     pub requires: Requires,

@@ -55,7 +55,7 @@ impl Attribute {
         Self::ALL.into_iter().find(|attribute| name.eq_ignore_ascii_case(attribute.name().as_bytes()))
     }
 
-    /// Returns true if the value is valid for this attribute.
+    /// Checks a value that has already been decoded from xtext.
     fn takes(self, value: &[u8]) -> bool {
         match self {
             Self::Address | Self::DestinationAddress => address(value).is_some(),
@@ -83,12 +83,12 @@ impl Attributes {
         Self(self.0 | 1 << attribute as u8)
     }
 
-    /// Returns true if the attribute is in the set.
+    /// Returns true if the attribute is in the set, for example whether a server offers it.
     pub fn has(self, attribute: Attribute) -> bool {
         self.0 & (1 << attribute as u8) != 0
     }
 
-    /// Returns true if the set is empty.
+    /// Returns true if the set is empty, in which case a server does not offer XCLIENT.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -128,7 +128,7 @@ impl<'a> AttributeValue<'a> {
     }
 }
 
-/// Arguments of XCLIENT whose syntax and values are valid.
+/// Arguments of an XCLIENT command, whose syntax and values have been checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xclient<'a> {
     arguments: &'a [u8],
@@ -163,7 +163,7 @@ impl<'a> Xclient<'a> {
         self.attributes().find(|(attribute, _)| *attribute == wanted).map(|(_, value)| value)
     }
 
-    /// Returns the client's address, if it is known.
+    /// Returns the client's address, if the proxy knows it.
     pub fn address(&self) -> Option<IpAddr> {
         match self.value(Attribute::Address)? {
             AttributeValue::Value(value) => address(&value.decode()),
@@ -200,7 +200,7 @@ fn port(value: &[u8]) -> Option<u16> {
     digits.parse().ok()
 }
 
-/// Attributes that a proxy sends about its client with XCLIENT.
+/// Attributes of a client that a proxy sends with XCLIENT. Each attribute occurs at most once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XclientRequest {
     attributes: Vec<(Attribute, String)>,
@@ -216,12 +216,12 @@ pub struct XclientError {
 }
 
 impl XclientRequest {
-    /// Adds the value of an attribute. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are valid values of any
-    /// attribute. An IPv6 address is written like `IPV6:::1`.
+    /// Adds an attribute, and encodes its value as xtext. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are
+    /// valid values of any attribute. An IPv6 address is written like `IPV6:::1`.
     ///
     /// # Errors
-    /// Returns an [`XclientError`] if the value is invalid for this attribute, or if the attribute
-    /// already has a value.
+    /// Returns an [`XclientError`] if the value is invalid for this attribute, if it does not fit
+    /// into a command line, or if the attribute already has a value.
     pub fn with_attribute(mut self, attribute: Attribute, value: &str) -> Result<Self, XclientError> {
         let rendered = match AttributeValue::parse(value.as_bytes()) {
             Some(AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable) => value.to_owned(),

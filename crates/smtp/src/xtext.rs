@@ -21,7 +21,7 @@ impl<'a> Xtext<'a> {
         Some(Self(text))
     }
 
-    /// Returns the value in its encoded form.
+    /// Returns the encoded value, which can be passed on to another server unchanged.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.0
     }

@@ -31,7 +31,7 @@ impl Backlog {
         self.ids.len()
     }
 
-    /// Returns true if the iterator has reached its end.
+    /// Returns true if no messages remain. Remaining messages may be skipped (see [`Self::len`]).
     pub fn is_empty(&self) -> bool {
         self.ids.len() == 0
     }

@@ -1,5 +1,5 @@
-//! Collects records into a batch, which is written with one call. Small parts are copied into one
-//! buffer. Large bodies are not copied.
+//! Collects records into a batch, which is written with one system call. Small parts are copied
+//! into one buffer, and large bodies are passed to the call without a copy.
 use crate::format::{BATCH_HEADER_BYTES, BLOCK, BatchHeader, RecordHeader};
 use std::io::IoSlice;
 use std::ops::Range;

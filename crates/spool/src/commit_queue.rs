@@ -8,8 +8,8 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Longest time that a note waits until it is written. If a message arrives earlier, the note is
-/// written together with the message.
+/// Longest time that a note on a message waits until it is written. If a new message arrives
+/// earlier, the note is written in the same batch.
 pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
 /// Number of waiting notes at which the commit thread writes them at once. This bounds their
 /// memory.
@@ -65,7 +65,7 @@ impl CommitBatch {
         self.stores.is_empty() && self.deferred_records.is_empty() && self.note_syncs.is_none()
     }
 
-    /// Resolves the receipts of all messages and notes in the batch.
+    /// Tells all callers that wait for this batch whether their messages and notes were stored.
     pub(crate) fn resolve(&mut self, outcome: Result<Vec<(u32, Error)>, Error>) {
         let (of_notes, of_messages) = match outcome {
             Ok(refused) => (BatchOutcome::StoredExcept(Vec::new()), BatchOutcome::StoredExcept(refused)),
@@ -163,7 +163,8 @@ impl CommitQueue {
         }
     }
 
-    /// Requests that the next batch makes all notes added so far durable.
+    /// Makes the commit thread write all notes added so far without waiting for [`NOTE_DELAY`]. The
+    /// receipt is resolved when the notes are durable.
     pub(crate) fn sync_notes(&self) -> NotesReceipt {
         let mut state = self.state();
         if let Some(error) = &state.stopped {

@@ -2,8 +2,8 @@
 //!
 //! Segments are freed in order, so a message that waits for days would keep all later segments in
 //! use. Moving messages costs writes, so it is done only if the used segments hold more than twice
-//! as many bytes as their unfinished messages. Then at most about half of the written bytes are
-//! moved messages.
+//! as many bytes as their unfinished messages. With this limit, at most about half of all written
+//! bytes are copies of moved messages.
 use crate::batch_builder::RecordParts;
 use crate::format::{RecordHeader, RecordKind, join_notes, split_notes};
 use crate::index::{FillLevel, MessageLocations};
@@ -79,8 +79,8 @@ impl CompactionState {
         for _ in 0..SLICE_BATCHES {
             match scan.next_batch(&mut seen) {
                 Ok(ScanResult::Batch) => moved += relocate_all(log, oldest, &seen)?,
-                // The segment ends here, or damage hides the batches after it from the scan. The
-                // index still knows where the messages are.
+                // Either the segment ends here, or damage hides its later batches from the scan.
+                // The index still knows the messages in them, so `compact_rest` can move them.
                 Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(log, oldest),
             }
             if moved >= SLICE_BYTES {
@@ -153,7 +153,7 @@ fn relocate_one(log: &mut Log, locations: &MessageLocations) -> Result<(), LogWr
     // A message that cannot be read stays at its place, and its segment stays in use.
     let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
     let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
-    // The notes in a record must not exceed this size in total, so drop the oldest if they do.
+    // `MAX_ENVELOPE_BYTES` also limits the notes of a record, so drop the oldest ones if necessary.
     while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MAX_ENVELOPE_BYTES {
         notes.remove(0);
     }

@@ -2,7 +2,7 @@
 use crate::Id;
 use std::fmt;
 
-/// A part of a spool that does not read as it was written.
+/// A part of a spool that is missing, or whose bytes differ from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Name of the file in the spool's directory. For a missing segment, the name of the segment
@@ -12,9 +12,9 @@ pub struct Damage {
     pub offset: u64,
     /// Length of the damaged part in bytes. Some of these bytes may be intact.
     pub bytes: u64,
-    /// Kind of the damage, for example a torn end. The loss depends on it.
+    /// Kind of the damage. Not every kind is a reason to worry: a torn end is normal after a crash.
     pub kind: DamageKind,
-    /// Loss that the damage causes. If it causes several, this is the largest.
+    /// Worst loss that the damage causes: messages, for example, if notes and messages are lost.
     pub cost: Cost,
     /// Lost messages whose numbers are known, either from readable parts or because the numbers are
     /// missing in the sequence. There are at most [`Damage::MAX_NAMED`] of them.
@@ -32,8 +32,8 @@ pub struct Damage {
 pub enum DamageKind {
     /// The header of a segment is unreadable, or consists of zeros although a header was written.
     Header,
-    /// The segment before this one is missing, and perhaps others before that. The numbers in the
-    /// headers show that it existed.
+    /// One or more segments directly before this one are missing. Segments are numbered in the
+    /// order in which they were begun, which reveals the gap.
     MissingSegment,
     /// The newest segment is missing, according to the file `newest`. [`Damage::segment`] is the
     /// name of the missing segment itself.
@@ -45,15 +45,16 @@ pub enum DamageKind {
     /// The body of a message is damaged, but its envelope is intact. The message is known, but
     /// cannot be delivered.
     Body,
-    /// The file is shorter than it was when it was made. No crash shortens a segment.
+    /// The file is shorter than it was when it was made. A crash does not cause this, because a
+    /// segment gets its full length before it is used.
     Shortened,
     /// The segment belongs to another spool, so nothing in it is used.
     Foreign,
     /// The unsynced end of the log is incomplete, as after a crash. No message in it had been
-    /// answered 250, so after a crash this is not damage.
+    /// answered 250, so this is normal after a crash and costs no mail.
     TornEnd,
     /// The end of a log without syncs (`durability = "write"`) is incomplete. A crash may have torn
-    /// it, but its messages may have been answered 250.
+    /// it, and messages that were answered 250 may be lost with it.
     UnsyncedEnd,
 }
 
@@ -63,10 +64,10 @@ pub enum Cost {
     /// Nothing is lost, because everything in the damaged part was done, is also stored elsewhere,
     /// or was recovered.
     Nothing,
-    /// Notes are lost, or marks that messages are done. Some work may be repeated, for example a
-    /// delivery.
+    /// Notes about the progress of messages are lost, or marks that messages are done. Some work
+    /// may be repeated, for example a delivery.
     Notes,
-    /// Nobody can tell what is lost. It may be notes, or a message that had been moved.
+    /// Nobody can tell what is lost. It may be only notes, or a message that compaction had moved.
     Unknown,
     /// Messages that were not done are lost, so their recipients may not have got them.
     Messages,
@@ -77,8 +78,8 @@ impl Damage {
     /// the others.
     pub const MAX_NAMED: usize = 10_000;
 
-    /// Returns true if an administrator must act, because the damage costs something and does not
-    /// merely result from a crash before anything was answered.
+    /// Returns true if an administrator must act, because something is lost. A torn end is never
+    /// alarming, because none of its messages had been answered 250.
     pub fn is_alarming(&self) -> bool {
         self.cost != Cost::Nothing && self.kind != DamageKind::TornEnd
     }
@@ -113,7 +114,6 @@ impl fmt::Display for Cost {
 }
 
 impl fmt::Display for Damage {
-    /// Writes one line that says where the damage is, what is damaged, and what it costs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { segment, offset, bytes, kind, cost, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {kind}; ")?;

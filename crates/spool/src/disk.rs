@@ -30,7 +30,7 @@ pub trait Disk: Send + Sync {
     /// Makes earlier creations and removals of files durable, and returns when they would survive a
     /// power failure.
     fn sync_directory(&self) -> io::Result<()>;
-    /// Returns the number of bytes that new files can have, or `u64::MAX` if the number is unknown.
+    /// Returns the free space for new files in bytes, or `u64::MAX` if it is unknown.
     fn available_bytes(&self) -> io::Result<u64> {
         Ok(u64::MAX)
     }
@@ -45,11 +45,11 @@ pub trait DiskFile: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
     /// Writes all pieces one after the other, from the offset `at` on.
     fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
-    /// Extends an empty file to that length and fills it with zeros. A later write then allocates
+    /// Extends an empty file to `bytes` bytes and fills it with zeros. A later write then allocates
     /// no blocks, and syncing it needs no commit of the file system's journal.
     ///
     /// The file is written in portions. After each portion, `throttle` is called with the time that
-    /// the portion took, so that a caller without hurry can leave the disk to others for a while.
+    /// the portion took, so that a caller can pause and leave the disk to others for a while.
     fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()>;
     /// Returns true if blocks are allocated for the whole file. A copied file may have holes, and a
     /// write into a hole may fail for lack of space.
@@ -294,8 +294,8 @@ impl DiskFile for File {
 
     fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()> {
         match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
-            // Not every file system can allocate space in advance. The zeros that are written below
-            // reserve it everywhere.
+            // Not every file system can allocate space in advance. If not, the zeros written below
+            // reserve the space.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
@@ -327,11 +327,11 @@ impl DiskFile for File {
 /// Name of the lock file. It is locked in addition to the directory, because earlier versions lock
 /// only the file.
 const LOCK: &str = "lock";
-/// Subdirectory for copies of damaged bytes. The names of files in it begin with this name and a
-/// slash.
+/// Subdirectory for copies of damaged bytes. A [`Disk`] addresses a file in it as
+/// `quarantine/NAME`.
 const QUARANTINE: &str = "quarantine";
-/// Maximum number of pieces per call on Linux (IOV_MAX).
+/// Maximum number of buffers that Linux accepts in one `pwritev` call (IOV_MAX).
 const MAX_IOVECS: usize = 1024;
-/// Number of zeros that `preallocate` writes before each sync. Disks take some milliseconds for
-/// this.
+/// Number of zeros that `preallocate` writes before each sync. Disks write them in some
+/// milliseconds, so a concurrent sync of the log waits no longer than that.
 const ZERO_CHUNK_BYTES: usize = 1 << 20;

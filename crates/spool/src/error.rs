@@ -3,8 +3,8 @@ use crate::{Damage, Id};
 use std::io;
 use std::sync::Arc;
 
-/// Reason why the spool did not fulfil a request. Errors are cheap to clone, because a whole batch
-/// may fail for one reason.
+/// Reason why the spool did not fulfil a request. Errors are cheap to clone, because all messages
+/// of a failed batch get the same error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The spool has no room for this message until other messages are done. An SMTP server should
@@ -16,7 +16,7 @@ pub enum Error {
     /// disk.
     #[error("the spool's disk failed; no mail is accepted until a restart: {0}")]
     Poisoned(Arc<str>),
-    /// Bytes that had been synced cannot be read as they were written.
+    /// Bytes that had been synced are missing, or differ from what was written.
     #[error("{file} is damaged at offset {offset}")]
     Damaged {
         /// Name of the file in the spool's directory.
@@ -28,7 +28,7 @@ pub enum Error {
     /// ([`OnDamage::Refuse`](crate::OnDamage::Refuse)).
     #[error("the spool is damaged, and damage is not permitted; nothing was changed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     DamageRefused(Arc<[Damage]>),
-    /// The spool could not copy damaged bytes to the quarantine. Nothing was removed.
+    /// The spool could not copy damaged bytes to the quarantine. No file was removed.
     #[error("cannot copy damaged bytes to {file}, so the spool is not opened: {error}")]
     QuarantineFailed {
         /// Name of the copy that could not be made, in the spool's directory.
@@ -44,7 +44,7 @@ pub enum Error {
         /// Format version in the file's header.
         version: u32,
     },
-    /// Another process has this spool open.
+    /// Another process has this spool open, for example a relay or an inspection.
     #[error("another process has this spool open")]
     Locked,
     /// The message or its envelope exceeds the limit of the options. Even an empty spool would not
@@ -83,8 +83,8 @@ impl Error {
     }
 }
 
-/// Returns the text of an error. If a file has exceeded the host's limit, the text says how to
-/// raise that limit.
+/// Returns the text of an error. If a file exceeded the host's limit of file sizes, the text says
+/// how to raise the limit.
 pub(crate) fn cause_text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::FileTooLarge => format!("{error}; raise the limit of file sizes (ulimit -f)"),

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// have its old content, its new content, or a mixture.
 const SECTOR_BYTES: usize = 512;
 
-/// A disk in memory with faults. All clones refer to the same disk.
+/// A simulated disk in memory, whose faults a test chooses. All clones refer to the same disk.
 #[derive(Clone, Default)]
 pub struct FaultyDisk(Arc<FaultyDiskShared>);
 
@@ -28,7 +28,7 @@ struct FaultyDiskShared {
 struct FaultyDiskState {
     /// Files as a process sees them: their names, and their indexes in `contents`.
     files: BTreeMap<String, usize>,
-    /// Files as of the last sync of the directory, in the same form.
+    /// Value of `files` at the last sync of the directory. A power failure may undo later changes.
     durable_files: BTreeMap<String, usize>,
     contents: Vec<FileContent>,
     operations: u64,
@@ -70,12 +70,12 @@ enum OperationOutcome {
     Fail(io::Error),
 }
 
-/// Size of a write that the disk received.
+/// Size of a write that the disk received, from [`FaultyDisk::writes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteSize {
-    /// Length of the write in bytes.
+    /// Total length of all buffers in bytes.
     pub bytes: u64,
-    /// Number of pieces in the write. A large body is a piece of its own.
+    /// Number of buffers in the write. A large body is not copied, but has its own buffer.
     pub pieces: usize,
 }
 
@@ -149,15 +149,15 @@ impl FaultyDisk {
         self.0.released.notify_all();
     }
 
-    /// Makes this sync fail, counted from 0. As on Linux, the disk forgets the data to be synced,
-    /// and the next sync succeeds.
+    /// Makes the sync with this number fail, counted from 0. As on Linux, the disk forgets the data
+    /// to be synced, and the next sync succeeds.
     pub fn fail_sync(&self, sync: u64) {
         self.state().fail_sync = Some(sync);
     }
 
-    /// Makes this operation fail with the given error code, counted from 0 over the disk's life. A
-    /// failed write is partly done, and a failed sync forgets the data to be synced. Later
-    /// operations succeed.
+    /// Makes the operation with this number fail with the given error code. Operations are counted
+    /// from 0 over the disk's life. A failed write is partly done, and a failed sync forgets the
+    /// data to be synced. Later operations succeed.
     pub fn fail_operation(&self, operation: u64, errno: i32) {
         self.state().fail_operation = Some((operation, errno));
     }
@@ -185,8 +185,8 @@ impl FaultyDisk {
         self.state().contents.iter_mut().for_each(FileContent::sync);
     }
 
-    /// Makes syncs of files report success without doing anything. This shows that tests notice
-    /// missing syncs.
+    /// Makes syncs of files report success without doing anything. With it, a test can show that a
+    /// missing sync would be noticed.
     pub fn ignore_syncs(&self) {
         self.state().ignores_syncs = true;
     }
@@ -196,7 +196,7 @@ impl FaultyDisk {
         self.state().capacity = capacity;
     }
 
-    /// Makes all syncs wait until [`Self::release_syncs`], so that messages gather meanwhile.
+    /// Makes all syncs wait until [`Self::release_syncs`], so new messages gather in one batch.
     pub fn hold_syncs(&self) {
         self.state().holds_syncs = true;
     }
@@ -325,8 +325,8 @@ fn frozen() -> io::Error {
 }
 
 impl FaultyDiskState {
-    /// Counts an operation, and decides whether it succeeds, fails or freezes the disk. `about`
-    /// returns the target of the operation.
+    /// Counts an operation, and decides whether it succeeds, fails or freezes the disk. If it
+    /// fails, `about` is called for the operation's target.
     fn count_operation(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<OperationOutcome> {
         if self.is_frozen {
             return Err(frozen());
@@ -341,8 +341,8 @@ impl FaultyDiskState {
         Ok(if self.is_frozen { OperationOutcome::Freeze } else { OperationOutcome::Done })
     }
 
-    /// Returns whether the file holds a log, or is a segment that is being made. A segment is still
-    /// being made if everything after its first block is zero.
+    /// Tells a segment that is still being made, in which everything after the first block is zero,
+    /// from a file that holds batches.
     fn target_of(&self, content: usize) -> FailedOperation {
         let used = self.contents[content].current.get(4096..).unwrap_or_default();
         let is_new = used.iter().all(|byte| *byte == 0);
@@ -359,7 +359,8 @@ impl FaultyDiskState {
         }
     }
 
-    /// Counts a sync, and returns the sync's error if it fails.
+    /// Counts a sync. Returns the error of the sync as `Ok(Some)` if only this sync fails, and
+    /// `Err` if the disk is frozen.
     fn count_sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
         let run = self.count_operation(about)?;
         let number = self.syncs;

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 /// made durable.
 pub(crate) const BLOCK: u64 = 4096;
 /// Offset of the first batch. The two blocks before it are for the segment's header. Each new
-/// header goes to the block that does not hold the last one, so a torn write leaves that one
+/// header goes to the block that does not hold the last one, so a torn write leaves the last header
 /// intact.
 pub(crate) const BATCHES_OFFSET: u64 = 2 * BLOCK;
 pub(crate) const VERSION: u32 = 1;
@@ -37,8 +37,8 @@ pub(crate) struct SegmentHeader {
     /// Number of times that this file's header has been written. It decides which of the two blocks
     /// holds the header.
     pub(crate) revision: u64,
-    /// Number of this use of the segment. All uses of all segments are numbered consecutively. A
-    /// free segment has the number of its last use.
+    /// Number of this use of the segment: whenever a segment is taken from the pool to hold
+    /// batches, it gets the next number. A free segment has the number of its last use.
     pub(crate) generation: u64,
     /// Secret random number that is part of the checksum seed. Without it, somebody could send a
     /// message whose bytes look like a record.
@@ -46,31 +46,33 @@ pub(crate) struct SegmentHeader {
     /// Next message number at the time when this header was written. All smaller numbers had
     /// already been given to messages.
     pub(crate) next_id: u64,
-    /// Offset at which the batches of the previous use ended, or 0 if they were not all synced.
+    /// Offset at which the batches of the segment before this one end, or 0 if not all of them were
+    /// synced. Damage before this offset is more than a torn end.
     pub(crate) previous_end: u64,
     /// Length of the file in bytes. It never changes, so a file of another length was changed by
     /// somebody else.
     pub(crate) file_bytes: u64,
-    /// The oldest use that was not released when this header was written. All uses from this one on
-    /// must exist, unless a later header or the file `newest` proves that they were released.
+    /// The oldest use that was still needed when this header was written. A restart expects to find
+    /// the segments of this use and of all later ones, unless a later header or the file `newest`
+    /// proves that they were freed.
     pub(crate) oldest: OldestUse,
     /// Random number of the spool, which no other spool has. It shows whether a segment belongs to
     /// another spool.
     pub(crate) spool: u64,
-    /// Set if messages in this use were answered only after a sync.
+    /// Set if messages were synced before they were answered 250 during this use of the segment.
     pub(crate) is_synced: bool,
 }
 
-/// The oldest use of a segment that may still hold unfinished messages.
+/// The oldest use that is still needed, because its segment may hold unfinished messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OldestUse {
     pub(crate) generation: u64,
-    /// Number of the first message that can be in that use, or 0 if it is unknown.
+    /// Lowest number that a new message in that segment can have, or 0 if it is unknown.
     pub(crate) first_id: u64,
 }
 
-/// Values for the header of a new use. The other fields are taken from the last header of the same
-/// file.
+/// Values for the header of a segment that is taken into use. [`SegmentHeader::begin`] derives the
+/// other fields from the last header of the same file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewUse {
     pub(crate) generation: u64,
@@ -93,8 +95,8 @@ impl SegmentHeader {
         self.revision % 2 * BLOCK
     }
 
-    /// Returns the seed of all checksums in this use of the segment. Records of other uses have
-    /// other seeds, so they are not mistaken for records of this one.
+    /// Returns the seed of all checksums in this use of the segment. Records that an earlier use
+    /// left in the file have another seed, so they are not mistaken for records of this use.
     pub(crate) fn seed(&self) -> u32 {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.generation.to_le_bytes());
@@ -102,7 +104,7 @@ impl SegmentHeader {
         checksum(&bytes)
     }
 
-    /// Returns the header of a new file, which was never used. Its revision is 0.
+    /// Returns the header of a new file, which was never used.
     pub(crate) fn unused(spool: u64, file_bytes: u64) -> Self {
         Self {
             state: SegmentHeaderState::Free,
@@ -134,13 +136,13 @@ impl SegmentHeader {
     }
 
     /// Returns the header that ends this use and frees the segment. `oldest` is the oldest use that
-    /// is still needed after this one.
+    /// is still needed once this segment is free.
     pub(crate) fn end(self, next_id: u64, oldest: OldestUse) -> Self {
         let revision = self.revision + 1;
         Self { state: SegmentHeaderState::Free, revision, next_id, previous_end: 0, oldest, ..self }
     }
 
-    /// Number of the first message that can be in this use, or 0 if it is unknown.
+    /// Returns the lowest number that a new message in this segment can have, or 0 if unknown.
     pub(crate) fn first_id(&self) -> u64 {
         // Subtract one, because the message for which the segment was begun got its number before
         // the header was written.
@@ -242,7 +244,8 @@ pub(crate) struct BatchHeader {
     pub(crate) records: u32,
     /// Length in bytes, including this header but not the padding of the last block.
     pub(crate) bytes: u64,
-    /// Offset before which everything in this use had been synced when this batch was written.
+    /// Offset before which the whole segment had been synced when this batch was written. A crash
+    /// cannot explain damage before that offset.
     pub(crate) synced: u64,
 }
 
@@ -323,7 +326,6 @@ impl RecordHeader {
         (self.metadata_bytes() + u64::from(self.body_bytes)).next_multiple_of(8)
     }
 
-    /// Appends the header, the envelope and the notes to `out`, with their checksum.
     pub(crate) fn encode(&self, envelope: &[u8], notes: &[u8], seed: u32, out: &mut Vec<u8>) {
         let from = out.len();
         out.extend_from_slice(&[0, 0, 0, 0, self.kind as u8, 0, 0, 0]);
@@ -377,7 +379,7 @@ pub(crate) fn join_notes(notes: &[Vec<u8>]) -> Vec<u8> {
     joined
 }
 
-/// Splits notes that were joined by [`join_notes`]. Returns `None` for any other bytes.
+/// Splits notes that were joined by [`join_notes`]. Returns `None` if a length does not fit.
 pub(crate) fn split_notes(mut joined: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut notes = Vec::new();
     while !joined.is_empty() {

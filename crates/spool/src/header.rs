@@ -2,8 +2,8 @@
 //! header.
 //!
 //! A header is written to two blocks alternately. A block is damaged if it holds neither a header
-//! nor zeros, or if it holds zeros although a header must have been written. If the header of a use
-//! is lost, the checksum seed is computed from the first batch.
+//! nor zeros, or if it holds zeros although a header must have been written. If a segment in use
+//! has lost its header, its checksum seed is computed from its first batch.
 use crate::disk::{DiskFile, read_with_retry};
 use crate::format::{
     BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, BatchHeader, HEADER_BYTES, HeaderSlot, RecordKind, SegmentHeader,
@@ -27,10 +27,9 @@ pub(crate) struct ExaminedFile {
     /// Present length of the file. It is less than `bytes` if somebody shortened the file.
     pub(crate) file_bytes: u64,
     pub(crate) role: FileRole,
-    /// The newest readable header. If the header of the last use was lost, this is the header of the use
-    /// before it, which may be the only proof that earlier uses were released.
+    /// The newest readable header. If the newest header was lost, this is the header before it. It
+    /// may be the only proof that older segments were freed.
     pub(crate) header: Option<SegmentHeader>,
-    /// Offsets of damaged header blocks.
     pub(crate) bad_slots: Vec<u64>,
 }
 
@@ -38,7 +37,7 @@ pub(crate) struct ExaminedFile {
 pub(crate) enum FileRole {
     Used(SegmentHeader),
     /// A used segment whose header is damaged. Its generation is known only if the damaged header
-    /// still shows it. The seed comes from the first batch.
+    /// still shows it. The checksum seed is computed from the first batch.
     Headerless {
         generation: Option<u64>,
         seed: u32,
@@ -123,8 +122,8 @@ fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
         // damage.
         return Err(Error::from(failures.swap_remove(0)));
     }
-    // The first header goes to the first block, and each later header overwrites the older of the
-    // two.
+    // The first header goes to the first block, and the second to the second. So a blank first
+    // block is always damage, and a blank second block from the third header on.
     let must_be_there = |at: u64| places.newest.is_some_and(|newest| at == 0 || newest.revision >= 2);
     places.bad.extend(blank.into_iter().filter(|at| must_be_there(*at)).collect::<Vec<_>>());
     Ok(places)
@@ -139,9 +138,9 @@ struct FirstBatch {
     has_moved: bool,
 }
 
-/// Returns true if a file with a damaged header, and without a readable first batch, contains
-/// batches of a use that the header does not mention. The content of a message could also look like
-/// that, so an administrator has to examine the file.
+/// Returns true if a file with a damaged header block holds batches that are newer than its
+/// readable header, although the file looks free or unused. A message could contain bytes that look
+/// like such a batch, so the file is not used, and an administrator has to examine it.
 fn has_later_batch(
     places: &HeaderSlots,
     next_id: u64,
@@ -180,7 +179,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     }
     let mut scan = Scan::new(Arc::clone(file), seed, segment_bytes, BodyMode::Skip);
     let mut seen = Vec::new();
-    // Read several batches, because the first may contain only notes.
+    // Read on until a new message is found, because the first batches may contain only notes.
     let mut first = None;
     for _ in 0..MAX_PROBED_BATCHES {
         let result = scan.next_batch(&mut seen)?;
@@ -220,8 +219,9 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
     }
 }
 
-/// Returns true if the first batch was written after the free header, by a use whose own header was
-/// lost or never reached the disk. Returns false if the batch is left over from an older use.
+/// Returns true if the first batch is newer than the header that marks the segment as free. The
+/// segment was then taken into use, but the header for that was lost. Returns false if the batch is
+/// left over from an older use.
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);

@@ -18,7 +18,7 @@ pub(crate) struct MessageIndex {
 /// Index entry of a message. It takes 24 bytes, and 8 more for the message's id.
 struct IndexEntry {
     location: RecordLocation,
-    /// Locations of the message's notes. Most messages have no notes.
+    /// Locations of the notes. Most messages have none, so this is kept small by boxing the vector.
     #[expect(clippy::box_collection, reason = "a third of a vector's size, for every message")]
     notes: Option<Box<Vec<RecordLocation>>>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct FillLevel {
     pub(crate) live_bytes: u64,
     pub(crate) segments: u64,
     pub(crate) segment_bytes: u64,
-    /// Bytes in all segments except the newest that no unfinished message occupies. Compaction can
+    /// Bytes that no unfinished message occupies, in all segments except the newest. Compaction can
     /// recover them.
     pub(crate) wasted_bytes: u64,
 }
@@ -64,7 +64,7 @@ impl MessageIndex {
         self.segments.front().filter(|_| !is_alone).map(|tenant| (&tenant.segment, tenant.messages))
     }
 
-    /// Returns the use of the oldest segment in the index. Earlier uses are no longer needed.
+    /// Returns the oldest use that is still needed. The segments of earlier uses can be freed.
     pub(crate) fn oldest_use(&self) -> Option<OldestUse> {
         let header = &self.segments.front()?.segment.header;
         Some(OldestUse { generation: header.generation, first_id: header.first_id() })
@@ -124,8 +124,8 @@ impl MessageIndex {
         self.messages.contains_key(&id.0)
     }
 
-    /// Returns true if the message is stored exactly at `location`. A message that was moved is
-    /// elsewhere.
+    /// Returns true if the message is stored exactly at `location`. Returns false if it was moved
+    /// or is done.
     pub(crate) fn is_at(&self, id: Id, location: RecordLocation) -> bool {
         self.messages.get(&id.0).is_some_and(|entry| entry.location == location)
     }
@@ -152,8 +152,8 @@ impl MessageIndex {
         self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
-    /// Returns the messages in the given tails of segments. Each tail is the position of a segment
-    /// and the offset from which on messages count.
+    /// Returns the messages that are stored in the given tails of segments. Each tail is the
+    /// position of a segment, and the offset at which the tail begins.
     pub(crate) fn messages_after(&self, tails: &[(u64, u64)]) -> Vec<Id> {
         let is_there = |location: RecordLocation| {
             tails.iter().any(|(order, from)| location.position == *order && location.offset() >= *from)
@@ -192,9 +192,9 @@ impl SharedIndex {
         lock(&self.0)
     }
 
-    /// Reads a part of a message. During `read`, the message may be moved and its segment reused.
-    /// Wrong bytes therefore count as damage only if the message is still at the same location.
-    /// Otherwise this reads again at the new location.
+    /// Calls `read` with the locations of a message. Meanwhile the message may be moved, and its
+    /// segment reused. Wrong bytes therefore count as damage only if the message is still at the
+    /// same location. Otherwise `read` is called again with the new location.
     pub(crate) fn read<T>(
         &self,
         id: Id,

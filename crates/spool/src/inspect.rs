@@ -41,7 +41,7 @@ pub struct SegmentInfo {
 pub enum SegmentState {
     /// The segment is in use, so it holds batches.
     Used {
-        /// Number of this use of the segment. Each new use has a higher number.
+        /// Consecutive number that the segment got when it was taken into use.
         generation: u64,
         /// Offset in bytes at which the batches end.
         end: u64,
@@ -50,14 +50,14 @@ pub enum SegmentState {
     Free,
     /// The process ended while it was making this file. The file holds nothing.
     Unfinished,
-    /// The file cannot be read as a segment.
+    /// The file cannot be read as a segment, so opening the spool moves it to the quarantine.
     Illegible,
 }
 
 /// A message that is not done, with everything that the spool holds of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedMessage {
-    /// Number of the message in the spool.
+    /// Number of the message, which users see as 16 hexadecimal digits.
     pub id: Id,
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
@@ -74,7 +74,7 @@ pub struct InspectedMessage {
 pub enum InspectedBody {
     /// The content is undamaged, as its checksum shows.
     Sound(Arc<[u8]>),
-    /// The content is not as it was written. Parts that cannot be read are zeros.
+    /// The content does not match its checksum. Parts that cannot be read are replaced by zeros.
     Damaged(Arc<[u8]>),
 }
 

@@ -1,5 +1,5 @@
-//! A log of messages that survives a power failure. For each message that is safe, it returns a
-//! receipt, and an SMTP server may answer 250 only with this receipt.
+//! A log of messages that survives a power failure. Each message gets a receipt that resolves when
+//! the message is durable, and an SMTP server may answer 250 only after that.
 //!
 //! ```
 //! use mailrun_spool::{NewMessage, Options, RealDisk, Spool};
@@ -23,7 +23,7 @@
 //! which takes one write and one sync. Batches grow with the load, so there is no timer and no
 //! batch size to tune. The spool returns a [`Stored`] only for a message that is durable, and
 //! nothing else can create that value. The progress of a message, such as a finished recipient, is
-//! written some time later. A crash may therefore repeat work, but never loses a message.
+//! written with a later batch. A crash may therefore repeat work, but never loses a message.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -1,5 +1,5 @@
 //! Reads a whole spool without changing it, and returns the segments in order, the unfinished
-//! messages and the damage. Both opening and inspecting a spool start here, so they agree.
+//! messages and the damage. Both opening and inspecting a spool start here, so both find the same.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::disk::{Disk, with_name};
 use crate::format::{HEADER_BYTES, OldestUse, SegmentHeader, SegmentHeaderState};
@@ -37,7 +37,7 @@ pub(crate) struct LoadedSpool {
     pub(crate) next_file: u64,
     /// Content of the file `newest`, if it can be read and belongs to this spool.
     pub(crate) newest: Option<NewestSegment>,
-    /// The oldest use that must exist, according to all headers and the file `newest`.
+    /// The oldest use whose segment must exist, according to all headers and the file `newest`.
     oldest: OldestUse,
     /// Random number that identifies the spool.
     pub(crate) spool: u64,
@@ -48,8 +48,8 @@ struct SegmentCandidate {
     segment: Segment,
     /// Set if the header is lost, and the segment is known only from its first batch.
     headerless: Option<HeaderlessUse>,
-    /// Set if the segment's other header block is damaged. The lost header may have marked the
-    /// segment as free.
+    /// Set if one of the segment's two header blocks is damaged. The header in it may have marked
+    /// the segment as free.
     may_be_free: bool,
 }
 
@@ -142,7 +142,7 @@ impl LoadedSpool {
             });
         let (newest, is_new) = match (self.newest, self.used.last()) {
             (Some(lost), _) if lost.generation >= next_generation => {
-                // Record the loss, so that it is reported only once. Nothing more can be done about it.
+                // Record the loss, so that it is reported only once.
                 (NewestSegment { state: NewestState::Lost, next_id, ..lost }, lost.state != NewestState::Lost)
             }
             (Some(newest), _) => (newest, false),
@@ -155,8 +155,8 @@ impl LoadedSpool {
                 (NewestSegment::open(&header, 0, next_id, oldest), false)
             }
         };
-        // A removed file no longer proves that its uses were released, so `newest` has to be
-        // written before the removal.
+        // The headers of unfinished and illegible files may be the only proof that segments were
+        // freed. These files are removed next, so `newest` has to be written first.
         let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
         (NewestSegment { oldest, ..newest }, is_new || loses_proof)
     }
@@ -168,8 +168,8 @@ impl LoadedSpool {
         self.unfinished.extend(self.free_segments.extract_if(.., is_sparse).map(|spare| spare.name));
     }
 
-    /// Adds a file to the list of its kind, and reports damage to its header. Returns the file
-    /// instead if it is a used segment.
+    /// Adds a file to the free, unfinished or unreadable ones, and reports damage to its header.
+    /// Returns the file instead if it is a segment in use.
     fn classify(&mut self, look: ExaminedFile) -> Option<SegmentCandidate> {
         let is_foreign = look.spool().is_some_and(|spool| spool != self.spool);
         let ExaminedFile { name, file, bytes, file_bytes, role, header, bad_slots: bad_places } = look;
@@ -180,8 +180,8 @@ impl LoadedSpool {
             return None;
         }
         for at in &bad_places {
-            // Damage to a header costs nothing by itself. The use that the header described is
-            // either found in another way, or reported as damage of its own.
+            // Damage to a header alone costs nothing. The batches of its segment are either found
+            // without the header, or their loss is reported separately.
             self.damage.push(header_damage(&name, *at, HEADER_BYTES as u64, Cost::Nothing));
         }
         if let Some(header) = header {
@@ -198,8 +198,8 @@ impl LoadedSpool {
             }
             FileRole::Headerless { generation: use_number, seed, first_id } => {
                 if bad_places.is_empty() {
-                    // The header never reached the disk, either because of a crash or because of
-                    // the disk.
+                    // No header block is damaged, so the segment's last header never reached the
+                    // disk: the host crashed, or the disk lost the write.
                     self.damage.push(header_damage(&name, 0, HEADER_BYTES as u64, Cost::Nothing));
                 }
                 let header = SegmentHeader {
@@ -231,8 +231,8 @@ impl LoadedSpool {
         None
     }
 
-    /// Raises the lower bound of the uses that must exist. The highest bound of all headers is
-    /// right, because a later header knows of more released uses.
+    /// Raises `self.oldest` to the oldest use that a header still expects. The highest value of all
+    /// headers is right, because a later header knows of more freed segments.
     fn expect(&mut self, oldest: OldestUse) {
         if oldest.generation > self.oldest.generation {
             self.oldest = oldest;
@@ -267,8 +267,8 @@ impl LoadedSpool {
         self.without_freed(row)
     }
 
-    /// Removes the oldest segment if it was probably freed. This is assumed if its other header is
-    /// damaged and the segment after it is missing.
+    /// Leaves out the oldest segment if it was probably freed: one of its two header blocks is
+    /// damaged, and the segment after it is missing.
     fn without_freed(&mut self, mut row: Vec<SegmentCandidate>) -> Vec<SegmentCandidate> {
         let is_gap = |row: &[SegmentCandidate]| {
             let [first, second, ..] = row else { return false };
@@ -284,8 +284,8 @@ impl LoadedSpool {
 
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
         let newest = self.newest;
-        // Do not report the newest segment as missing if there is an unreadable segment, because
-        // that may be the same segment.
+        // Do not report the newest segment as missing if there is an unreadable file, because that
+        // file may be the newest segment.
         let is_illegible = self.illegible.iter().any(|(name, _)| !self.is_foreign(name));
         let is_missing =
             |newest: &NewestSegment| newest.generation >= self.resume_point.next_generation && !is_illegible;
@@ -346,8 +346,8 @@ fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse, oldest: Oldes
     };
     if known.generation.is_none() && known.first_id.is_none() {
         // The segment contains only notes and moved messages, which do not show its position.
-        // Assume that it is the missing segment: before the first segment, in a gap of one segment,
-        // or else at the end.
+        // Assume that it fills a gap: before the first segment if an older one is missing, else
+        // where exactly one segment is missing, else at the end.
         let is_oldest_missing = |first: &SegmentCandidate| first.segment.header.generation > oldest.generation;
         if oldest.generation > 0 && row.first().is_some_and(is_oldest_missing) {
             return 0;

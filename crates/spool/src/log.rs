@@ -23,7 +23,7 @@ pub(crate) struct Log {
     /// The segment that is being written. `None` after opening, because the last segment of an
     /// earlier run is never continued.
     current: Option<CurrentSegment>,
-    /// Offset at which the last segment of the previous run ends, for the first header of this run.
+    /// Offset at which the last segment of the previous run ends. The next header records it.
     previous_end: u64,
     next_generation: u64,
     next_id: u64,
@@ -143,8 +143,8 @@ impl Log {
         let appended = self.append(&RecordParts { record, envelope: note, notes: &[], body: None }, Reserve::Notes);
         match (lazy, appended) {
             (DeferredRecord::Note(id, _), Ok(spot)) => self.changes.push(IndexChange::AddNote(id, spot)),
-            // Even if the mark could not be written, the message is done for this process. After a
-            // restart it would be found again and delivered twice.
+            // Forget the message even if there is no room for its mark, because it is done. After a
+            // restart it is found again and delivered twice.
             (DeferredRecord::Done(id), Ok(_)) => self.changes.push(IndexChange::Remove(id)),
             (lazy, Err(LogWriteError::NoSpace)) => {
                 self.counters.unwritten.add(1);
@@ -157,7 +157,6 @@ impl Log {
         Ok(())
     }
 
-    /// Moves a message and its notes to the end of the log.
     pub(crate) fn relocate(&mut self, content: &RecordParts<'_>) -> Result<(), LogWriteError> {
         let location = self.append(content, Reserve::Moves)?;
         self.changes.push(IndexChange::Insert(content.record.id, location));
@@ -195,9 +194,8 @@ impl Log {
 
     fn begin_segment(&mut self, bytes: u64, reserve: Reserve) -> Result<(), LogWriteError> {
         if self.has_unsynced_moves {
-            // Moved messages are in the current segment. Once another segment is in use, syncing
-            // the other segment would not make them durable, but their old copies might be freed.
-            // So sync them now.
+            // Sync the moved messages before leaving the current segment. Later syncs cover only
+            // the next segment, but the old copies of these messages may then be freed.
             self.sync().map_err(LogWriteError::Disk)?;
         }
         let previous_end = match &self.current {
@@ -221,15 +219,15 @@ impl Log {
         self.index.lock().push_segment(Arc::clone(&segment));
         self.current = Some(CurrentSegment { segment, end: BATCHES_OFFSET, synced: 0 });
         if self.options.durability == Durability::Write {
-            // A crash may lose the batches of this segment, but not its header. Otherwise a restart
-            // would report a missing segment as damage.
+            // Sync the header even though batches are not synced. If a crash lost the header, a
+            // restart would report the segment as missing.
             self.sync()?;
         }
         Ok(())
     }
 
-    /// Writes the records that have been collected as a batch. Syncs the batch if `flush` asks for
-    /// that and the durability requires it.
+    /// Writes the collected records as one batch. Syncs the batch if `flush` asks for a sync and
+    /// the durability option requires one.
     pub(crate) fn flush(&mut self, flush: FlushMode) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|_| !self.batch.is_empty()) {
             let mut pieces = self.batch.finish(current.segment.seed, current.synced);
@@ -245,7 +243,7 @@ impl Log {
         Ok(())
     }
 
-    /// Syncs the current segment if it has unsynced bytes, whatever the durability is.
+    /// Syncs the current segment if it has unsynced bytes, whether or not `durability` asks for it.
     fn sync(&mut self) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|current| current.synced < current.end) {
             current.segment.file.sync_data()?;
@@ -274,7 +272,6 @@ impl Log {
         _ = pool.record_newest();
     }
 
-    /// Makes the records of the written batch visible to readers.
     fn apply_changes(&mut self) {
         if self.changes.is_empty() {
             return;
@@ -290,8 +287,8 @@ impl Log {
     }
 
     /// Frees the oldest segments, as long as they hold no unfinished message. Freeing them in order
-    /// loses no live note, because notes in a segment are about messages in the same segment or in
-    /// older ones.
+    /// loses no note that is still needed, because a note is never in an older segment than its
+    /// message.
     pub(crate) fn retire(&mut self) -> io::Result<()> {
         while self.index.lock().oldest().is_some_and(|(_, messages)| messages == 0) {
             // The freed segment may hold the old copies of moved messages, so sync the new copies
@@ -311,8 +308,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes and syncs the rest, and marks the end with an empty batch. Because of this mark,
-    /// later damage is not mistaken for the torn end of a crash.
+    /// Writes and syncs the collected records, and marks the end of the log with an empty batch.
+    /// Because of this mark, a restart does not mistake later damage for a torn end.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush(FlushMode::Synced)?;
         self.sync()?;

@@ -10,8 +10,8 @@ use std::time::SystemTime;
 pub(crate) struct MemoryBackend {
     state: Mutex<MemoryState>,
     max_bytes: u64,
-    /// Part of the capacity in bytes that new messages may not use. Messages that let other
-    /// messages end, such as notices, may use it, so that a full spool can empty itself.
+    /// Part of the capacity in bytes that new messages may not use. Notices to senders may use it:
+    /// the messages that they are about can then be done, so a full spool can empty itself.
     reserved_bytes: u64,
 }
 

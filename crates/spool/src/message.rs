@@ -2,8 +2,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Number of a message in the spool. Numbers grow and are never used again. Users see a number as
-/// 16 hexadecimal digits.
+/// Number of a message in the spool. Each new message gets a higher number than all before it.
+/// Users see a number as 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub u64);
 
@@ -17,7 +17,8 @@ impl Id {
     /// Length of an id as text, in bytes.
     pub const TEXT_BYTES: usize = 16;
 
-    /// Writes the number as text at this offset of a body. Does nothing if the body is too short.
+    /// Writes the id as text at this offset of a body, over the placeholder there. Does nothing if
+    /// the body is too short.
     pub(crate) fn write_in(self, body: &mut Arc<[u8]>, at: usize) {
         if let Some(place) = Arc::make_mut(body).get_mut(at..at + Self::TEXT_BYTES) {
             let digits: [u8; Self::TEXT_BYTES] =
@@ -44,7 +45,7 @@ pub struct NewMessage {
 pub struct StoredEnvelope {
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// The same bytes as [`NewMessage::envelope`] when the message was stored.
+    /// The bytes that were stored as [`NewMessage::envelope`].
     pub envelope: Vec<u8>,
 }
 
@@ -65,11 +66,11 @@ impl Stored {
 /// An unfinished message that was found when the spool was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredMessage {
-    /// Number of the message in the spool.
+    /// Number of the message, for example for [`Spool::read`](crate::Spool::read).
     pub id: Id,
     /// Time at which the message was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// The same bytes as [`NewMessage::envelope`] when the message was stored.
+    /// The bytes that were stored as [`NewMessage::envelope`].
     pub envelope: Vec<u8>,
     /// Notes about the message, from the oldest on.
     pub notes: Vec<Vec<u8>>,
@@ -103,8 +104,8 @@ pub(crate) enum DeferredRecord {
 pub(crate) enum Reserve {
     /// The segment is for new messages, which must leave two segments for the other purposes.
     Messages,
-    /// Notes, and messages such as notices that let other messages end. They may use one more
-    /// segment than new messages.
+    /// The segment is for notes, and for notices without which other messages cannot be done. They
+    /// may use one more segment than new messages.
     Notes,
     /// The segment is for moved messages. Moving them makes room, so they may use all segments.
     Moves,
@@ -112,8 +113,8 @@ pub(crate) enum Reserve {
 
 impl Reserve {
     /// Number of segments that are not available for this purpose. The last segment is for moved
-    /// messages only. Otherwise a single waiting message at the start of a full log could block all
-    /// room behind it.
+    /// messages only. Otherwise a single unfinished message in the oldest segment of a full log
+    /// could keep all later segments in use.
     pub(crate) fn reserved_segments(self) -> u64 {
         match self {
             Self::Messages => 2,

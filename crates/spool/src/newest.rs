@@ -2,15 +2,15 @@
 //! closed. Each segment proves that the segments before it must exist, and where they end. Only
 //! this file proves the same for the newest segment.
 //!
-//! The file also names the oldest use that is still needed. If the file of a released segment is
-//! kept, its header proves the release. If it is removed, that proof is lost, so the file `newest`
-//! is written before the removal.
+//! The file also names the oldest use of a segment that is still needed. While the file of a freed
+//! segment exists, its header proves that the segment was freed. Removing it destroys this proof,
+//! so `newest` is written before the removal.
 //!
-//! The file only helps to notice a loss. If it cannot be read, or cannot be written after the first
-//! sync of a segment, no mail is refused, but the loss of the newest segment or of its end goes
-//! unnoticed. The file is written only after the first sync of a segment, so it never names a
-//! segment that a power failure can take back. Like a segment's header, it is written to two places
-//! alternately.
+//! The file only helps to notice a loss. If it cannot be read, or cannot be written when a new
+//! segment is begun, the spool accepts mail as before. Only the loss of the newest segment, or of
+//! its end, then goes unnoticed. The file is written only after the first sync of a segment, so it
+//! never names a segment that a power failure can take back. Records are written to two places
+//! alternately, so a torn write leaves the last record intact.
 use crate::disk::{Disk, DiskFile, read_with_retry};
 use crate::format::{OldestUse, SegmentHeader, checksum};
 use std::io::{self, ErrorKind, IoSlice};
@@ -19,10 +19,10 @@ use std::sync::Arc;
 pub(crate) const NAME: &str = "newest";
 const MAGIC: &[u8; 8] = b"mrnewest";
 const VERSION: u32 = 3;
-/// Distance in bytes between the two places. They are in different sectors, because a crash may
-/// tear the sector that is being written.
+/// Distance in bytes between the two places for records. They are in different sectors, because a
+/// crash may tear the sector that is being written.
 const SECTOR_BYTES: u64 = 512;
-/// Length of a record in bytes, including the checksum. The file has two places for a record.
+/// Length of a record in bytes, including the checksum.
 const RECORD_BYTES: usize = 92;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,22 +30,22 @@ pub(crate) struct NewestSegment {
     pub(crate) state: NewestState,
     pub(crate) generation: u64,
     pub(crate) file_number: u64,
-    /// Number of the first message that can be in the segment.
+    /// Lowest number that a new message in the segment can have.
     pub(crate) first_id: u64,
-    /// Next message number at the time when this was written. All smaller numbers had already been
-    /// given to messages.
+    /// Next message number at the time when this record was written. All smaller numbers had
+    /// already been given to messages.
     pub(crate) next_id: u64,
     /// Offset of the batch that closed the log, or 0 if the log is open. Everything before the
     /// offset had been synced.
     pub(crate) closed_at: u64,
-    /// The oldest use that was still needed when this was written. All earlier uses were released.
+    /// The oldest use that was still needed when this record was written. Earlier uses had ended.
     pub(crate) oldest: OldestUse,
     /// Random number that identifies the spool.
     pub(crate) spool: u64,
 }
 
 impl NewestSegment {
-    /// Returns the record of an open log with this newest segment.
+    /// Returns the record of an open log whose newest segment has this header.
     pub(crate) fn open(header: &SegmentHeader, file_number: u64, next_id: u64, oldest: OldestUse) -> Self {
         let SegmentHeader { generation, spool, .. } = *header;
         let first_id = header.first_id();
@@ -67,8 +67,8 @@ pub(crate) struct NewestFile {
     disk: Arc<dyn Disk>,
     file: Option<Arc<dyn DiskFile>>,
     revision: u64,
-    /// All uses below this number are released, and this process has written and synced a record
-    /// that says so.
+    /// Number of the oldest use that is still needed, according to the last record that this
+    /// process has synced. It is 0 before the first record.
     recorded_oldest: u64,
 }
 
@@ -81,7 +81,7 @@ impl NewestFile {
         Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }
 
-    /// Returns true if the file, as it is on the disk, proves that this use was released.
+    /// Returns true if a record that this process has synced proves that this use has ended.
     pub(crate) fn proves_release(&self, generation: u64) -> bool {
         generation < self.recorded_oldest
     }
@@ -110,7 +110,6 @@ impl NewestFile {
     }
 }
 
-/// Reads the file `newest`, or returns `None` if it does not exist or cannot be read.
 pub(crate) fn read(disk: &dyn Disk) -> Option<NewestSegment> {
     read_file(disk).map(|(_, newest)| newest)
 }

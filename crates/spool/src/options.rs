@@ -14,7 +14,7 @@ pub enum Durability {
     Memory,
 }
 
-/// Options of a spool: its size, and the durability that its receipts promise.
+/// Options with which a spool is opened. Sizes that do not fit each other are adjusted.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Size of a segment in bytes. A message that does not fit gets a larger segment of its own.

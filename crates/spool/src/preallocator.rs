@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use std::{io, thread};
 
-/// Maximum pause after a write of zeros. Without this limit, a disk that stalls would delay the
-/// segment twice.
+/// Maximum pause after a write of zeros. A pause lasts as long as the write did, so without this
+/// limit, a stall of the disk would delay the segment twice.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(50);
 
 pub(crate) struct SharedSegmentPool {
@@ -54,8 +54,8 @@ impl SharedSegmentPool {
         self.changed.notify_all();
     }
 
-    /// Pauses for as long as the last write kept the disk busy, so that the commit thread can sync
-    /// meanwhile. Senders wait for its syncs. Does not pause if the commit thread waits for this
+    /// Pauses for as long as the last write kept the disk busy. Meanwhile the commit thread can do
+    /// the syncs for which senders wait. Does not pause if the commit thread itself waits for this
     /// segment.
     fn throttle(&self, busy: Duration) {
         if !self.is_awaited.load(Ordering::Relaxed) {

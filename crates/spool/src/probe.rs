@@ -1,5 +1,5 @@
-//! Measures the syncs of a disk. It writes batches like the commit thread, into a segment that is
-//! made like a spool's segments.
+//! Measures how long a disk takes to write and sync a batch. It writes batches like the commit
+//! thread, into a segment that is made like a spool's segments.
 use crate::Id;
 use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::disk::{Disk, DiskFile, RealDisk};
@@ -14,8 +14,7 @@ const ENVELOPE: [u8; 120] = [b'e'; 120];
 /// Seed of the checksums. It is fixed because nobody reads the batches again.
 const SEED: u32 = 0x6d72_7031;
 
-/// A segment in a directory that is only used for measuring. It is removed when this value is
-/// dropped.
+/// A segment that is used only for measuring. Its file is removed when this value is dropped.
 pub struct DiskProbe {
     disk: RealDisk,
     name: String,
@@ -65,7 +64,7 @@ impl DiskProbe {
         Ok(probe)
     }
 
-    /// Returns the number of bytes that new files in a directory can have.
+    /// Returns the free space for new files in a directory, in bytes.
     ///
     /// # Errors
     ///
@@ -120,8 +119,8 @@ impl DiskProbe {
 
 impl Drop for DiskProbe {
     fn drop(&mut self) {
-        // If the file cannot be removed, its directory is gone or no longer writable, and nothing
-        // else would help.
+        // Ignore errors: if the file cannot be removed, its directory is gone or no longer
+        // writable, so another attempt would fail as well.
         _ = self.disk.remove(&self.name);
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 const COPY_CHUNK_BYTES: u64 = 1 << 20;
 
-/// Returns the name of the copy. It consists of the segment's name, the seed of its use, the
-/// offset, and the kind of damage.
+/// Returns the name for a copy of damaged bytes. It consists of the segment's name, its checksum
+/// seed, the offset, and the kind of damage.
 fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
     if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
         // Leave out the offset, because a message keeps its number but not its offset when it is
@@ -61,8 +61,8 @@ enum CopyState {
     Foreign,
 }
 
-/// Returns the name and the state of a damage's copy. If a foreign copy has the name already, a
-/// number is appended.
+/// Finds the copy of damaged bytes, and returns its name and state. If the name belongs to a copy
+/// of other bytes, a number is appended to it.
 fn find_copy(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::Result<(String, CopyState)> {
     let file = damaged_file(disk, damage, reading)?;
     let first = copy_name(damage, reading);
@@ -87,8 +87,8 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         return Ok(CopyState::Whole);
     }
     let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
-    // A copy that is longer than the damage is also enough. The copy of a whole segment has the
-    // same name as a copy of its header, and begins with the header.
+    // Accept a copy that is longer than the damage. The copy of a whole segment has the same name
+    // as a copy of its header, and begins with the header.
     let mut is_equal = bytes >= expected;
     let mut is_part = bytes <= expected;
     let mut one = Vec::new();

@@ -60,7 +60,7 @@ pub struct NotesReceipt {
 }
 
 /// Counter of notes that were not written for lack of room, and its value when the caller took its
-/// mark.
+/// [`NotesMark`](crate::NotesMark).
 #[derive(Debug)]
 struct UnwrittenNotes {
     counters: Arc<SpoolCounters>,
@@ -93,7 +93,6 @@ impl NotesReceipt {
 impl Future for NotesReceipt {
     type Output = Result<(), Error>;
 
-    /// Panics if the receipt is polled again after it has resolved.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.receipt).poll(context).map(|outcome| {
             outcome?;
@@ -106,7 +105,6 @@ impl Future for NotesReceipt {
 impl Future for Receipt {
     type Output = Result<Stored, Error>;
 
-    /// Panics if the receipt is polled again after it has resolved.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             ReceiptState::Resolved(outcome) => Poll::Ready(outcome.take().expect("a receipt resolves once")),
@@ -144,8 +142,8 @@ const INITIAL_WAKERS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) enum BatchOutcome {
-    /// All messages are stored except the listed ones. Each has its position in the batch, and the
-    /// list is in the order of these positions.
+    /// All messages are stored except the listed ones. The list is sorted by the position in the
+    /// batch, so that each receipt can find its entry by binary search.
     StoredExcept(Vec<(u32, Error)>),
     /// No message of the batch counts as stored.
     Failed(Error),

@@ -17,37 +17,37 @@ pub(crate) struct Replay {
     next_id: u64,
     previous_end: u64,
     cut_bytes: u64,
-    /// Positions of segments, each with the offset from which on nothing proves that the segment
-    /// was synced.
+    /// Tails of segments that may not have been synced: the position of each segment, and the
+    /// offset at which its tail begins.
     unproven: Vec<(u64, u64)>,
     /// Number of the message that was stored last. Before the first message is found, this is one
     /// less than the lowest number that the oldest segment may hold.
     last_stored: Option<u64>,
-    /// Holes after which no message has been seen yet. The number of the next message will show how
-    /// many messages a hole may have held.
+    /// Unreadable gaps in the log after which no new message has been seen yet. The number of the
+    /// next message will show how many messages a gap may have held.
     pending: Vec<PendingHole>,
-    /// Messages that were seen as done or moved after the first pending hole. They were not lost in
-    /// it.
+    /// Messages with an intact record, or a mark that they are done, after the first pending gap.
+    /// They do not count as lost in it.
     settled: HashSet<u64>,
-    /// Messages that may have been in a hole, each with the index of its damage.
+    /// Messages that may be lost in a gap, each with the index of the gap in `damage`.
     missing: HashMap<u64, usize>,
-    /// Messages with a damaged body, each with the index of its damage.
+    /// Messages with a damaged body, each with the index of this damage in `damage`.
     bodies: HashMap<u64, usize>,
     /// Messages of which only notes were seen, because their own records may be lost.
     orphans: HashSet<u64>,
 }
 
-/// A gap in the log, and the facts from which follows which messages may have been in it.
+/// A gap in the log, and what is known about the messages that may have been in it.
 struct PendingHole {
     damage: usize,
-    /// Number of the last message before the hole.
+    /// Number of the last message before the gap.
     after: Option<u64>,
     /// Number of records that are missing, if known.
     records: Option<u64>,
     max_records: u64,
     record: Option<DamagedRecord>,
-    /// All messages in the hole have smaller numbers than this. It is the next message number in
-    /// the header of the following segment.
+    /// Next message number in the header of the following segment. All new messages in the gap have
+    /// smaller numbers.
     before: Option<u64>,
 }
 
@@ -111,8 +111,8 @@ impl Replay {
         }
     }
 
-    /// Reports the loss of the oldest segment if `segment`, which is the first that was found, is not
-    /// the oldest that must exist.
+    /// Reports missing segments at the start of the log. `segment` is the oldest one that was
+    /// found, and `oldest` the oldest that must exist.
     pub(crate) fn check_oldest(&mut self, segment: &Segment, oldest: OldestUse) {
         // Generation 0 means that neither a header nor the file `newest` tells anything about
         // earlier uses.
@@ -123,13 +123,14 @@ impl Replay {
         }
     }
 
-    /// Replays a segment up to `claimed_end`, where it ends according to the next segment. If
-    /// `claimed_end` is 0, replays it up to its own end. Returns the offset of the end.
+    /// Replays a segment, and returns the offset at which it ends. `claimed_end` is this offset
+    /// according to the next segment, or 0 if the batches themselves have to show it.
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
-            // Subtract two from the header's next number: one because the message for which this segment was begun got
-            // its number before the header was written, and one for the message before it.
+            // The first message of this segment got its number before the header was written, so
+            // its number is one less than the header's next number. Subtract two to get the message
+            // before it.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
@@ -243,8 +244,8 @@ impl Replay {
         }
     }
 
-    /// Records that a message is done, or that a good record of it is here. The loss of its other
-    /// records then costs nothing.
+    /// Records that a message is done, or that an intact record of it was found. The loss of its
+    /// other records then costs nothing.
     fn mark_settled(&mut self, id: Id) {
         // Most spools are undamaged, so skip the hashing if the sets are empty.
         if !self.orphans.is_empty() {
@@ -262,7 +263,7 @@ impl Replay {
     }
 
     /// Handles a newly stored message, whose number is the highest so far. Messages with numbers
-    /// between the previous one and this one were in the holes between them.
+    /// between the previous one and this one must have been in the gaps in between.
     fn resolve_pending(&mut self, id: Id) {
         for pending in std::mem::take(&mut self.pending) {
             self.resolve(&pending, Some(id.0));
@@ -271,12 +272,12 @@ impl Replay {
         self.last_stored = Some(id.0);
     }
 
-    /// Decides which messages were in a hole. `next` is the number of the next message.
+    /// Decides which messages were in a gap. `next` is the number of the next new message, if any.
     fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
-            // No message follows, so no later number bounds the loss. Assume that all lost records
-            // were messages, if their number is known.
+            // No message follows, so no later number bounds the loss. If it is known how many
+            // records were lost, assume that all of them were messages.
             pending.after.unwrap_or_default().saturating_add(1 + pending.records.unwrap_or(0))
         });
         let first = pending.after.map_or(before_next, |after| after + 1);
@@ -338,7 +339,7 @@ impl Replay {
                 unnamed: 0,
                 is_known: false,
             });
-            // No segment is left, so the lost messages begin with the oldest that must exist.
+            // If no segment is left, the lost messages begin in the oldest segment that must exist.
             let first_missing = match (self.last_stored, oldest.first_id) {
                 (Some(last), _) => last + 1,
                 (None, 0) => lost.first_id,
@@ -348,8 +349,9 @@ impl Replay {
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {
-            // The numbers of the lost messages must not be given again. Doubling is a guess,
-            // because the lost segment hardly had more messages than all segments before it.
+            // The numbers of the lost messages must not be given again, but the last of them is
+            // unknown. Doubling skips enough, because the lost segment hardly had more messages
+            // than all before it.
             self.next_id = self.next_id.saturating_mul(2);
         }
     }

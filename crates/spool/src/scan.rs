@@ -27,7 +27,6 @@ pub(crate) enum BodyMode {
     Skip,
 }
 
-/// Result of an attempt to read a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanResult {
     Batch,
@@ -50,7 +49,6 @@ pub(crate) struct DamagedRegion {
     /// Offsets from the start of a batch to the start of the next readable batch, or to the end of
     /// the log.
     pub(crate) range: Range<u64>,
-    /// Offset of the first wrong byte of the region.
     pub(crate) damage_offset: u64,
     /// Set if it is proven that the whole region had been synced or, with `durability = "write"`,
     /// written. Then a crash cannot explain the damage.
@@ -63,16 +61,16 @@ pub(crate) struct DamagedRegion {
 #[derive(Debug)]
 pub(crate) struct Hole {
     pub(crate) range: Range<u64>,
-    /// Number of intact records of the region before this hole.
+    /// Number of intact records in the region that precede this gap.
     pub(crate) after: usize,
-    /// The record that was in the hole, if its own length field is right.
+    /// The damaged record in the gap, if its length field looks right.
     pub(crate) record: Option<DamagedRecord>,
 }
 
-/// Kind of a damaged record, according to its own fields.
+/// Kind of a damaged record, as far as its fields can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DamagedRecord {
-    /// The record has fields that only messages have.
+    /// The record has fields that only messages have, for example the length of a body.
     Message(Id),
     /// The record is a note, or a mark that a message is done.
     Mark,
@@ -93,7 +91,7 @@ impl DamagedRecord {
 
 const KIND_OFFSET: usize = 4;
 
-/// A pass through the batches of one use of a segment.
+/// Reads the batches of a segment in order, up to those that an earlier use of the file has left.
 pub(crate) struct Scan {
     window: ReadWindow,
     seed: u32,
@@ -101,7 +99,7 @@ pub(crate) struct Scan {
     /// Offset at which the file ends. It is less than `segment_bytes` only if somebody shortened the
     /// file, because no crash does that. The missing part reads as zeros.
     file_bytes: u64,
-    /// Set if a message of this use was answered only after a sync.
+    /// Set if messages in this segment were synced before they were answered 250.
     is_synced: bool,
     bodies: BodyMode,
     at: u64,
@@ -114,7 +112,7 @@ pub(crate) struct Scan {
     later_synced: u64,
     /// Offset up to which the segment was searched for later batches. No part is searched twice.
     searched_to: u64,
-    /// Number of bytes of long records that salvage may still check.
+    /// Number of bytes of long records that the search for single intact records may still read.
     salvage_budget: u64,
 }
 
@@ -138,7 +136,6 @@ impl Scan {
         }
     }
 
-    /// Creates a scan of a used segment, from its first batch on.
     pub(crate) fn of_segment(segment: &Segment, bodies: BodyMode) -> Self {
         let scan = Self::new(Arc::clone(&segment.file), segment.seed, segment.bytes, bodies);
         Self { file_bytes: segment.file_bytes, is_synced: segment.header.is_synced, ..scan }
@@ -155,8 +152,8 @@ impl Scan {
         self.at
     }
 
-    /// Returns the offset from which on nothing proves that the segment was synced. `claimed_end`
-    /// is the end of the segment according to the next segment.
+    /// Returns the offset after which the segment may not have been synced, or `None` if its end is
+    /// proven. `claimed_end` is the end of the segment according to the next segment.
     pub(crate) fn unproven_from(&self, claimed_end: u64) -> Option<u64> {
         let is_proven = self.is_closed || (claimed_end > 0 && claimed_end == self.at);
         (!is_proven).then_some(self.synced)
@@ -237,8 +234,8 @@ impl Scan {
         // Assume that the log ends where the readable part ends, unless a later batch or segment
         // shows otherwise.
         let is_end = next.is_none() && !is_claimed;
-        // Nobody knows which records a shortened file has lost, unless the log had already ended
-        // before the place where the file now ends.
+        // If no header states where the batch ends, it may extend into the part that a shortened
+        // file has lost.
         let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
         // Zeros prove that the log had ended only if they fill the space of a whole batch header,
         // because a header begins with a random number.
@@ -280,16 +277,16 @@ impl Scan {
         Ok(self.window.bytes(at, length)?.is_none_or(|bytes| *bytes == ZEROS[..bytes.len()]))
     }
 
-    /// Returns the offset of the first block that is not in the file, because the file was
-    /// shortened.
+    /// Returns the offset after the last block of the file, which is before the segment's end if
+    /// the file was shortened.
     fn file_end(&self) -> u64 {
         self.file_bytes.next_multiple_of(BLOCK).min(self.segment_bytes)
     }
 
-    /// Returns true if a later batch proves that the bytes at `begin` had been synced. In a use
-    /// without syncs, any later batch is enough, because each batch was answered before the next
-    /// one was written. Each part of the segment is searched only once per scan, because a batch
-    /// proves nothing about bytes after it.
+    /// Returns true if a later batch proves that the bytes at `begin` had been synced. If the
+    /// segment was written without syncs, any later batch is enough, because each batch was
+    /// answered before the next one was written. Each part of the segment is searched only once per
+    /// scan, because a batch proves nothing about bytes after it.
     fn is_stated_promised(&mut self, begin: u64) -> io::Result<bool> {
         self.searched_to = self.searched_to.max(begin + BLOCK);
         while self.later_synced <= begin && self.searched_to < self.file_end() {
@@ -346,8 +343,8 @@ impl Scan {
         let mut at = begin + BATCH_HEADER_BYTES as u64;
         let ends = seen.iter().map(|one| (one.at, one.at + one.bytes)).chain([(end, end)]);
         for (after, (next, next_end)) in ends.enumerate() {
-            // A batch cannot begin with padding, so missing bytes before its first intact record
-            // are a hole.
+            // A batch cannot begin with padding, so bytes before its first intact record must have
+            // held another record.
             let is_first = at == begin + BATCH_HEADER_BYTES as u64;
             if at < next && (is_first || !self.is_padding(at, next)?) {
                 self.divide(at..next, after, &mut holes)?;
@@ -357,8 +354,8 @@ impl Scan {
         Ok(holes)
     }
 
-    /// Splits a range into the records that it held, as far as their length fields are right. The
-    /// missing end of a shortened file becomes one hole.
+    /// Splits a gap into the records that it held, as far as their length fields are right. The
+    /// missing end of a shortened file is not split.
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -478,8 +475,8 @@ impl ReadWindow {
     }
 }
 
-/// Reads as much as possible, and fills blocks for which the disk returns an error with zeros. The
-/// checksums of the records reveal these zeros. Returns the number of bytes, including the zeros.
+/// Reads as much as possible, and replaces blocks that the disk cannot read by zeros. The checksums
+/// of the records reveal these zeros. Returns the number of bytes, including the zeros.
 pub(crate) fn read_lossy(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     if let Ok(read) = file.read_at(buffer, at) {
         return Ok(read);

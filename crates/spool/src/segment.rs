@@ -16,8 +16,8 @@ pub(crate) struct Segment {
     /// Present length of the file. It is less than `bytes` if somebody shortened the file, which is
     /// damage.
     pub(crate) file_bytes: u64,
-    /// Seed of this use's checksums. It comes from the header, or from the first batch if the
-    /// header was lost.
+    /// Seed of all checksums in this segment. It comes from the header, or from the first batch if
+    /// the header was lost.
     pub(crate) seed: u32,
     /// Position among the used segments, without gaps. It equals the generation, unless a segment
     /// was missing when the spool was opened.
@@ -67,8 +67,8 @@ impl RecordMetadata {
     }
 }
 
-/// Number of bytes that are read first. They contain the header, envelope and notes of most
-/// records.
+/// Number of bytes of a record that are read at first. For most records, they include the envelope
+/// and notes, so one read is enough.
 const METADATA_READ_BYTES: u64 = 1024;
 
 impl Segment {

@@ -49,14 +49,14 @@ pub(crate) struct SegmentPool {
     pub(crate) disk: Arc<dyn Disk>,
     /// Random number that identifies the spool, for the headers of new segments.
     pub(crate) spool: u64,
-    /// The content that the file `newest` should have. The file may still have an earlier number of
-    /// the oldest use, because that is written only when it matters.
+    /// The content that the file `newest` should have. When a segment is freed, only this value
+    /// changes. The file follows when a new segment is begun, before a freed segment's file is
+    /// removed, or at the end.
     pub(crate) newest: NewestSegment,
     pub(crate) newest_file: NewestFile,
     pub(crate) segment_bytes: u64,
     pub(crate) max_bytes: u64,
     pub(crate) free_segments: Vec<FreeSegment>,
-    /// Total size in bytes of the segments in use.
     pub(crate) used_bytes: u64,
     pub(crate) next_file: u64,
     /// Set while the preallocator is making a segment. The commit thread then waits instead of
@@ -250,14 +250,13 @@ impl SegmentPool {
         self.remove(&spare.name, spare.header.generation)
     }
 
-    /// Writes the content of [`Self::newest`] to the file `newest`, and syncs the file.
     pub(crate) fn record_newest(&mut self) -> io::Result<()> {
         self.newest_file.record(&self.newest)
     }
 
-    /// Removes the file of a released segment. Perhaps only its header proves that its last use was
-    /// released, so the file `newest` must say so before the removal. Otherwise a restart would
-    /// report that use as missing.
+    /// Removes the file of a freed segment. Its header may be the only proof that the segment was
+    /// freed, so the proof is written to the file `newest` before the removal. Otherwise a restart
+    /// would report the segment as missing.
     fn remove(&mut self, name: &str, generation: u64) -> io::Result<()> {
         if generation > 0 && !self.newest_file.proves_release(generation) {
             self.record_newest()?;
@@ -266,8 +265,8 @@ impl SegmentPool {
     }
 
     /// Frees a segment. When this returns, a power failure cannot bring it back. Segments must be
-    /// freed in the order in which they were begun, because a restart would report a gap. `oldest`
-    /// is the oldest use after this one.
+    /// freed in the order in which they were begun, because a restart would otherwise report a gap.
+    /// `oldest` is the oldest use that is still needed afterwards.
     pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64, oldest: OldestUse) -> io::Result<()> {
         self.newest.oldest = oldest;
         self.used_bytes -= segment.bytes;
@@ -281,10 +280,10 @@ impl SegmentPool {
         let end_use = || write_header(&*segment.file, &header).and_then(|()| segment.file.sync_data());
         if is_too_much || is_odd || self.free_segments.len() as u64 >= self.max_free_segments() {
             if segment.has_lost_header() {
-                // A header numbers the uses of a file, because files are used again. Without a
-                // header, a crash before the removal would leave a file whose old records are taken
-                // for new ones. If the header cannot be written, because the file is damaged, the
-                // removal alone has to do.
+                // Mark the segment as free before removing its file. If a crash prevented the
+                // removal, a restart would otherwise take the old records of a file without a
+                // header for new ones. Ignore errors: if the file is too damaged for a header, the
+                // removal alone must be enough.
                 _ = end_use();
             }
             self.remove(&segment.name, segment.header.generation)?;
@@ -297,7 +296,7 @@ impl SegmentPool {
         Ok(())
     }
 
-    /// Removes free segments of another size, which may never be needed.
+    /// Removes free segments of another size, which may never be needed, and surplus ones.
     pub(crate) fn remove_odd_sizes(&mut self) -> io::Result<()> {
         let segment_bytes = self.segment_bytes;
         let odd: Vec<_> = self.free_segments.extract_if(.., |spare| spare.bytes != segment_bytes).collect();

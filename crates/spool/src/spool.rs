@@ -1,5 +1,5 @@
-//! The handle through which callers use a spool. It stores messages, adds notes, reads messages and
-//! closes the spool.
+//! The public interface of an open spool. Opening and reading use the disk in the caller's thread.
+//! Messages to store and notes are queued for the commit thread.
 use crate::commit_queue::CommitQueue;
 use crate::disk::Disk;
 use crate::index::SharedIndex;
@@ -18,16 +18,16 @@ use mailrun_lock::lock;
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
-/// A log of messages that survives a power failure. This is a handle. All clones refer to the same
-/// spool, which is closed when the last clone is dropped.
+/// A handle to a log of messages that survives a power failure. All clones of the handle refer to
+/// the same spool, which is closed when the last clone is dropped.
 #[derive(Clone)]
 pub struct Spool {
     backend: Arc<Backend>,
     max_message_bytes: u64,
 }
 
-/// A point in time, from [`Spool::notes_mark`]. [`Spool::sync_notes`] fails if a note was not
-/// written since then.
+/// Number of notes that a spool could not write so far, from [`Spool::notes_mark`]. The receipt of
+/// [`Spool::sync_notes`] fails if the number has grown since, because a note is then missing.
 #[derive(Clone, Copy, Debug)]
 pub struct NotesMark(u64);
 
@@ -70,16 +70,17 @@ impl Spool {
         self.store_for(draft, Reserve::Messages, None).0
     }
 
-    /// Stores a message, and writes its number into the body at this offset, over
-    /// [`Id::TEXT_BYTES`] bytes. Returns the body as it is stored. The caller should not hold
-    /// another reference to the body, because a shared body is copied.
+    /// Stores a message whose body contains its id: the id as text replaces [`Id::TEXT_BYTES`] bytes
+    /// at the offset `id_at`. Returns the receipt, and the body with the id. The caller should not
+    /// hold another reference to the body, because a shared body is copied.
     pub fn store_with_id(&self, draft: NewMessage, id_at: usize) -> (Receipt, Arc<[u8]>) {
         self.store_for(draft, Reserve::Messages, Some(id_at))
     }
 
-    /// Stores a message that lets other messages end, for example a notice to their sender. If
-    /// there is no room for new messages, such a message may use the space that is reserved for
-    /// notes. Otherwise a spool full of messages whose senders must be notified would stay full.
+    /// Stores a message without which another message cannot be done, for example a notice to the
+    /// sender of an undeliverable message. If there is no room for new messages, the message may use
+    /// the space that is reserved for notes. Otherwise a spool full of undeliverable messages would
+    /// stay full.
     pub fn store_from_reserve(&self, draft: NewMessage) -> Receipt {
         self.store_for(draft, Reserve::Notes, None).0
     }
@@ -98,11 +99,11 @@ impl Spool {
     }
 
     /// Adds a note to a message, such as the recipients that are done or the time of the next try.
-    /// The note is written with the next batch, or after about a second. It is not synced by
-    /// itself, so a crash may lose the last notes. Work is then repeated, but never left out.
+    /// The note is written with the next batch, or after about a second. A note alone causes no
+    /// sync, so a crash may lose the last notes. The caller may then repeat work, but never skips it.
     ///
-    /// A note above [`Options::MAX_ENVELOPE_BYTES`] is ignored. If all notes of a message exceed
-    /// that size together, the oldest are dropped.
+    /// A note larger than [`Options::MAX_ENVELOPE_BYTES`] is ignored. If the notes of a message
+    /// exceed this size in total, the oldest are dropped when the message is moved in the log.
     pub fn note(&self, id: Id, note: &[u8]) {
         let Backend::Log(retention) = &*self.backend else { return };
         if note.len() as u64 > Options::MAX_ENVELOPE_BYTES {
@@ -111,8 +112,8 @@ impl Spool {
         retention.commit_queue.add_deferred(DeferredRecord::Note(id, note.into()));
     }
 
-    /// Marks a message as done, so that its space can be freed. The mark is written like a note: if
-    /// a crash loses it, the next start finds the message again.
+    /// Marks a message as done, so that its space can be freed. A crash may lose the mark, because
+    /// it is written as late as a note. The next start then finds the message again.
     pub fn done(&self, id: Id) {
         match &*self.backend {
             Backend::Log(retention) => retention.commit_queue.add_deferred(DeferredRecord::Done(id)),
@@ -120,8 +121,8 @@ impl Spool {
         }
     }
 
-    /// Returns a mark for a later [`Spool::sync_notes`]. The caller must take the mark before it
-    /// adds the first of the notes that it wants to be sure of.
+    /// Returns the mark for a later [`Spool::sync_notes`]. The caller must take the mark before it
+    /// adds its notes, because the sync does not report notes that were lost before the mark.
     pub fn notes_mark(&self) -> NotesMark {
         match &*self.backend {
             Backend::Log(retention) => NotesMark(retention.counters.unwritten.value()),
@@ -129,9 +130,9 @@ impl Spool {
         }
     }
 
-    /// Makes all notes and all marks of done messages durable at once, as durable as the options
-    /// promise for a message. The receipt fails with [`Error::Full`] if a note was not written for
-    /// lack of room since `mark`.
+    /// Starts to write all notes and all marks of done messages now. When the receipt resolves, they
+    /// are as durable as the options promise for a message. The receipt fails with [`Error::Full`]
+    /// if the spool has had no room for a note since `mark`.
     pub fn sync_notes(&self, mark: NotesMark) -> NotesReceipt {
         match &*self.backend {
             Backend::Log(retention) => {
@@ -147,7 +148,7 @@ impl Spool {
         self.fetch(id).map(|draft| draft.body)
     }
 
-    /// Reads all parts of a message that is stored and not done. Blocks like [`Spool::read`].
+    /// Reads all parts of a message that is stored and not done. Blocks while the disk is read.
     pub fn fetch(&self, id: Id) -> Result<NewMessage, Error> {
         match &*self.backend {
             Backend::Log(retention) => retention.fetch(id),
@@ -156,8 +157,8 @@ impl Spool {
     }
 
     /// Reads only the envelope of a message that is stored and not done. The envelope has a
-    /// checksum of its own, so it can be read even if the body is damaged. Blocks like
-    /// [`Spool::read`].
+    /// checksum of its own, so it can be read even if the body is damaged. Blocks while the disk is
+    /// read.
     pub fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
         match &*self.backend {
             Backend::Log(retention) => retention.fetch_envelope(id),
@@ -167,8 +168,8 @@ impl Spool {
         }
     }
 
-    /// Returns the error because of which the spool accepts nothing more ([`Error::Poisoned`]),
-    /// even if no caller waited for the operation that failed.
+    /// Returns [`Error::Poisoned`] if a disk error has stopped the spool, which then accepts nothing
+    /// more. This also reveals errors that no receipt reports, such as a failed write of notes.
     pub fn failure(&self) -> Option<Error> {
         match &*self.backend {
             Backend::Log(retention) => retention.commit_queue.failure(),
@@ -192,8 +193,8 @@ impl Spool {
         }
     }
 
-    /// Stores the queued messages, writes the waiting notes, syncs, and unlocks the directory.
-    /// Blocks until all of that is done. Later requests through other handles are rejected.
+    /// Stores the queued messages, writes the waiting notes, syncs, unlocks the directory, and then
+    /// returns. Afterwards, other handles can no longer store messages or add notes.
     pub fn close(self) {
         match &*self.backend {
             Backend::Log(retention) => retention.close(),
@@ -306,8 +307,7 @@ impl LogBackend {
         self.segment_pool.close();
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
-            // Ignore the result, because the threads exit by themselves. If a thread panicked, its
-            // guard has already woken all waiting callers.
+            // Ignore a panic of the thread, because its guard has already woken all waiting callers.
             _ = thread.join();
         }
     }

@@ -1,4 +1,3 @@
-//! The fill level of a spool, and counters of its work.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How full a spool is, and how much work it has done since it was opened.
@@ -20,19 +19,20 @@ pub struct SpoolStats {
     pub stored: u64,
     /// Number of messages rejected because there was no room.
     pub refused: u64,
-    /// Number of times that a message was moved to the end of the log, usually to make room.
+    /// Number of times that a message was moved to the end of the log, usually so that its old
+    /// segment can be freed.
     pub moved: u64,
-    /// Number of notes, and of marks that a message is done, that were not written for lack of
-    /// room. Notes above [`Options::MAX_ENVELOPE_BYTES`](crate::Options::MAX_ENVELOPE_BYTES) count
-    /// as well.
+    /// Number of notes and marks of done messages that were not written, because there was no room
+    /// or the note exceeded [`Options::MAX_ENVELOPE_BYTES`](crate::Options::MAX_ENVELOPE_BYTES).
     pub unwritten: u64,
     /// Bytes at the end of the log that were cut off when the spool was opened, because a crash had
     /// torn them.
     pub cut_bytes: u64,
-    /// Number of damaged places that were found when the spool was opened. Torn ends, and damage
-    /// that costs nothing, do not count.
+    /// Number of damaged places, found when the spool was opened, for which
+    /// [`Damage::is_alarming`](crate::Damage::is_alarming) returns true. Damage that loses nothing
+    /// and unsynced ends that a crash tore do not count.
     pub damaged: u64,
-    /// Number of messages that this damage may have cost, as far as that is known.
+    /// Number of messages that may be lost because of the places in `damaged`, as far as known.
     pub lost_messages: u64,
 }
 

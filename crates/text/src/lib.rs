@@ -1,5 +1,5 @@
-//! Text that people write and read: quantities in options and files, and numbers, sentences, lines and
-//! tables on terminals and in files.
+//! Parses quantities that people write in options and files, and formats numbers, sentences and tables
+//! that people read on terminals and in files.
 //!
 //! ```text
 //! quantities    parsers of counts, sizes, times, rates and shares

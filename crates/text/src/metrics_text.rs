@@ -1,5 +1,4 @@
-//! Writes metrics in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0). Stored runs,
-//! running parties and the relay use it.
+//! Writes metrics in the text formats of Prometheus (0.0.4) and OpenMetrics (1.0).
 use crate::printable::printable;
 use std::fmt::{Display, Write};
 
@@ -16,7 +15,7 @@ pub struct MetricsText {
 }
 
 impl MetricsText {
-    /// Starts a text in which every name begins with `prefix`.
+    /// Starts a text in which the name of every metric begins with `prefix`, such as `mailrun_`.
     pub fn new(prefix: &'static str, exposition: Exposition) -> Self {
         Self { text: String::with_capacity(8192), prefix, exposition }
     }
@@ -60,9 +59,9 @@ impl MetricsText {
         self.sample(name, &[], value);
     }
 
-    /// Adds the samples of a histogram. `counts` holds the number of values of each bucket, of
-    /// which the last has no upper bound. They are added up here, because both formats want the
-    /// number of values up to each bound. The family must have been added with the kind
+    /// Adds the samples of a histogram. `counts` holds the number of values in each bucket. The last
+    /// bucket has no upper bound. This method adds the counts up, because both formats want the
+    /// number of values up to each bound. The caller must first add the family, with the kind
     /// `histogram`.
     pub fn histogram(&mut self, name: &str, labels: &[(&str, &str)], bounds: &[f64], counts: &[u64], sum: f64) {
         let mut total = 0;
@@ -86,7 +85,8 @@ impl MetricsText {
     }
 }
 
-/// Escapes a label value for both formats. Hidden characters become visible escapes.
+/// Escapes a label value as both formats require. Also makes hidden characters visible, for example
+/// as `\\u{202e}`.
 pub fn label_text(text: &str) -> String {
     let lines = text.split('\n').map(|line| printable(line).replace('\\', "\\\\").replace('"', "\\\""));
     lines.collect::<Vec<_>>().join("\\n")

@@ -6,8 +6,8 @@
 //! Units are the same in every report. Bytes have binary units (B, KiB = 1,024 B, MiB, GiB), as in
 //! options (`4k` is 4,096 bytes). Rates are per second. Latencies in tables are in ms, with the
 //! same number of decimals in a column. Times in sentences have a suitable unit (µs, ms, s). Shares
-//! are in per cent. Only the tables of the published contests use MB/s of 1,000,000 bytes, as the
-//! publications do.
+//! are in per cent. Some tables show throughput in MB/s of 1,000,000 bytes, for example because they
+//! also show published figures.
 
 pub use crate::words::{counted, grouped as count};
 
@@ -40,19 +40,17 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// Formats a rate per second, for example `54,321`, `543.2` or `5.432`.
 pub fn rate(per_second: f64) -> String {
     figure(per_second)
 }
 
-/// Formats bytes per second in units of 1,000,000 bytes, for tables that also show published
-/// figures.
+/// Formats bytes per second as MB/s (1,000,000 bytes), for example beside published figures.
 pub fn megabytes(bytes_per_second: f64) -> String {
     figure(bytes_per_second / 1e6)
 }
 
-/// Returns the number of decimals for a column of milliseconds. The resolution is 1 µs if the
-/// largest value is below 100 ms.
+/// Returns the number of decimals for a column of milliseconds, given its largest value: three (a
+/// resolution of 1 µs) below 100 ms, and none from 100 s on.
 pub fn decimals_of_millis(largest: f64) -> usize {
     match largest {
         v if v < 99.999_5 => 3,
@@ -81,7 +79,7 @@ pub fn fixed(value: f64, decimals: usize) -> String {
     }
     let text = format!("{:.decimals$}", value.abs());
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
-    // The parser fails from 2^64 on, but no measured number comes near that.
+    // Numbers from 2^64 on do not fit into `u64`, so they get no thousands separators.
     let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count);
     // A negative value that is rounded to zero gets no sign.
     let sign = if value < 0.0 && text.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { "-" } else { "" };
@@ -131,8 +129,9 @@ pub fn memory(bytes: u64) -> String {
     }
 }
 
-/// Formats the size of a message. Whole KiB and MiB are exact (`64 KiB`), other sizes below 10,000
-/// bytes are in bytes (`400 B`), and the rest is rounded (`97.7 KiB`).
+/// Formats the size of a message. Multiples of 1 KiB or 1 MiB are shown exactly (`64 KiB`). Other
+/// sizes are shown in bytes if they are below 10,000 bytes (`400 B`), and otherwise rounded
+/// (`97.7 KiB`).
 pub fn octets(bytes: u64) -> String {
     let whole = |unit: u64| bytes >= unit && bytes.is_multiple_of(unit);
     match bytes {
@@ -143,8 +142,8 @@ pub fn octets(bytes: u64) -> String {
     }
 }
 
-/// Returns the median, or `None` if there are no values. For an even number of values, this is the
-/// mean of the two in the middle.
+/// Returns the median, or `None` if there are no values. For an even number of values, the median
+/// is the mean of the two in the middle.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -155,7 +154,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Formats `part` of `whole` in per cent, for example `99.90 %`. Other shares are never rounded to
+/// Formats `part` of `whole` in per cent, for example `99.90 %`. Only exact shares are shown as
 /// `100 %` or `0 %`, because a reader would take these for all or none.
 pub fn share(part: u64, whole: u64) -> String {
     match (part, whole) {

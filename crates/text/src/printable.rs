@@ -13,8 +13,8 @@ pub fn is_hidden(character: char) -> bool {
         || matches!(character, '\u{e0000}'..='\u{e007f}')
 }
 
-/// Escapes hidden characters of a text as in Rust, for example `\n` or `\u{1b}`. Line breaks are
-/// hidden characters, so the result has one line.
+/// Replaces hidden characters of a text with Rust's escapes, for example `\n` or `\u{1b}`. The
+/// result has one line, because line breaks count as hidden characters.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);
@@ -31,8 +31,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Returns the beginning of a peer's text, for records that keep many such texts: at most
-/// `max_chars` characters, without white space around them and with spaces for control characters.
+/// Shortens a peer's text to at most `max_chars` characters, for records that keep many such texts.
+/// Removes white space at both ends, and replaces control characters with spaces.
 pub fn clipped(text: &str, max_chars: usize) -> String {
     text.trim().chars().take(max_chars).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

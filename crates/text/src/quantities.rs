@@ -10,15 +10,15 @@
 //! percent       1%
 //! interval      10s..15s
 //! ```
-//! The parsers read the output of `Display` for numbers and of `Debug` for `Duration` as the same
-//! value. If they refuse a number with an exponent or commas, the error shows the form to write,
-//! for example `1000` for `1e3`. If a value is too large, the error shows the largest one.
+//! If a number is written with `Display`, or a `Duration` with `Debug`, the parsers return the same
+//! value again. Each error names the fault and, if possible, a valid form, for example `1000` for
+//! `1e3`. If a value is too large, the error shows the largest valid value.
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Maximum count that a user can give. An `f64` represents every whole number up to this one
-/// exactly, and a thousand times as much fits into 64 bits.
+/// Maximum count that a user can give. An `f64` represents every whole number up to this limit
+/// exactly, and 1000 times the limit fits into 64 bits.
 pub const MAX_COUNT: u64 = 1_000_000_000_000_000;
 /// Largest size in bytes, which users write as 1024T.
 pub const MAX_BYTES: u64 = 1 << 50;
@@ -26,11 +26,10 @@ pub const MAX_BYTES: u64 = 1 << 50;
 pub const MAX_DURATION: Duration = Duration::from_secs(10_000 * 86_400);
 /// Highest rate that can be given, in messages per second.
 pub const MAX_RATE_PER_S: f64 = 1e7;
-/// Lowest rate above zero that can be given, per second. It is once per hour.
+/// Lowest rate above zero that can be given, in messages per second: one message per hour.
 pub const MIN_RATE_PER_S: f64 = 1.0 / 3_600.0;
 
-/// Parses a whole number such as `500`, `10k`, `1M` or `10_000`, where k is 1000. An error names
-/// the fault and a valid form.
+/// Parses a whole number such as `500`, `10k`, `1M` or `10_000`, where k is 1000.
 pub fn count(text: &str) -> Result<u64, String> {
     let (number, factor) = split_thousands(text);
     let Some(decimal) = Decimal::parse(number) else {
@@ -45,7 +44,7 @@ pub fn count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a count of at least one and at most `max`. An error names the fault and a valid form.
+/// Parses a count of at least one and at most `max`.
 pub fn count_up_to(text: &str, max: u64) -> Result<u64, String> {
     match positive(text, count)? {
         number if number > max => Err(too_large(text, max)),
@@ -53,8 +52,7 @@ pub fn count_up_to(text: &str, max: u64) -> Result<u64, String> {
     }
 }
 
-/// Parses a size in bytes such as `400`, `64k`, `10M`, `1G` or `1T`, where k is 1024. An error
-/// names the fault and a valid form.
+/// Parses a size in bytes such as `400`, `64k`, `10M`, `1G` or `1T`, where k is 1024.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let error = || {
         let what = "is not a valid size; use something like 400, 64k or 10M (k is 1024)";
@@ -74,8 +72,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| too_large(text, "1024T"))
 }
 
-/// Parses a time such as `250ms`, `10s`, `1m`, `1h30m` or `2d`. A bare number means seconds. An
-/// error names the fault and a valid form.
+/// Parses a time such as `250ms`, `10s`, `1m`, `1h30m` or `2d`. A bare number means seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let Some(nanoseconds) = nanoseconds(text) else {
         if text.strip_prefix('-').is_some_and(|rest| nanoseconds(rest).is_some()) {
@@ -93,7 +90,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a rate such as `500`, `500/s`, `500/m`, `30k/h` or `1/10s`, and returns it per second. The
-/// rate may be zero, and at most ten million per second. An error names the fault and a valid form.
+/// rate may be zero, and at most ten million per second.
 pub fn rate(text: &str) -> Result<f64, String> {
     let what = "is not a valid rate; use something like 500, 500/s, 500/m, 30k/h or 1/10s";
     let error = || refusal(text, what, |text| text.split('/').next().and_then(plain_form));
@@ -120,8 +117,7 @@ pub fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses a probability from 0 to 1, or a share from 0% to 100%. An error names the fault and a
-/// valid form.
+/// Parses a probability from 0 to 1, or a share from 0% to 100%, and returns a number from 0 to 1.
 pub fn probability(text: &str) -> Result<f64, String> {
     if text.ends_with('%') {
         return percent(text).map(|percent| percent / 100.0);
@@ -135,8 +131,7 @@ pub fn probability(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses a share from 0% to 100%, and returns it in percent. An error names the fault and a valid
-/// form.
+/// Parses a share from 0% to 100%, and returns it in percent.
 pub fn percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').map(str::trim_end).and_then(signed_number) {
         Some(number) if (0.0..=100.0).contains(&number) => Ok(number),
@@ -146,7 +141,8 @@ pub fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses a number that may have a sign and an exponent.
+/// Parses a finite number, which may have a minus sign and an exponent. The callers refuse negative
+/// numbers with an error of their own.
 fn signed_number(text: &str) -> Option<f64> {
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
     text.parse().ok().filter(|number: &f64| is_number && number.is_finite())
@@ -162,8 +158,7 @@ pub fn without_commas(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Parses two times such as `10s..15s`, of which the first must be earlier. An error names the
-/// fault and a valid form.
+/// Parses two times such as `10s..15s`, of which the first must be earlier.
 pub fn interval(text: &str) -> Result<(Duration, Duration), String> {
     let (from, to) = text.split_once("..").ok_or_else(|| no_interval(text))?;
     let from = duration(from.trim())?;
@@ -183,8 +178,7 @@ fn no_interval(text: &str) -> String {
     format!("{text:?} is not a valid interval; use something like 10s..15s")
 }
 
-/// Parses a quantity that is neither zero nor negative. `read` parses the quantity itself, for
-/// example [`duration`]. An error names the fault and a valid form.
+/// Parses a quantity with `read`, for example [`duration`], and refuses zero and negative values.
 pub fn positive<T: Default + PartialEq>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
     if text.strip_prefix('-').is_some_and(|rest| read(rest).is_ok()) {
         return Err(format!("{text:?}: must be positive"));
@@ -240,11 +234,11 @@ fn nanoseconds_of(unit: &str) -> Option<u128> {
     })
 }
 
-/// Number of decimal places that a number keeps. Further digits are dropped.
+/// Number of decimal places that a [`Decimal`] keeps. Further digits are dropped.
 const DECIMAL_PLACES: usize = 18;
 const ONE: u128 = 1_000_000_000_000_000_000;
-/// Maximum whole part of a number. Larger numbers exceed the maximum of every quantity, and up to
-/// this one the product with any factor fits into 128 bits.
+/// Value that replaces a larger whole part of a [`Decimal`]. It exceeds the maximum of every
+/// quantity, so the number is still refused, and its product with any unit fits into 128 bits.
 const MAX_WHOLE: u128 = 1 << 70;
 
 /// A number without sign and exponent.
@@ -293,8 +287,8 @@ fn too_large(text: &str, max: impl std::fmt::Display) -> String {
     format!("{text:?} is too large; at most {max}")
 }
 
-/// Returns the error for an invalid quantity. The error says that the quantity is negative, or
-/// shows the valid form that `form` returns, or otherwise says `what` is expected.
+/// Returns the error for an invalid quantity. `what` is the general text of the error, which is used
+/// if the quantity is not negative and `form` knows no valid way to write it.
 fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> String {
     let rest = text.strip_prefix('-');
     if rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
@@ -306,8 +300,8 @@ fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> Str
     }
 }
 
-/// Returns the valid form of a count with an exponent or commas: in digits, and with k, M or G if
-/// that is shorter.
+/// Returns how to write a count that has an exponent or commas, for example `1000000 or 1M` for
+/// `1e6`.
 fn count_form(text: &str) -> Option<String> {
     let digits = plain_form(text)?;
     let number = count(&digits).ok()?;

@@ -1,5 +1,5 @@
-/// The bars from the lowest to the highest. The lowest bar means exactly zero, so that a stall is
-/// visible.
+/// Characters that draw the bars, from the lowest to the highest. Only zero gets the lowest bar, so
+/// that a stall is visible.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Way in which several values become one bar, if there are more values than bars.
@@ -22,7 +22,7 @@ fn bar(value: f64, top: f64) -> char {
     if value <= 0.0 || top <= 0.0 {
         return BARS[0];
     }
-    // The step is at least 1, so that a value above zero is never drawn as zero.
+    // Use at least the second bar, so that a value above zero is never drawn as zero.
     let step = (value / top * (BARS.len() - 1) as f64).ceil() as usize;
     BARS[step.clamp(1, BARS.len() - 1)]
 }
@@ -34,7 +34,7 @@ fn folded(values: &[f64], width: usize, fold: Fold) -> Vec<f64> {
     }
     (0..width)
         .map(|index| {
-            // The group is never empty, because there are more values than bars.
+            // Each bar gets at least one value, because there are more values than bars.
             let group = &values[index * values.len() / width..(index + 1) * values.len() / width];
             match fold {
                 Fold::Mean => group.iter().sum::<f64>() / group.len() as f64,

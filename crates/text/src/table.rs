@@ -1,6 +1,6 @@
 //! Writes tables with thin lines for a terminal, and with pipes for Markdown.
 //!
-//! On a terminal, a number is never broken. If the columns need more room than there is, sentences
+//! On a terminal, a number is never split. If the columns need more room than there is, sentences
 //! are wrapped between words first. Then whole columns are left out, in the order of `leave_out`.
 //! The file report.md and the run record have all columns.
 //!
@@ -13,9 +13,9 @@ use super::wrap::{clipped, display_width, longest_word, wrapped};
 use crate::printable::is_hidden;
 use std::borrow::Cow;
 
-/// Number of blank columns between two columns of a table.
+/// Number of spaces between two columns of a table.
 const GAP: usize = 2;
-/// Width down to which sentences are wrapped before whole columns are left out.
+/// A column of sentences is narrowed to this width before other columns are left out.
 const WRAPPED_TEXT_WIDTH: usize = 24;
 /// Minimum width of a column of sentences or names, unless all its contents are narrower.
 const MIN_TEXT_WIDTH: usize = 8;
@@ -42,7 +42,7 @@ pub enum Cell {
     /// A figure, which gets the same number of decimals as all other figures of its column.
     Figure(f64),
     Count(u64),
-    /// A number with a text of its own, for example with a unit.
+    /// A number and the text that shows it, for example with a unit.
     Number(f64, String),
 }
 
@@ -68,8 +68,8 @@ impl From<&str> for Cell {
     }
 }
 
-/// A column for a layout that is not made here, such as an HTML table. Each cell has its text,
-/// which may come from a peer, and its value if it is a number.
+/// A column for a caller that lays out the table itself, for example in HTML. Each cell has its text
+/// and, if it is a number, its value. The text may come from a peer, so the caller must escape it.
 pub struct ColumnCells {
     pub title: Cow<'static, str>,
     pub align: Align,
@@ -101,7 +101,7 @@ impl Table {
         self
     }
 
-    /// Returns the titles that [`Table::leave_out`] has named.
+    /// Returns the titles given to [`Table::leave_out`], so that a record of the table can keep them.
     pub fn left_out(&self) -> &[Cow<'static, str>] {
         &self.leave_out
     }
@@ -118,7 +118,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// Returns the table without a column, for example because a page has a better drawing.
+    /// Returns the table without a column, for example because an HTML page draws its values as bars.
     #[must_use]
     pub fn without(mut self, title: &str) -> Self {
         if let Some(at) = self.columns.iter().position(|(name, _)| *name == title) {
@@ -204,8 +204,8 @@ impl Table {
         columns.filter(|column| !(self.may_be_zero.contains(&&*column.title) && column.is_zero())).collect()
     }
 
-    /// Fits the columns into `width`. It wraps sentences, then leaves out columns, and then shortens sentences and
-    /// names.
+    /// Fits the columns into `width`. It first narrows sentences to `WRAPPED_TEXT_WIDTH`, then leaves
+    /// out columns, and then narrows sentences and names to `MIN_TEXT_WIDTH`.
     fn fit(&self, columns: &mut Vec<Column>, width: usize) {
         let missing = |columns: &[Column]| {
             columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width).saturating_sub(1)
@@ -234,7 +234,7 @@ impl Table {
 }
 
 struct Column {
-    /// Index of the column among all columns of the table.
+    /// Index of the column in the table, counting hidden columns as well.
     at: usize,
     title: Cow<'static, str>,
     align: Align,
@@ -247,8 +247,8 @@ impl Column {
         self.cells.iter().all(|text| text.is_empty() || text.chars().all(|character| "0.–".contains(character)))
     }
 
-    /// Returns the width of the longest word of a wrapped column, to which the column can shrink
-    /// without breaking a word. Words that are wider than `WRAPPED_TEXT_WIDTH` do not count.
+    /// Returns the width to which a wrapped column can shrink without breaking a word. Words that are
+    /// wider than `WRAPPED_TEXT_WIDTH` may be broken, so they do not count.
     fn longest_word(&self) -> usize {
         if self.align != Align::Wrapped {
             return 0;
@@ -310,8 +310,8 @@ fn format_cells(cells: &[&Cell]) -> Vec<String> {
     cells.iter().map(text).collect()
 }
 
-/// Puts `text` on one line, and replaces control characters and invisible characters that affect
-/// other text.
+/// Makes `text` safe to print on one line. Control characters become spaces, and other hidden
+/// characters, such as direction marks, become U+FFFD.
 pub fn plain(text: &str) -> String {
     let shown = |character: char| match character {
         character if character.is_control() => ' ',

@@ -29,12 +29,12 @@ pub fn listed(words: &[String]) -> String {
     }
 }
 
-/// Minimum length of a known name for which two wrong letters are tolerated. In a shorter name,
-/// they would make unrelated words similar, such as `foo` and `log`.
+/// Minimum length of a known name for which two wrong letters are tolerated. If shorter names
+/// allowed two, unrelated words such as `foo` and `log` would count as similar.
 const LONG_NAME: usize = 6;
 
-/// Returns true if `name` can be a misspelling of `known`: with one wrong letter for a short name
-/// or two for a long one. Two swapped letters count as one.
+/// Returns true if `name` can be a misspelling of `known`. A short name may have one wrong letter,
+/// and a long name two. Two swapped letters count as one wrong letter.
 pub fn is_misspelling(name: &str, known: &str) -> bool {
     damerau_levenshtein(name, known) <= tolerated(known)
 }

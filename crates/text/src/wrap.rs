@@ -1,5 +1,5 @@
-//! Wraps text between words. A number is not separated from its unit unless the line is too narrow
-//! for both, and no line is too wide.
+//! Wraps text between words. A number stays on the same line as its unit if both fit on one line.
+//! A word that is wider than a line is broken, so that no line is too wide.
 use std::collections::VecDeque;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -44,7 +44,7 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
     if display_width(first) >= width {
         return wrapped(&format!("{first}{words}"), "", rest, width);
     }
-    // If the terminal is too narrow for both, leave out the prefix, because the words matter more.
+    // If the prefix leaves too little room for words, leave it out, because the words matter more.
     let rest = if width < display_width(rest) + MIN_TEXT_WIDTH { "" } else { rest };
     let mut lines = Vec::new();
     let mut line = first.to_owned();
@@ -69,8 +69,8 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
             words.push_front(unit.to_owned());
             words.push_front(number.to_owned());
         } else {
-            // A wide character takes two columns, so a narrower part might be empty and the loop
-            // endless.
+            // Take at least two columns, the width of a wide character. Otherwise the head could be
+            // empty and the loop endless.
             let (head, tail) = split_at(&word, width.max(2));
             lines.push(head.to_owned());
             words.push_front(tail.to_owned());

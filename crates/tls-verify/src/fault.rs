@@ -22,7 +22,7 @@ pub enum HandshakeFault {
     #[error("the certificate {} for {server}", of_names(names))]
     OtherName {
         server: String,
-        /// Names that the certificate is for. Only the first three printable names, because the server chooses them.
+        /// Names that the certificate is for. Keeps at most three, all printable, because the server chooses them.
         names: Vec<String>,
     },
     #[error("the certificate of {server} expired{since}")]
@@ -47,8 +47,8 @@ pub enum HandshakeFault {
 pub struct Remedies {
     /// Option that trusts more certificates, such as `--cacert FILE`.
     pub trust: &'static str,
-    /// Option that asks for another name, such as `--tls-name NAME`. A name of the certificate replaces NAME in
-    /// messages.
+    /// Option that asks for another name, such as `--tls-name NAME`. Messages show a name from the certificate in place
+    /// of NAME.
     pub name: &'static str,
     /// Option that accepts any certificate, such as `--insecure`.
     pub insecure: &'static str,
@@ -67,7 +67,7 @@ impl HandshakeFault {
             _ => return None,
         };
         Some(match certificate {
-            // The signature is bad if the authority has the name of a trusted certificate, but another key.
+            // A bad signature means that the issuer has the name of a trusted certificate, but another key.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::Untrusted { server },
             CertificateError::NotValidForNameContext { presented, .. } => {
                 let names = presented.iter().filter_map(|name| plain_name(name)).take(MAX_NAMES).collect();
@@ -85,7 +85,7 @@ impl HandshakeFault {
         })
     }
 
-    /// Describes the fault, with the remedy if `remedies` has one for it.
+    /// Describes the fault and what the user can do about it, for example which option of `remedies` helps.
     pub fn with_remedy(&self, remedies: &Remedies) -> String {
         let Remedies { trust, name, insecure } = remedies;
         match self {

@@ -1,4 +1,4 @@
-//! TLS servers: the certificates that a client accepts, and the reasons why a handshake failed, in plain words.
+//! Verifies the certificates of TLS servers for a client, and explains in plain words why a handshake failed.
 //!
 //! ```
 //! use rustls::pki_types::UnixTime;

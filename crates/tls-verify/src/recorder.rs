@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex};
 /// Certificates that a server has shown, and the reason why they are not trusted, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownCertificates {
-    /// The chain in DER form. The server's own certificate comes first. It is empty if the handshake
-    /// did not come that far.
+    /// The chain in DER form, which begins with the server's own certificate. The chain is empty if
+    /// the handshake failed before the server sent its certificates.
     pub chain: Vec<Vec<u8>>,
     /// Reason why the certificates are not trusted, or `None` if they are.
     pub fault: Option<String>,
 }
 
-/// Verifies with `enforced`, and records the certificates and the verdict of `judge`. The two
-/// verifiers differ if the client accepts any certificate, but the user wants to know whether this
-/// one could be trusted.
+/// A verifier that records the server's certificates. `enforced` decides whether the handshake
+/// continues, and `judge` only whether the record calls the certificates trusted. The two differ if
+/// the client accepts any certificate, but the user wants to know whether this one could be trusted.
 #[derive(Debug)]
 pub struct CertificateRecorder {
     enforced: Arc<dyn ServerCertVerifier>,
-    /// Verifier whose verdict is recorded but has no effect. The error is the reason why nothing
-    /// can be trusted.
+    /// Verifier whose verdict is recorded but has no effect. If there is no verifier, for example
+    /// because the system has no trusted certificates, the error is recorded instead.
     judge: Result<Arc<dyn ServerCertVerifier>, String>,
     shown: Mutex<ShownCertificates>,
 }

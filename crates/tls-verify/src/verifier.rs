@@ -27,22 +27,22 @@ pub fn servers_of(
     Ok(Arc::new(TrustedServers { ordinary, roots, trusted, algorithms }))
 }
 
-/// Accepts any certificate and any name. The signatures of the handshake are still verified, so the server proves that
-/// it has the key of its certificate.
+/// Returns a verifier that accepts any certificate and any name. The signatures of the handshake are still verified, so
+/// the server proves that it has the key of its certificate.
 pub fn any_server(provider: &Arc<CryptoProvider>) -> Arc<dyn ServerCertVerifier> {
     Arc::new(AnyServer(provider.signature_verification_algorithms))
 }
 
-/// The ordinary verification, except that a trusted certificate may be the server's own.
+/// Verifies as rustls does, except that a trusted certificate may itself be the certificate of the server.
 ///
 /// `openssl req -x509` marks its certificates as certificates of an authority (CA:TRUE), and webpki refuses such a
-/// certificate as a server's, whoever has signed it. A user who trusts exactly this certificate means this server. The
-/// exception helps no attacker, because the holder of a trusted key could sign any certificate anyway.
+/// certificate as a server's, whoever has signed it. But a user who names exactly this certificate wants to trust this
+/// server. The exception helps no attacker, because the holder of a trusted key could sign any certificate anyway.
 #[derive(Debug)]
 struct TrustedServers {
     ordinary: Arc<WebPkiServerVerifier>,
     roots: Arc<RootCertStore>,
-    /// Certificates as they were given: the server must show one of them byte for byte.
+    /// Certificates for which the exception holds. The server's certificate must equal one of them byte for byte.
     trusted: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }

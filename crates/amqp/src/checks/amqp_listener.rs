@@ -1,10 +1,10 @@
-//! Feeds any bytes to an AMQP listener. The result must not depend on how the bytes are cut. The
-//! listener must stay within its limits and lose no message. The last byte selects who may log in,
-//! and the cut.
+//! Feeds any bytes to an AMQP listener. The result must not depend on how the bytes are cut. The listener must stay
+//! within its limits and lose no message. The last byte selects who may log in, and the size of the pieces into which
+//! the other bytes are cut.
 use crate::{FuzzConnection, FuzzOutcome, ListenerAuth, Password, PlainCredentials};
 
-/// Bytes of output that are allowed at the start, and for each byte of input. The frame
-/// `flow` causes the most output for its length: its 20 bytes cause an answer, and let a message of 600 bytes be sent.
+/// The listener may write `SAID_BYTES`, and `SAID_FOR_EACH` more for each byte of input. A flow causes the most output
+/// for its length: its 20 bytes cause an answer, and let the listener send a message of 600 bytes.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
 const MOST_BYTES: u64 = 1000;

@@ -44,7 +44,7 @@ pub struct LinkRequest<'a> {
     pub max_message_bytes: u64,
 }
 
-/// Reason why no session can be begun.
+/// Reason why `begin_session` fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SessionRefused {
     /// The connection is not open yet, or no longer open.
@@ -274,8 +274,7 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
     });
 }
 
-/// Writes the first fields of a terminus: its address, and that it keeps unsettled deliveries
-/// (unsettled-state).
+/// Writes the first two fields of a source or target: its address, and the durability unsettled-state (2).
 fn write_node(terminus: &mut Writer<'_>, address: &str) {
     terminus.string(address);
     terminus.uint(2);
@@ -386,8 +385,7 @@ mod tests {
             assert!(pair.client.may_send(sender));
             pair.client.send_parts(sender, b"head", Bytes::from(vec![number as u8; length]), number as u32);
         }
-        // Each peer numbers its links itself. In this test, the server uses the client's numbers, so `receiver` is
-        // valid for both.
+        // `receiver` is valid for both peers, because our server gives each link the number that the client chose.
         pair.server.send(receiver, EncodedMessage::from(vec![9; 1500]), 77);
         let (mut events, mut served) = pair.run(step).unwrap();
         for event in &served {
@@ -421,7 +419,7 @@ mod tests {
         (events, served)
     }
 
-    /// Settlements, sorted by message, because the order of arrival depends on the cut.
+    /// Returns the settlements, sorted by message, because their order depends on how many bytes arrive at a time.
     fn outcomes(events: &Events) -> Vec<String> {
         let is_settled = |event: &&ConnectionEvent<u32>| matches!(event, ConnectionEvent::Settled { .. });
         let mut settled: Vec<String> = events.iter().filter(is_settled).map(|event| format!("{event:?}")).collect();
@@ -633,7 +631,8 @@ mod tests {
         assert!(client.is_closed());
     }
 
-    /// Returns the errors that the client writes: what each one ends, and its condition.
+    /// Returns the condition of each error that the client wrote, and whether the error ends a link, a session or the
+    /// connection.
     fn written_errors(client: &mut AmqpConnection<u32>) -> Vec<(&'static str, String)> {
         let count = client.output().remaining();
         let mut octets = BytesMut::from(&client.output().copy_to_bytes(count)[..]);

@@ -47,7 +47,7 @@ impl Violation {
         Self::new("amqp:session:unattached-handle", "a frame of a link that is not attached")
     }
 
-    /// Returns condition and description in the form that a detach, an end or a close needs.
+    /// Returns the condition and the description, which a detach, an end or a close sends to the peer.
     pub(super) fn parts(&self) -> (&str, &str) {
         (self.condition, self.description)
     }
@@ -92,7 +92,7 @@ impl ConnectionError {
     }
 }
 
-/// Part of a connection that can end on its own.
+/// Tells whether a link ended alone or together with its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Only the link itself ends, and the other links of its session continue.

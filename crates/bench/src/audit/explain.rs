@@ -55,7 +55,7 @@ fn shown(path: &Path) -> String {
     printable(&path.to_string_lossy()).into_owned()
 }
 
-/// Finds the rounds with losses. `run` is the directory of an audit, or of a single round with losses.
+/// Reads the losses in `run`, which is the directory of an audit, or of a single round with losses.
 fn rounds(run: &Path) -> Result<Vec<LossyRound>> {
     ensure!(run.is_dir(), "there is no directory {}", shown(run));
     let round = |place: PathBuf| Ok(RoundLosses::read(&place)?.map(|losses| LossyRound { place, losses }));

@@ -63,7 +63,6 @@ impl AuditFault {
         matches!(self, Self::Kill | Self::PowerCut)
     }
 
-    /// Text of the event that the fault adds to the record.
     pub(super) fn event(self) -> &'static str {
         match self {
             Self::Kill => "the server is killed",
@@ -86,7 +85,7 @@ impl FromStr for AuditFault {
     }
 }
 
-/// A kind of fault, and the file system that the disk behaves like if the fault cuts its power.
+/// A kind of fault to try. If the fault cuts the power, `file_system` decides which unsynced changes the disk may lose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AuditCase {
     pub(super) fault: AuditFault,
@@ -97,7 +96,6 @@ pub(super) struct AuditCase {
 }
 
 impl AuditCase {
-    /// Makes a case that is tried in every round.
     pub(super) fn new(fault: AuditFault, file_system: Option<Profile>) -> Self {
         Self { fault, file_system, remark_turn: None }
     }

@@ -20,7 +20,8 @@ pub(super) struct RoundLosses {
     pub(super) format: String,
     /// Name of the case, for example `power-cut on ext4`.
     pub(super) fault: String,
-    /// Run ID that the traces of the messages contain.
+    /// ID of the run. Each message contains it in its trace header, by which `mailrun audit explain` finds the message
+    /// in the server's files.
     pub(super) run_id: String,
     /// Time at which the load began, on the monotonic clock.
     pub(super) origin_ns: u64,

@@ -40,7 +40,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
-/// Number of rounds after which the audit gives up a kind of fault, if none of these rounds counts.
+/// The audit gives up a fault after this number of rounds if all of them were void, which means that they said nothing
+/// about the server.
 const MAX_VOID_ROUNDS: usize = 3;
 
 /// Runs an audit until it is complete, until SIGINT or SIGTERM, or until a round cannot run. In all
@@ -87,8 +88,7 @@ pub fn run(options: &AuditOptions) -> Result<BenchOutcome> {
     Ok(BenchOutcome { unwritten, ..BenchOutcome::of_merge(record, directory.path().to_owned()) })
 }
 
-/// Splits the faults into those that can be caused on this host and the others. For each of the
-/// others there is a line that says why it is left out.
+/// Returns the faults that can be caused on this host, and for each of the others a line that says why it is left out.
 fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
     let (possible, others): (Vec<_>, Vec<_>) =
         options.faults.iter().copied().partition(|fault: &AuditFault| !fault.needs_disk());

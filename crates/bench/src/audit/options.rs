@@ -35,6 +35,6 @@ pub struct AuditOptions {
 pub enum AuditLength {
     /// The audit ends after this number of rounds of each kind of fault.
     Rounds(u32),
-    /// The audit ends with the first round that ends after this time.
+    /// After this time, the audit still completes the running round and then ends.
     Time(Duration),
 }

@@ -1,5 +1,5 @@
-//! Records when the server was away. A server that has ended sends no replies. If the source reads a reply before the
-//! next start, the server must therefore have sent this reply before its end.
+//! Records when the server was away. A server that has ended sends no replies. A reply that the source reads before the
+//! server starts again was therefore sent before the server ended.
 use mailrun_process::outputs;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ struct Outage {
     to: Option<Duration>,
 }
 
-/// The times at which the server was away, in their order, on the clock of records.
+/// The times at which the server was away, in order, as `outputs::record_time` returns them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outages(Vec<Outage>);
 
@@ -24,8 +24,8 @@ impl Outages {
         self.0.last_mut().into_iter().for_each(|outage| outage.to = Some(outputs::record_time()));
     }
 
-    /// Returns when a missing message was answered at the latest, and when the server went away next, in seconds since
-    /// `origin`. `read_s` is the time at which the source read the reply.
+    /// Returns the latest time at which the server can have answered a missing message, and the time at which the
+    /// server went away after that, in seconds since `origin`. `read_s` is the time at which the source read the reply.
     pub(super) fn times(&self, origin: Duration, read_s: Option<f64>) -> (Option<f64>, f64) {
         let seconds = |at: Duration| at.saturating_sub(origin).as_secs_f64();
         let is_before = |outage: &&Outage| {

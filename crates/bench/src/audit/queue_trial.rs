@@ -10,8 +10,8 @@ use mailrun_measurement::record::Role;
 use mailrun_process::interrupt::{Interrupted, StopRequest};
 use std::time::{Duration, Instant};
 
-/// Time that the server has to retry the deferred mail. Some servers wait for minutes before a retry. In that case the
-/// trial ends without a complaint, and does not see what the command says about an empty queue.
+/// Maximum time that the trial waits for the server to retry the deferred mail. If the server waits longer, as some do
+/// for minutes, the trial ends without a complaint and does not test the command on an empty queue.
 const RETRY_LIMIT: Duration = Duration::from_secs(4);
 /// Time in which the command must say that the queue is empty after all mail has arrived.
 const EMPTY_LIMIT: Duration = Duration::from_secs(4);
@@ -19,14 +19,14 @@ const EMPTY_LIMIT: Duration = Duration::from_secs(4);
 /// Judges the answers of the recipe's command for the queue, one after another.
 #[derive(Debug, Default)]
 struct QueueTrial {
-    /// Time of the first of the latest answers "empty", which were all given while mail was held back. `None` if the
-    /// last answer was another one.
+    /// Set while the command keeps answering "empty" although mail is held back: the time of the first such answer. Any
+    /// other answer resets the field to `None`, but a failed command does not.
     empty_since: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
-    /// The command kept saying that the queue is empty, although mail was held back all that time (`SETTLE`).
+    /// For as long as `SETTLE`, the command kept saying that the queue is empty, although mail was held back.
     HidesMail,
     /// All mail has arrived, and the command says that the queue is empty.
     Sound,
@@ -113,8 +113,7 @@ mod tests {
             (&[(0, full, true), (250, full, true), (500, empty, false)][..], Some(Finding::Sound)),
             (&[(0, empty, true), (250, empty, true), (500, empty, true)], Some(Finding::HidesMail)),
             (&[(0, empty, true), (250, failed, true), (500, empty, true)], Some(Finding::HidesMail)),
-            // The empty queue was right: the mail had already arrived, and only the report of its
-            // arrival was late.
+            // The first answer was right: the mail had already arrived, and only the report of its arrival was late.
             (&[(0, empty, true), (250, empty, false)], Some(Finding::Sound)),
             // A single empty answer proves nothing, because mail that is being delivered may be in
             // no queue for a moment.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Time in which killed processes must disappear.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Maximum number of processes that the reason names.
+/// Maximum number of processes that `survivor` names in its text.
 const MAX_NAMED: usize = 3;
 
 /// Returns what is left of the server, or `None` if the fault has reached all of it.
@@ -71,7 +71,7 @@ fn users_of(directories: &[&Path]) -> Vec<String> {
     users.map(|pid| format!("{} ({pid})", name(pid))).collect()
 }
 
-/// A path within a file system. Two mount namespaces may know one file by different paths.
+/// A path within a file system. It identifies a file for which two mount namespaces may have different paths.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     device: String,
@@ -105,7 +105,8 @@ impl MountTable {
     }
 
     fn place(&self, path: &Path) -> Option<Place> {
-        // Of several mounts on one directory, the last hides the others. `max_by_key` returns the last of equals.
+        // If several mounts are on one directory, the last one hides the others. `max_by_key` finds it, because it
+        // returns the last of equal elements.
         let mounts = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         let mount = mounts.max_by_key(|mount| mount.point.components().count())?;
         let path = mount.root.join(path.strip_prefix(&mount.point).ok()?);

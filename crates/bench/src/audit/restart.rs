@@ -1,5 +1,6 @@
 //! `mailrun audit explain --restart`: rebuilds the files as the power cut left them, starts the server on them, and
-//! tells which messages the server delivers. Then it looks for the smallest set of changes that has to survive.
+//! tells which messages the server delivers. Then it looks for the smallest set of changes that has to survive for a
+//! message to be delivered.
 //!
 //! ```text
 //! calls before the cut ─→ files ─ cut_to(survivors) ─→ disk ─→ server, sink ─→ which messages arrive
@@ -33,7 +34,7 @@ use std::time::Duration;
 const MAX_RESTARTS: u32 = 50;
 /// Pause in arrivals after which no more mail is expected, if the server does not say that its queue is empty.
 const LOST_AFTER: Duration = Duration::from_secs(5);
-/// Maximum number of messages, and of changes, that are listed.
+/// Maximum length of each list in the report, whether of messages or of changes.
 const MAX_LISTED: usize = 20;
 
 /// A change that was not durable when the power was cut.
@@ -44,7 +45,7 @@ enum Change {
     Data(Inode, SurvivingData),
 }
 
-/// Outcome of a start of the server on the files that some set of changes leaves.
+/// Result of one start of the server: the messages that it delivered, or the reason why it did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Delivered(BTreeSet<u64>),
@@ -65,7 +66,8 @@ struct Laboratory<'a> {
 }
 
 /// Restarts the server on the files that a power cut left, and says which messages it delivers and which changes would
-/// have to survive. The power went off with the call at index `cut`, and the message has the files `concerned`.
+/// have to survive. The power went off with the call at index `cut`, and `concerned` are the files and directories of
+/// the message.
 ///
 /// # Errors
 /// Fails if the server cannot run on this host, or if the user interrupts the search.
@@ -181,9 +183,9 @@ impl Laboratory<'_> {
         Ok(is_wanted(&self.try_out(&survivors)?))
     }
 
-    /// Converts a set of changes to the survivors of a power cut. Except with `strict`, changes of names survive in
-    /// their order. A set that keeps a change of a name but not all earlier ones is then impossible, and returns
-    /// `None`.
+    /// Describes a power cut that only these changes survive, or returns `None` if no power cut can leave them. Except
+    /// with the profile `strict`, changes of names survive in their order, so a set with one of them must contain all
+    /// earlier ones.
     fn survivors(&self, items: &[Change]) -> Option<Survivors> {
         let mut survivors = Survivors::default();
         for item in items {
@@ -244,8 +246,8 @@ impl Laboratory<'_> {
     fn list(&self, found: &Smallest<Change>, title: &str) -> String {
         let nothing = if found.items.is_empty() { " nothing" } else { "" };
         let mut text = format!("\n{title}:{nothing}\n");
-        // List only the last changes, because they contain the message. Earlier changes of names are in the set only
-        // because later ones cannot survive without them.
+        // List only the last changes, because they concern the message itself. Earlier changes of names are in the set
+        // only because later ones cannot survive without them.
         let earlier = found.items.len().saturating_sub(MAX_LISTED);
         if earlier > 0 {
             _ = writeln!(text, "  {} before these", counted(earlier as u64, "change"));
@@ -293,7 +295,6 @@ fn kept(survivors: &Survivors) -> String {
     format!("{} and the data of {} kept", counted(names as u64, "name"), counted(files as u64, "file"))
 }
 
-/// Lists the first `MAX_LISTED` numbers of messages, and then "…" if there are more.
 fn numbers(messages: &BTreeSet<u64>) -> String {
     let first: Vec<String> = messages.iter().take(MAX_LISTED).map(u64::to_string).collect();
     let more = if messages.len() > MAX_LISTED { ", …" } else { "" };
@@ -325,7 +326,6 @@ fn deliver(round: &Round<'_>, run: RunId, files: FileSystem) -> Result<Outcome> 
     Ok(Outcome::Delivered(messages.collect()))
 }
 
-/// The smallest set that was found.
 #[derive(Debug, PartialEq, Eq)]
 struct Smallest<T> {
     items: Vec<T>,

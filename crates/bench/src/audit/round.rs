@@ -38,10 +38,9 @@ use std::time::{Duration, Instant};
 
 /// Time over which the source spreads the messages of a full load.
 const LOAD: Duration = Duration::from_secs(2);
-/// Number of sessions in which the source sends in parallel.
 const SESSIONS: u32 = 20;
-/// Fault rule of the sink. It makes the server's next hop slow, so that some mail is in the
-/// server's queue whenever the fault strikes.
+/// Fault rule that makes the sink, the server's next hop, slow, so that some mail is in the server's queue whenever the
+/// fault strikes.
 const SLOW_SINK: &str = "data: delay 50ms..350ms";
 /// Like `SLOW_SINK`, for a round with a single message, which the sink delays for longer. The source needs some time to
 /// end after the 250, and the message must not arrive before the source has ended.
@@ -53,7 +52,7 @@ pub(super) const DISK_BYTES: u64 = 1 << 30;
 const CALLS_BYTES: usize = 256 << 20;
 /// Time for which the disk stays full.
 const FULL: Duration = Duration::from_millis(500);
-/// Time in which the server must use the disk for a planned error to strike.
+/// Time in which a planned write or sync error must strike. If the server uses the disk too rarely, the round is void.
 const ERROR_LIMIT: Duration = Duration::from_secs(2);
 /// A read error hits one of the first 20 reads of a start, and other errors one of the next 20
 /// operations of their kind.
@@ -69,11 +68,11 @@ pub(super) const QUEUE_POLL: Duration = Duration::from_millis(250);
 /// Mail that left the queue last may still be on its way to the sink. The round therefore ends only
 /// after the queue was empty, and no mail arrived, for this long.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
-/// Messages of the round that tries the command for the queue.
+/// Number of messages in the trial of the recipe's command for the queue.
 pub(super) const TRIAL_MESSAGES: u64 = 3;
-/// Fault rule of the sink in that round, which defers every recipient once.
+/// Fault rule of the sink in this trial. The sink defers every recipient once, so that the server has to queue the
+/// mail.
 const TRIAL_SINK: &str = "rcpt: greylist 1s";
-/// Reason why a round without accepted mail is void.
 pub(super) const NOTHING_ACCEPTED: &str = "no message was answered 250 before the fault";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +96,7 @@ pub(super) struct Round<'a> {
     /// Number of the round, counted from 1.
     pub(super) number: u64,
     pub(super) load: RoundLoad,
-    /// Set if an empty queue proves that missing mail is lost.
+    /// Set if the server can reliably say that its queue is empty. Mail that is still missing then counts as lost.
     pub(super) trusts_queue: bool,
 }
 
@@ -121,7 +120,7 @@ pub(super) enum RoundEnd {
 }
 
 pub(super) struct RoundAccount {
-    /// Record of the source. Its ledger holds the account of the whole round.
+    /// Record of the source. Its ledger says what became of the messages of the round, for example how many were lost.
     pub(super) source: Record,
     pub(super) sink: Option<Record>,
     /// Time from the fault until the server accepted connections again.
@@ -142,7 +141,7 @@ enum QueueState {
     Unknown,
 }
 
-/// Reason why a phase ends the round before all phases are done.
+/// Ends the round before its last phase, with a result (`End`) or an error (`Failed`).
 enum Early {
     End(RoundEnd),
     Failed(anyhow::Error),
@@ -170,7 +169,8 @@ pub(super) struct Ground<'d> {
     pub(super) target: String,
     server: ServerCommand,
     disk: Option<&'d Disk>,
-    /// Time that the first start took. A second fault may strike within 1.5 times as long after a restart.
+    /// Time that the first start took. A fault that strikes the recovery comes at most 1.5 times this time after the
+    /// restart began.
     start: Duration,
 }
 
@@ -296,7 +296,6 @@ impl Round<'_> {
         losses.write(place)
     }
 
-    /// Starts the sink, prepares the server and starts it.
     pub(super) fn start<'d>(&self, disk: Option<&'d Disk>) -> Result<(Ground<'d>, Supervisor)> {
         let prepared = self.prepare(outputs::new_run_id()?)?;
         // Make the prepared files durable, because on a real server they would have existed long before the power cut.
@@ -309,7 +308,6 @@ impl Round<'_> {
         self.start_prepared(prepared, disk)
     }
 
-    /// Starts the sink, and prepares the server to deliver to this sink.
     pub(super) fn prepare(&self, run: RunId) -> Result<Prepared> {
         let bench = self.bench();
         let mut supervisor = Supervisor::new(&bench)?;
@@ -410,8 +408,8 @@ impl Round<'_> {
         let began = Instant::now();
         if self.cause_fault(ground, supervisor, moments, strike)? {
             sleep(moments.within(Duration::ZERO, MAX_PAUSE));
-            // Of four rounds, the last two strike the recovery as well: one of a full load, and one of
-            // a single message.
+            // In two of every four rounds, strike the recovery as well. One of the two has a full load, and the other a
+            // single message.
             if self.case.fault.strikes_recovery() && matches!(self.number % 4, 3 | 0) {
                 self.strike_recovery(ground, supervisor, moments, strike)?;
             }
@@ -602,7 +600,7 @@ impl Round<'_> {
         Ok((queue, supervisor.delivered() - before))
     }
 
-    /// Waits until the server has delivered all mail that it has. Returns the reason if the server ended earlier.
+    /// Waits until the server has delivered all mail that it has. If the server ends before that, returns the reason.
     pub(super) fn deliver_queue(&self, ground: &Ground<'_>, supervisor: &mut Supervisor) -> Result<Option<String>> {
         // The number of messages that will arrive is unknown, so the wait must not end at a count.
         match self.drain(supervisor, &ground.places, u64::MAX) {
@@ -758,15 +756,14 @@ impl Round<'_> {
 /// so after some power cuts).
 const COPIES_LIMIT: Duration = Duration::from_secs(60);
 
-/// State of the wait until a queue is empty.
 struct QueueWait {
-    /// Number of messages that have arrived.
+    /// Number of arrivals, in which every copy of a message counts.
     arrived: u64,
-    /// Time at which the last of these messages arrived.
+    /// Time of the last arrival.
     quiet_since: Instant,
-    /// Number of messages that have arrived. Each message counts once, however many copies of it have arrived.
+    /// Like `arrived`, but counts each message once, however many copies of it have arrived.
     settled: u64,
-    /// Time at which the last message arrived that was not a copy.
+    /// Time of the last arrival that was not a copy.
     only_copies_since: Instant,
     asked_at: Instant,
     empty_since: Option<Instant>,
@@ -810,8 +807,7 @@ impl QueueWait {
 }
 
 impl Strike {
-    /// Notes the time of the fault. If the fault strikes again during the recovery, the first time
-    /// counts.
+    /// Notes the time of the fault. If the fault strikes again during the recovery, keeps the first time.
     fn begin(&mut self, fault: AuditFault) {
         if self.events.is_empty() {
             self.events.push(BenchFault::begins(fault.event()));
@@ -826,7 +822,7 @@ mod tests {
     #[test]
     fn a_wait_ends_without_arrivals_and_after_a_minute_of_copies() {
         let ago = |seconds: u64| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
-        // Each row has the seconds since the last arrival and since the last message that is no copy.
+        // Each case has the seconds since the last arrival, and since the last arrival that was not a copy.
         for (quiet, only_copies, is_over) in [(0, 0, false), (0, 50, false), (0, 70, true), (11, 11, true)] {
             let wait = QueueWait { quiet_since: ago(quiet), only_copies_since: ago(only_copies), ..QueueWait::new(9) };
             assert_eq!(wait.is_over(Duration::from_secs(10)), is_over, "{quiet} {only_copies}");

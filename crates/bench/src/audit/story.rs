@@ -19,7 +19,8 @@ use std::time::Duration;
 /// Shortest word of a reply that may be a queue id. Shorter words occur in names by chance.
 const MIN_ID_CHARS: usize = 6;
 
-/// Largest file that may be the envelope of a message, and belongs to it by a queue id in its contents.
+/// Maximum size of a file that counts as the envelope of a message because it contains the message's queue ID. A larger
+/// file does not count as an envelope.
 const MAX_ENVELOPE_BYTES: usize = 64 << 10;
 
 /// The message that the user asked about.
@@ -54,7 +55,7 @@ pub(super) struct Story {
     /// Index of the call with which the power went off after the 250.
     pub(super) cut: Option<usize>,
     pub(super) cut_at: Option<Duration>,
-    /// A line for each file that says what the cut left of it.
+    /// One line for each file, such as `queue/m1 is gone`, that says what the cut left of it.
     pub(super) left: Vec<String>,
     /// Set if the message was complete on the disk after the cut.
     pub(super) was_kept: bool,
@@ -186,7 +187,8 @@ fn possible_ids(reply: &str) -> Vec<&str> {
     words.filter(|word| word.len() >= MIN_ID_CHARS && word.bytes().any(|byte| byte.is_ascii_digit())).collect()
 }
 
-/// Returns the offsets in `bytes` at which traces of the run begin, with the numbers of their messages.
+/// Finds the trace headers with which the source marks the messages of the run. Returns the offset of each header in
+/// `bytes`, and the number of its message.
 fn traces(bytes: &[u8], run: RunId) -> Vec<(usize, u64)> {
     let line_bytes = Trace::HEADER_BYTES - 2;
     let found = bytes.windows(line_bytes).enumerate().filter(|(_, line)| line.starts_with(NAME));
@@ -194,13 +196,13 @@ fn traces(bytes: &[u8], run: RunId) -> Vec<(usize, u64)> {
     parsed.filter(|(_, trace)| trace.run == run).map(|(at, trace)| (at, message_number(trace.sequence))).collect()
 }
 
-/// Returns true if the bytes contain the queue id.
 fn has_id(bytes: &[u8], id: &str) -> bool {
     bytes.windows(id.len()).any(|word| word == id.as_bytes())
 }
 
-/// Returns true if the bytes contain the queue id of another message: a word with letters, digits and punctuation in the
-/// same places, which begins in the same way, because servers put the time or a counter into their ids.
+/// Returns true if the bytes contain the queue ID of another message: a different word with the same first half and
+/// with punctuation in the same places. IDs of one server begin alike, because servers put the time or a counter into
+/// them.
 fn has_similar_id(bytes: &[u8], id: &str) -> bool {
     let id = id.as_bytes();
     let has_shape = |word: &[u8]| {
@@ -215,11 +217,12 @@ struct Finder<'a> {
     ids: Vec<&'a str>,
     id: Option<&'a str>,
     holders: BTreeMap<Inode, Holder>,
-    /// Files in which traces of other messages were found.
+    /// Files that contain other messages of the run.
     with_others: BTreeSet<Inode>,
-    /// Files in whose contents a queue id of the reply was found.
+    /// Files that contain a word of the reply that may be the queue ID, with this word.
     envelopes: BTreeMap<Inode, &'a str>,
-    /// Files that are no envelope of one message: logs, and files with the ids of several messages.
+    /// Files that cannot be the envelope of a single message: logs, large files, and files with the IDs of several
+    /// messages.
     not_envelopes: BTreeSet<Inode>,
 }
 
@@ -234,8 +237,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Looks for traces in a part of a file, to note which files hold the message and which of them also hold other
-    /// messages.
+    /// Searches a part of a file for messages of the run and for the queue ID, and notes whether the file holds the
+    /// message, other messages, or the ID.
     fn look_at_data(&mut self, files: &mut FileSystem, inode: Inode, part: Range<usize>) {
         let Ok(bytes) = files.read(inode, part.start as u64, part.end.saturating_sub(part.start)) else { return };
         let found = traces(bytes, self.asked.run);
@@ -259,8 +262,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Adds the files that belong to the message by their contents, such as an envelope whose name is a number. Such a file
-    /// belongs to one message: a log has the ids of many.
+    /// Adds the files that belong to the message by their contents, such as an envelope whose name is a number. Files
+    /// of several messages, such as logs, are left out.
     fn add_envelopes(&mut self) {
         for (&inode, &id) in &self.envelopes {
             if !self.not_envelopes.contains(&inode) && !self.with_others.contains(&inode) {
@@ -294,8 +297,8 @@ impl Finder<'_> {
     }
 }
 
-/// Returns when the message was answered at the latest. A reply that the source reads while the power is off was sent
-/// before the cut, and the server has made no call since then.
+/// Returns the latest time at which the server can have answered the message. A reply that the source reads while the
+/// power is off was sent before the cut, and the server has made no call since then.
 fn answered_at(calls: &[LoggedCall], read: Duration) -> Duration {
     let at =
         |is_wanted: fn(&Call) -> bool| calls.iter().filter(move |logged| is_wanted(&logged.call)).map(LoggedCall::at);
@@ -356,15 +359,15 @@ struct Teller<'a> {
     is_answered: bool,
     /// Content of the message's files before the cut. Set only while the power is off after the 250.
     before_cut: Option<BTreeMap<String, Vec<u8>>>,
-    /// Set if the last event stands for a series of equal calls. Holds the call, the time of the first call, the total
-    /// bytes of the calls, and their number.
+    /// Set if the last event is a write or a sync, to which further calls of the same kind can be added. Holds the last
+    /// call, the time of the first call, the total bytes of the calls, and their number.
     repeated: Option<(Repeated, Duration, u64, u64)>,
 }
 
 /// A call that servers make several times in a row.
 #[derive(Clone, Copy, Debug)]
 enum Repeated {
-    /// Holds the file, and the number of bytes in the write.
+    /// A write of this number of bytes to this file.
     Write(Inode, u64),
     Sync(Inode),
 }
@@ -497,8 +500,8 @@ impl Teller<'_> {
         self.tell_repeated(at, Repeated::Write(inode, bytes as u64), text);
     }
 
-    /// Adds a call to the story. If the last event is a call of the same kind, the two become a single event at the
-    /// time of the first call. `text` makes the event's text from the total number of bytes.
+    /// Adds a call to the story. If the last event is a call of the same kind on the same file, adds to that event,
+    /// which keeps the time of its first call. `text` makes the event's text from the total number of bytes.
     fn tell_repeated(&mut self, at: Duration, call: Repeated, text: impl Fn(u64) -> String) {
         let last = self.repeated.take().filter(|(last, ..)| last.is_like(call));
         let (first, bytes, calls) = last.map_or((at, 0, 0), |(_, first, bytes, calls)| (first, bytes, calls));
@@ -545,7 +548,7 @@ impl Teller<'_> {
     /// Once the power is on again, adds to the story what the cut has left of the message's files.
     fn tell_what_is_left(&mut self, files: &mut FileSystem, next: &Call) {
         // Until the power is on again, the log has only the cut itself, the closing of files, and a sync that came
-        // before the cut.
+        // before the cut. Any other call shows that the power is on.
         let is_on = !matches!(next, Call::Cut { .. } | Call::Close { .. } | Call::SyncAll);
         if !is_on || self.before_cut.is_none() {
             return;
@@ -621,7 +624,7 @@ mod tests {
     const RUN: RunId = RunId([7; 16]);
     const REPLY: &str = "250 2.0.0 Ok: queued as 4F00A1";
 
-    /// A mail server on a disk. Its calls are a microsecond apart.
+    /// A stand-in for a mail server, whose calls on the disk are a microsecond apart.
     struct Server {
         files: FileSystem,
         answered: Option<Duration>,
@@ -673,7 +676,7 @@ mod tests {
             inode
         }
 
-        /// Fails a sync that writes nothing.
+        /// Lets the sync of a file fail, so that none of its data is written.
         fn fail_sync(&mut self, inode: Inode) {
             let written = mailrun_crashfs::SurvivingData::default();
             self.files.apply(&Call::FailedSync { inode, error: "EIO".to_owned(), written }).unwrap();
@@ -683,7 +686,7 @@ mod tests {
             self.answered = Some(clock());
         }
 
-        /// Cuts the power, so that nothing is left that may be lost.
+        /// Cuts the power so that everything that was not synced is lost, and returns the story of message 3.
         fn story(mut self) -> Story {
             self.files.turn_off();
             if self.answered.is_none() {
@@ -819,7 +822,8 @@ mod tests {
             ),
             (in_files_of_several, Profile::Ext4, &[]),
             (no_rename, Profile::Ext4, &[synced]),
-            // There, a rename to another directory makes a name and removes another, each by itself.
+            // With `strict`, a rename to another directory counts as two changes, a new name and a removed name, which
+            // can be lost separately.
             (
                 no_rename,
                 Profile::Strict,

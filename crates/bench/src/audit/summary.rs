@@ -1,5 +1,5 @@
-//! The record of an audit. It sums up all rounds as if they were one run, and adds a row for each
-//! kind of fault, and the verdict.
+//! Makes the record of an audit, which sums up all rounds as if they were one run. It also has a
+//! row for each kind of fault, and the verdict.
 use super::fault::AuditCase;
 use super::options::AuditOptions;
 use super::round::{NOTHING_ACCEPTED, RoundAccount, RoundEnd, RoundResult};
@@ -100,7 +100,6 @@ fn row_of(rows: &mut Vec<AuditRow>, case: AuditCase) -> &mut AuditRow {
     &mut rows[position]
 }
 
-/// Adds those texts that are not yet in the list.
 fn add_new(list: &mut Vec<String>, texts: impl IntoIterator<Item = String>) {
     list.extend(texts);
     list.sort();
@@ -123,8 +122,8 @@ fn add_account(row: &mut AuditRow, account: &RoundAccount) {
     row.back_s = Some(row.back_s.unwrap_or_default().max(back_s));
 }
 
-/// Returns the source, the server and the sink. The CPU times of source and sink are summed over
-/// all rounds.
+/// Makes the record's entries for the source, the server and the sink. The CPU times of source and
+/// sink are summed over all rounds.
 fn parties(of_rounds: Vec<Party>, options: &AuditOptions) -> Vec<Party> {
     let server =
         Party { durability: options.recipe.durability(), ..Party::new(Role::Relay, &options.recipe.to_string()) };
@@ -140,10 +139,9 @@ fn parties(of_rounds: Vec<Party>, options: &AuditOptions) -> Vec<Party> {
     [all(Role::Source), Some(server), all(Role::Sink)].into_iter().flatten().collect()
 }
 
-/// Decides the verdict. The audit fails if mail that was answered 250 is lost or changed, or if the
-/// server does not come back. Mail that was refused while the server was down does not count,
-/// because the server did not promise to keep it. Duplicates are only a remark, because a server
-/// has to risk them (RFC 1047).
+/// The audit fails if mail that was answered 250 is lost or changed, or if the server does not come
+/// back. Mail that was refused while the server was down does not count, because the server did not
+/// promise to keep it. Duplicates are only a remark, because a server has to risk them (RFC 1047).
 fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
     let all = record.audit.as_ref().map_or(&[][..], |audit| &audit.faults[..]);
     let (remarks, judged): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|row| row.is_remark);
@@ -222,7 +220,7 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
     verdict
 }
 
-/// Describes losses on a file system that has no influence on the verdict.
+/// Describes losses on a file system whose losses do not change the verdict.
 fn remark(row: &AuditRow) -> Option<Reason> {
     let missing = row.lost + row.not_delivered + row.corrupt;
     let lost = (missing > 0)
@@ -233,14 +231,14 @@ fn remark(row: &AuditRow) -> Option<Reason> {
     (!words.is_empty()).then(|| Reason::new(Cause::Remark, format!("With {}, {}.", row.fault, listed(&words))))
 }
 
-/// Returns the cause of the reason that reports void rounds. The audit is unfinished if a fault has
-/// no other rounds, because each fault needs a round that counts.
+/// Returns the cause to report for a fault's rounds that did not count. If no round of this fault
+/// counted, the audit is unfinished, because each fault needs a round that counts.
 fn cause_of_void(row: &AuditRow) -> Cause {
     if row.rounds == 0 { Cause::Unfinished } else { Cause::Remark }
 }
 
-/// Describes an audit that found nothing. The bound on the losses that it might have missed depends on the number of
-/// rounds and not of messages, because a fault hits all messages of a round in the same way.
+/// Describes an audit that found nothing. The number of rounds, not of messages, limits the losses that the audit might
+/// have missed, because a fault hits all messages of a round in the same way.
 fn pass_text(rows: &[AuditRow], ledger: &LedgerRow) -> String {
     let answered = count(ledger.accepted.unwrap_or_default());
     let rounds = |(at, row): (usize, &AuditRow)| match at {
@@ -264,7 +262,7 @@ mod tests {
     use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use std::time::Duration;
 
-    /// Makes the record of an audit with these rows, in which all mail is accounted for.
+    /// Makes the record of an audit whose fates sum to the messages that were sent.
     fn audited(faults: Vec<AuditRow>, threshold: Option<&str>) -> Record {
         let sum = |number: fn(&AuditRow) -> u64| faults.iter().map(number).sum::<u64>();
         let (accepted, lost, not_delivered) =

@@ -19,9 +19,9 @@ use std::time::Duration;
 /// If a trial is too short to measure the growth of its backlog, the source may leave this share of
 /// the due messages unsent.
 const MAX_UNSENT: f64 = 0.01;
-/// Share of a trial for which messages may still be waiting for a session when the trial ends,
-/// provided that the backlog did not grow. Such messages do not count as due, because the source
-/// stops at that moment, and they are no later than the messages that it sent last.
+/// Messages that fell due in this last share of a trial may still wait for a session when the trial
+/// ends. They do not count as due, because the source stops then and would have sent them no later
+/// than its last messages. This applies only if the growth of the backlog could be measured.
 const MAX_WAIT: f64 = 0.1;
 /// Time after the load in which a backlog must be gone. For a shorter trial, the limit is the
 /// trial's duration.
@@ -34,7 +34,7 @@ pub(super) enum TrialSubject {
     Server,
 }
 
-/// Judges a trial by its record. The trial has been measured, is void, or ends the search.
+/// Decides from a trial's record whether its figures count, the trial is void, or the search ends.
 ///
 /// # Errors
 ///
@@ -73,9 +73,9 @@ fn last_stage(record: &Record) -> Option<&StageRow> {
 /// Returns an outcome and its reason if the trial ends the search, because the user stopped it or because mail was
 /// lost.
 ///
-/// Mail in the queue of our own relay counts as late. The queue of another server cannot be read.
-/// There, mail counts as late if it arrives before a pause in arrivals of
-/// `BenchOptions::lost_after`. If it does not, its fate is unknown, and the search ends.
+/// Mail that is still in the queue of our own relay counts as late, not as lost. The queue of
+/// another server cannot be read. Its mail counts as late if it arrives before arrivals pause for
+/// `BenchOptions::lost_after`. Mail that is then still missing may be lost, so the search ends.
 fn ending(record: &Record) -> Option<(TrialOutcome, String)> {
     let stopped =
         first_reason(record, |cause| cause == Cause::Interrupted).map(|(_, why)| (TrialOutcome::Stopped, why));
@@ -88,7 +88,7 @@ pub(super) fn loss_reason(record: &Record) -> Option<(Cause, String)> {
     first_reason(record, |cause| losses.contains(&cause))
 }
 
-/// Returns the weightiest reason of the verdict whose cause `is_wanted` accepts.
+/// Returns the first reason whose cause `is_wanted` accepts. A verdict lists its weightiest reasons first.
 fn first_reason(record: &Record, is_wanted: impl Fn(Cause) -> bool) -> Option<(Cause, String)> {
     let verdict = &record.verdict;
     let found = verdict.causes.iter().zip(&verdict.reasons).find(|(cause, _)| is_wanted(**cause));
@@ -152,8 +152,8 @@ fn figures(
     })
 }
 
-/// Counts the messages that were due. Messages that waited for a session at the end of the trial
-/// and could still have been in time are not counted.
+/// Counts the messages that were due. A message is left out if it still waited for a session when
+/// the trial ended, but could have met the goal.
 fn due(record: &Record, trial: SearchTrial, goal: &LossGoal, has_growth: bool) -> u64 {
     let created = created(record);
     let TrialLoad::RatePerS(rate) = trial.load else { return created };
@@ -178,8 +178,8 @@ fn unsent(record: &Record, trial: SearchTrial) -> f64 {
 }
 
 /// Counts the messages that fell due in the trial, after its warm-up. With random arrivals, the
-/// count varies by chance. It is then taken from the schedules of the source's workers, which their
-/// seed reproduces.
+/// count varies by chance, so this function repeats the schedules of the source's workers from
+/// their seed.
 fn due_messages(record: &Record, rate_per_s: f64, duration_s: f64) -> f64 {
     let source = record.parties.iter().find(|party| party.role == Role::Source);
     let workers = source.and_then(|party| party.workers).unwrap_or_default() as usize;
@@ -213,8 +213,8 @@ fn growth(record: &Record, trial: SearchTrial) -> Option<f64> {
     Some(growth.min(left / half_s))
 }
 
-/// Computes the backlog in the middle of each row of the series. The time of that middle follows
-/// from the number of messages that were due until then.
+/// Computes a backlog for each row of the series, at the time when half of the row's messages were
+/// due.
 fn backlog_samples(record: &Record, rate: f64) -> Vec<BacklogSample> {
     let mut samples = Vec::new();
     let mut due_before = 0.0;
@@ -240,12 +240,11 @@ fn drain_s(record: &Record, duration_s: f64) -> f64 {
 fn is_drained(record: &Record, duration_s: f64) -> bool {
     let is_left = record.verdict.causes.contains(&Cause::Unfinished) || record.ledger.lost.is_some_and(|lost| lost > 0);
     let is_unseen = record.ledger.delivered.is_none();
-    // If nobody observes deliveries, all accepted messages stay unfinished. They must not count as
-    // left over.
+    // If nobody observes deliveries, all accepted messages count as unfinished. Ignore them here,
+    // because otherwise no such trial would ever be drained.
     (is_unseen || !is_left) && drain_s(record, duration_s) <= duration_s.min(DRAIN_LIMIT_S)
 }
 
-/// A trial that the search orders from a bench.
 pub(super) struct TrialOrder<'a> {
     pub(super) trial: SearchTrial,
     pub(super) name: &'a str,
@@ -278,14 +277,14 @@ pub(super) trait TrialSeries {
 
 #[derive(Clone, Debug)]
 pub struct CapacityOptions {
-    /// Load and target. Each trial sets its own rate, duration and directory.
+    /// Options of the bench. Each trial replaces the rate, the duration and the directory.
     pub bench: BenchOptions,
     pub course: SearchCourse,
 }
 
 #[derive(Clone, Debug)]
 pub struct MadesCapacityOptions {
-    /// Load and target. Each trial sets its own rate, duration and directory.
+    /// Options of the bench. Each trial replaces the rate, the duration and the directory.
     pub bench: MadesBenchOptions,
     pub course: SearchCourse,
 }
@@ -314,8 +313,8 @@ mod tests {
     use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use mailrun_report::sample;
 
-    /// Makes the record of a trial of 2 s through our relay at 1,000/s. Each row has the messages
-    /// due, the messages delivered and their median time in ms.
+    /// Makes the record of a trial of 2 s through our relay at 1,000/s. Each row gives the messages
+    /// due in one second, the messages delivered and their median latency in ms.
     fn trial_of(rows: &[(u64, u64, f64)], drain_s: f64) -> Record {
         let mut record = sample::held();
         let row = |(second, (created, delivered, p50_ms)): (usize, &(u64, u64, f64))| SeriesRow {

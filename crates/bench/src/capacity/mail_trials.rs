@@ -8,9 +8,9 @@ use mailrun_capacity::TrialLoad;
 use mailrun_measurement::record::{Arrival, Record};
 use std::path::{Path, PathBuf};
 
-/// Maximum time for which the load runs before the judged part of a trial begins.
+/// Maximum warm-up, in which the load of a trial runs before the judged part begins.
 const MAX_WARM_UP_S: f64 = 2.0;
-/// Time for which the load runs before the judged part of a trial, as a share of that part.
+/// Length of a trial's warm-up, as a share of the judged part.
 const WARM_UP_SHARE: f64 = 0.5;
 
 pub(super) struct MailTrials<'a> {

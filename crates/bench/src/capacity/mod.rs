@@ -37,8 +37,8 @@ const MAX_CONFIRMATIONS: u64 = 3;
 /// because worker n adds n to the seed.
 const SEED_STEP: u64 = 1 << 20;
 
-/// Searches until the capacity is found, the user stops the search, or a trial cannot run. In all
-/// cases there is a report. If a trial could not run, its error is returned beside the report.
+/// Searches until the capacity is found, the user stops the search, or a trial cannot run. The report covers the trials
+/// up to then. If a trial could not run, its error is returned beside the report.
 ///
 /// # Errors
 ///
@@ -106,8 +106,8 @@ impl<'a> CapacityRunner<'a> {
             if has_held || round == MAX_CONFIRMATIONS || self.is_stopped() || self.lost.is_some() {
                 break (result, confirmation);
             }
-            // Show the trials of this confirmation with the trials of the search, because the
-            // search continues below the load that did not hold.
+            // Count the trials of this confirmation as trials of the search, because the search
+            // continues from their results, at lower rates.
             self.trials.extend(confirmation.into_iter().map(|load| load.trial));
             round += 1;
         };
@@ -162,8 +162,8 @@ impl<'a> CapacityRunner<'a> {
     }
 
     /// Runs a trial and judges it. Returns `None` if the user interrupted the trial before it had a
-    /// record, or if it could not run. The error of the first trial is returned, because there is
-    /// nothing to report.
+    /// record, or if it could not run but there are earlier trials to report. If the first trial
+    /// cannot run, returns its error.
     fn carry_out(&mut self, trial: SearchTrial, name: &str, title: String) -> Result<Option<(CapacityTrial, Record)>> {
         let directory = self.directory.join(name);
         // Give each trial its own seed, so that with random arrivals it has bursts of its own.
@@ -310,7 +310,7 @@ pub fn check_goals(goals: &[LossGoal], target: &BenchTarget) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Never fails in practice, because the expression is a valid threshold.
+/// Never fails in practice, because the text of the goal is built in and valid.
 pub fn default_goal(target: &BenchTarget) -> Result<LossGoal> {
     let stage = if matches!(target, BenchTarget::Server { sink: None, .. }) { "accepted" } else { "delivered" };
     within_a_minute(stage, RunProtocol::Smtp)
@@ -321,7 +321,7 @@ pub fn default_goal(target: &BenchTarget) -> Result<LossGoal> {
 ///
 /// # Errors
 ///
-/// Never fails in practice, because the expression is a valid threshold.
+/// Never fails in practice, because the text of the goal is built in and valid.
 pub fn default_mades_goal() -> Result<LossGoal> {
     within_a_minute("delivered", RunProtocol::Mades)
 }

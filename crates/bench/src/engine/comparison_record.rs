@@ -43,7 +43,6 @@ struct StoredTable {
 struct StoredColumn {
     title: String,
     align: StoredAlign,
-    /// One cell for each row.
     cells: Vec<String>,
 }
 
@@ -85,7 +84,7 @@ impl StoredTable {
 }
 
 impl TextReport {
-    /// Returns the record of this comparison.
+    /// Returns the comparison's record as JSON.
     ///
     /// # Errors
     /// Returns an error if the report cannot be written as JSON.
@@ -110,7 +109,7 @@ impl TextReport {
         self.runs.as_ref().map(|runs| runs.terminal(width))
     }
 
-    /// Reads the record of a comparison.
+    /// Restores a report from the record of its comparison.
     pub(crate) fn from_json(json: &[u8]) -> serde_json::Result<Self> {
         let record: ComparisonRecord<'_> = serde_json::from_slice(json)?;
         let mut conclusion = Conclusion::stored(record.outcome, plain(&record.why));

@@ -1,5 +1,5 @@
-//! The verdict of a scenario with several runs. It uses the words of a single run's verdict, and
-//! the same order of weight.
+//! The verdict of a scenario with several runs. Its words, and the order in which defects decide
+//! it, are the same as for a single run.
 use mailrun_measurement::record::Outcome;
 use mailrun_report::{TextStyle, outcome_word};
 
@@ -22,7 +22,6 @@ pub(crate) struct Defects {
 }
 
 impl Defects {
-    /// Appends the defects of `more` to each list.
     pub(crate) fn extend(&mut self, more: Self) {
         self.failed.extend(more.failed);
         self.invalid.extend(more.invalid);
@@ -45,8 +44,8 @@ pub struct Conclusion {
 }
 
 impl Conclusion {
-    /// Decides the outcome from the defects. `pass` is the reason to give if there are none. The
-    /// caller sets `is_strict` if the user asked for targets or thresholds.
+    /// Decides the outcome from the defects. `pass` is the reason for a PASS, if there are no
+    /// defects. The caller sets `is_strict` if the user asked for targets or thresholds.
     pub(crate) fn of(defects: &Defects, pass: &str, is_strict: bool) -> Self {
         let lists = [
             (&defects.failed, Outcome::Fail),
@@ -64,7 +63,7 @@ impl Conclusion {
         Self { outcome, why, is_strict: is_strict || !defects.undelivered.is_empty(), is_interrupted: false }
     }
 
-    /// Makes the conclusion of a comparison that was made earlier.
+    /// Restores the conclusion from the record of a comparison.
     pub(super) fn stored(outcome: Outcome, why: String) -> Self {
         Self { outcome, why, is_strict: false, is_interrupted: false }
     }

@@ -8,7 +8,7 @@
 //! A live comparison (`rounds`) uses the same runner with a time budget, but has a report of its own.
 //!
 //! A scenario implements `Comparison`, which says how one run of one case is made and measured. A
-//! run is either a program that is started as a `TimedChild`, or a whole bench.
+//! run is either one program, started as a `TimedChild`, or a complete run of the bench.
 mod comparison_record;
 mod conclusion;
 mod ratio_verdict;

@@ -1,5 +1,5 @@
-//! The verdict on the ratios of two contestants. It uses the statistics of `mailrun compare`, for
-//! all ratios of a row together.
+//! Decides whether two contestants differ, from the ratios between their runs. All ratios of a row
+//! are judged together, with the statistics of `mailrun compare`.
 use super::runner::Contestant;
 use super::spread::MedianRange;
 use mailrun_compare::{

@@ -9,10 +9,8 @@ use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Table, plain};
 use std::rc::Rc;
 
-/// Makes the text of a cell from the runs of the row's case.
 type CellText<'a, C, M> = Box<dyn Fn(&Contestant<C, M>) -> String + 'a>;
 
-/// Makes the text of a cell from a single run.
 type RunText<'a, M> = Box<dyn Fn(&M) -> String + 'a>;
 
 /// Column of a table in which each row is a case.
@@ -20,7 +18,7 @@ pub(crate) struct TableColumn<'a, C, M> {
     title: &'static str,
     align: Align,
     cell: CellText<'a, C, M>,
-    /// Makes the text for a single run, if the cell is a figure over several runs.
+    /// Makes a run's cell in the table of all runs. `None` leaves the column out of that table.
     run: Option<RunText<'a, M>>,
 }
 
@@ -156,8 +154,8 @@ fn first_names(names: &[&str]) -> String {
     }
 }
 
-/// Puts before each remark the names of the runs that had it. Of remarks that differ only in their digits, only the first is kept,
-/// with the names of all their runs.
+/// Writes the names of the runs before each remark. If remarks differ only in their digits, keeps only the first, with
+/// the names of all their runs.
 pub(super) fn distinct_remarks<'r>(remarks: impl Iterator<Item = (&'r str, &'r str)>) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut distinct: Vec<(String, &str, Vec<&str>)> = Vec::new();
@@ -195,7 +193,7 @@ pub(crate) struct ReportParts {
     pub(crate) runs: Option<Table>,
     /// Notes below the tables, which the reader needs to understand them.
     pub(crate) notes: Vec<String>,
-    /// Reason for a PASS, before which the report puts the number of runs.
+    /// End of the reason for a PASS, which begins with the number of runs.
     pub(crate) pass: &'static str,
     /// Defects of the comparison, to which the report adds the runs that went wrong.
     pub(crate) wrong: Defects,

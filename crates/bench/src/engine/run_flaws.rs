@@ -25,8 +25,8 @@ pub(crate) struct RunFlaws {
 }
 
 impl RunFlaws {
-    /// Takes the flaws from a run's record. `fault` says which of the run's mail is missing or
-    /// changed, if any is.
+    /// Takes the flaws from a run's record. `fault` describes missing or changed mail, and is
+    /// `None` if the caller found none.
     pub(crate) fn of(record: &Record, fault: Option<String>) -> Self {
         let is_unseen = |reason: &Reason| reason.cause.outcome() == Some(Outcome::Inconclusive);
         let (unseen, missed): (Vec<Reason>, Vec<Reason>) =
@@ -49,7 +49,7 @@ impl RunFlaws {
     }
 
     /// Returns the flaws as defects of a scenario with one run. `fault` is left out, because such a
-    /// scenario has a target for its account.
+    /// scenario reports missing or changed mail as a missed target.
     pub(crate) fn defects(&self) -> Defects {
         Defects {
             invalid: self.invalid.iter().cloned().collect(),
@@ -60,8 +60,8 @@ impl RunFlaws {
         }
     }
 
-    /// Adds targets that were not met. The first target that makes the run a failure becomes its fault, if it has none
-    /// yet.
+    /// Adds targets that were not met. If the run has no fault yet, the first text in `targets.failed` becomes its
+    /// fault.
     pub(crate) fn add(&mut self, targets: Defects) {
         self.fault = self.fault.take().or_else(|| targets.failed.into_iter().next());
         self.missed.extend(targets.missed);
@@ -74,8 +74,8 @@ pub(crate) trait BenchFigures {
 }
 
 impl<M: BenchFigures> ComparedRun<M> {
-    /// Classifies a run that ended normally. If its only fault is undelivered mail, and nobody can read the server's
-    /// queue, then the mail may still be there and the run is undecided.
+    /// Decides whether a run that ended normally is sound. If mail is undelivered and nobody can read the server's
+    /// queue, the run is undecided, because the mail may still be in the queue.
     pub(crate) fn of_bench(measured: M) -> Self {
         let RunFlaws { fault, undelivered, .. } = measured.flaws();
         match (fault.clone(), undelivered) {

@@ -1,9 +1,9 @@
 //! Runs the contestants of a comparison in rounds, one run at a time, until the budget is used up or
 //! the user presses Ctrl-C. Rounds are interleaved, so that a slow minute affects all contestants.
 //!
-//! A table has a fixed number of rounds. If a run fails, the report names it, and the other runs go
-//! on. A live comparison repeats a round in which a run failed, and gives up a contestant that
-//! fails again and again.
+//! A comparison that makes a table has a fixed number of rounds. If a run fails, the report names
+//! it, and the other runs go on. A live comparison repeats a round in which a run failed, and gives
+//! up a contestant that fails again and again.
 use super::timed::{Costs, TimedChild};
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
@@ -80,16 +80,16 @@ pub(crate) struct RoundBudget {
     pub(crate) schedule: RoundSchedule,
     /// Time limit after which no new round starts.
     pub(crate) time: Duration,
-    /// Number of rounds after which the comparison ends if it is decided then.
+    /// After this number of rounds, the comparison ends if its result is already certain.
     pub(crate) early_look: Option<usize>,
-    /// If set, a round counts only if all of its runs are sound, and is repeated otherwise.
+    /// If set, a round in which a run went wrong does not count and is repeated.
     pub(crate) repeats_faulty: bool,
 }
 
 /// The run that comes next, for the line of progress.
 pub(crate) struct NextRun<'a> {
     pub(crate) place: usize,
-    /// Number of runs that are done and count. `planned` is the number of all runs.
+    /// Number of runs that are done, without the runs of rounds that did not count.
     done: usize,
     planned: usize,
     pub(crate) schedule: &'a RoundSchedule,
@@ -111,7 +111,6 @@ pub(crate) enum ComparedRun<M> {
 }
 
 impl<M> ComparedRun<M> {
-    /// Classifies a run that finished. `fault` says which of its work was not done, if any.
     pub(crate) fn of(measured: M, fault: Option<String>) -> Self {
         match fault {
             None => Self::Sound(measured),
@@ -186,13 +185,13 @@ pub(crate) struct RunTurn<'a> {
 }
 
 impl RunTurn<'_> {
-    /// Waits until the contestant exits, and shows the progress of all runs meanwhile. Then kills
+    /// Waits until the contestant exits, showing the progress of all runs meanwhile, and then kills
     /// processes that the contestant has left running. Returns `None` if the user wants no more
     /// runs.
     ///
     /// # Errors
-    /// Returns an error if the contestant takes longer than `limit`, in which case the error
-    /// includes `progress`, or if `watch` fails.
+    /// Returns an error if `watch` fails, if the contestant floods standard error, or if it takes
+    /// longer than `limit`. The error about the limit includes `progress`.
     pub(crate) fn await_exit(
         &mut self,
         contestant: &mut TimedChild,
@@ -277,9 +276,9 @@ pub(crate) fn run_all<C: Comparison>(
     ComparisonResults { done, planned: contestants.len() * plan.rounds as usize, contestants }
 }
 
-/// Runs the contestants round by round, until the budget is used up, the user stops, or fewer than two contestants
-/// are left of a comparison that gives up contestants. Returns the number of rounds that count, and the reasons why
-/// other rounds were invalid.
+/// Runs the contestants round by round, until the budget is used up or the user stops. If contestants can be given up,
+/// also stops when fewer than two are left. Returns the number of rounds that count, and the reasons why other rounds
+/// were invalid.
 pub(crate) fn run_rounds<C: Comparison>(
     comparison: &C,
     contestants: &mut [Contestant<C::Case, C::Measurement>],
@@ -330,7 +329,7 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         let end = self.run_contestants(plan, &mut runs);
         let is_kept = match &end {
             Some(end) => end.is_ok() && !plan.is_warm_up,
-            // An incomplete round cannot be compared. Keep its runs only for a table, in which each run stands for
+            // Discard an incomplete round if rounds are compared as a whole. A table can use each of its runs by
             // itself.
             None => !self.repeats_faulty,
         };
@@ -379,7 +378,8 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         Some(stolen.map_or(Ok(()), |share| Err(reason(share))))
     }
 
-    /// Makes one run of a round that already has `in_round` runs. Returns `None` if the user stopped the run.
+    /// Makes one run. `in_round` is the number of runs that the round already has. Returns `None` if the user stopped
+    /// the run.
     fn run(&mut self, place: usize, plan: &RoundPlan, in_round: usize) -> Option<ComparedRun<C::Measurement>> {
         let kept: usize = self.contestants.iter().map(|contestant| contestant.runs.len()).sum();
         let Contestant { case, name, runs, .. } = &self.contestants[place];
@@ -407,7 +407,7 @@ mod tests {
         RunPlan { compared, rounds, order, live: LiveMode::Off }
     }
 
-    /// Comparison whose contestants are letters, and which writes down the runs that are made.
+    /// Comparison whose contestants are letters: `x` always fails, and `l` loses a message.
     #[derive(Default)]
     struct LetterComparison {
         runs: RefCell<Vec<String>>,
@@ -456,8 +456,7 @@ mod tests {
         assert_eq!(results.contestants[0].name, "contestant x");
     }
 
-    /// Runs these letters in rounds of which only valid ones count. Returns the contestants and the
-    /// course.
+    /// Compares contestants with these letters, and repeats invalid rounds.
     fn repeated(
         letters: &str,
         rounds: usize,
@@ -482,12 +481,12 @@ mod tests {
         let none = String::new;
         for (letters, time_s, stopped_in, expected, course) in [
             ("ab", 600, None, [(4, none()), (4, none())], (4, 0, false)),
-            // A contestant that cannot run is given up at once, and the other one has nobody left
-            // to be compared with.
+            // `x` cannot run and is given up at once. The comparison ends, because `a` is left
+            // alone.
             ("ax", 600, None, [(0, none()), (0, "out of luck".to_owned())], (0, 1, false)),
             // A contestant that loses mail may do better the next time, so it gets three tries before it is given up.
             ("al", 600, None, [(0, none()), (0, "lost 1".to_owned())], (0, 3, false)),
-            // The first block is two rounds of two runs, so the sixth run completes the first round.
+            // The user stops run 8. Runs 1 to 4 are the warm-up, so runs 5 and 6 are the only round that counts.
             ("ab", 600, Some(8), [(1, none()), (1, none())], (1, 0, false)),
             ("ab", 0, None, [(0, none()), (0, none())], (0, 0, true)),
         ] {

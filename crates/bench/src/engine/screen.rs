@@ -1,9 +1,9 @@
 //! Formats a report: the verdict alone, as much as a terminal of 80×24 can show, or all of it. The
 //! verdict comes last.
 //!
-//! A report is shortened only if a file has all of it. Parts are left out in this order: empty
-//! lines; remarks, the last one first; tables between the first and the last; runs that went wrong,
-//! except the first; the first table.
+//! A report is shortened only if the whole report is in a file. Parts are left out in this order:
+//! empty lines; remarks, the last one first; tables between the first and the last; runs that went
+//! wrong, except the first; the first table.
 use super::TextReport;
 use mailrun_report::short::{ReportPart, fit, lines, lines_in};
 use mailrun_report::{ReportLength, TextStyle};

@@ -12,7 +12,7 @@ const FILE_WIDTH: usize = 160;
 pub struct TextReport {
     pub(super) title: String,
     pub(super) tables: Vec<Table>,
-    /// Figures of each run, for the record. The screen shows medians.
+    /// Figures of each run, for the record. `tables` only summarise the runs.
     pub(super) runs: Option<Table>,
     pub(super) remarks: Vec<String>,
     /// Text of the whole report without the conclusion, as it is written to a file.
@@ -23,27 +23,27 @@ pub struct TextReport {
 }
 
 impl TextReport {
-    /// Makes a report, whose title gets a description of the host.
+    /// Makes a report, and adds a description of the host to its title.
     pub(crate) fn new(title: &str, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
         let title = plain(&format!("{title} · {}", host_description()));
         Self::stored(title, tables, remarks, conclusion)
     }
 
-    /// Makes the report of a bench that is not a scenario. It fails if targets were `missed`; otherwise
-    /// `pass` is the reason for its PASS.
+    /// Makes the report of a bench that is not a scenario. The result is FAIL if targets were `missed`, and otherwise
+    /// PASS with the reason `pass`.
     pub fn of_targets(title: &str, tables: Vec<Table>, remarks: Vec<String>, missed: Vec<String>, pass: &str) -> Self {
         let conclusion = Conclusion::of(&Defects { missed, ..Defects::default() }, pass, true);
         Self::new(title, tables, remarks, conclusion)
     }
 
-    /// Makes the report of a comparison that was made earlier.
+    /// Makes a report whose title already describes the host, such as the report in a record.
     pub(super) fn stored(title: String, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
         let mut report = Self { title, tables, runs: None, remarks, text: String::new(), conclusion, file: None };
         report.text = report.layout(FILE_WIDTH, |sentence| vec![sentence.to_owned()]);
         report
     }
 
-    /// Adds the figures of each run, which only the record has.
+    /// Adds the figures of each run, which the text of the report leaves out.
     pub(crate) fn with_runs(self, runs: Option<Table>) -> Self {
         Self { runs, ..self }
     }

@@ -1,10 +1,10 @@
 //! Measures the costs of a child process exactly: the CPU time and the peak memory that the kernel
 //! reports to `wait4`, and the time from its start to its end.
 //!
-//! The peak memory needs two sources. `wait4` starts to count before `exec`, when the child is
-//! still an image of this process. It therefore never reports less than what this process itself
-//! uses. If the child uses less, its peak is the last value in `/proc/PID/status`, which is read at
-//! each wait.
+//! The peak memory comes from two sources. `wait4` starts to count before `exec`, when the child is
+//! still an image of this process, so it never reports less than what this process itself uses. If
+//! the child uses less, its peak is the last value in `/proc/PID/status`, which is read at each
+//! wait.
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mailrun_process::live::LiveEvent;
 use mailrun_process::proc_stat::{self, ProcessStat};
@@ -28,8 +28,8 @@ const SAMPLE_INTERVAL_LIMITS: [Duration; 2] = [Duration::from_millis(1), Duratio
 /// Number of bytes at the end of a child's standard error that are searched for the reason of a
 /// failure.
 const MAX_STDERR_BYTES: u64 = 4096;
-/// Times that a child has to stop its own processes. After the first SIGTERM it still waits for its
-/// messages, and after the second it waits for nothing.
+/// Time that a child has to stop its own processes, after a first and a second SIGTERM. After the
+/// first, the child still waits for its messages; after the second, it waits for nothing.
 const OWN_PROCESSES_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -117,8 +117,8 @@ impl TimedChild {
         }
     }
 
-    /// Starts one of our own programs, which writes its events into the file `output`, and waits
-    /// until the program is ready. `look` recognises the event that reports this.
+    /// Starts one of our own programs, which writes its events into the file `output`, and waits until the program is
+    /// ready. `look` returns `Some` for the event with which the program reports that.
     ///
     /// # Errors
     /// Returns an error if the program cannot be started, exits first, or is not ready within

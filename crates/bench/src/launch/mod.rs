@@ -20,12 +20,12 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time in which a relay without a recipe must be ready. It is long because the relay may run on a
-/// Java virtual machine.
+/// Time in which our own relay, or a relay that the user gives as a command, must be ready. It is
+/// long because such a command may start a Java virtual machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Prepares everything that the relay needs to forward mail to `sink`. Returns `None` if there is
-/// no relay to start, because none is wanted or because it already runs.
+/// Prepares everything that the relay needs to forward mail to `sink`. Returns `None` if the bench
+/// uses no relay, or a relay that already runs.
 ///
 /// # Errors
 /// Returns an error if the relay cannot run on this host.
@@ -82,7 +82,7 @@ pub(crate) fn prepare(
     }))
 }
 
-/// Describes how to start a server that its recipe has prepared.
+/// Describes how to start the server of a recipe. `server` is the command that `Recipe::prepare` returned.
 pub(crate) fn launch_server(
     recipe: &Recipe,
     server: ServerCommand,
@@ -106,7 +106,7 @@ fn fill_placeholders(words: &[String], listen: &SocketAddr, sink: &str, spool: &
     words.iter().map(fill).collect()
 }
 
-/// Checks that the relay can run on this host. The caller does this before anything is started.
+/// Checks, before the first process is started, that the relay can run on this host.
 ///
 /// # Errors
 /// Returns an error that says what to do if the relay cannot run here.

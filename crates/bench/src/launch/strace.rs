@@ -1,8 +1,8 @@
 //! Counts the system calls of a relay with strace(1). Strace slows the relay down, so the calls are
 //! counted in separate short runs.
 //!
-//! One run has a single message and the other has many. The difference between their counts is the cost of the
-//! additional messages, without the cost of starting and stopping the relay.
+//! The bench makes two such runs, one with a single message and one with many. The difference between their counts is
+//! the cost of the additional messages, without the cost of starting and stopping the relay.
 use crate::directory::RunDirectory;
 use crate::parties::{PartyCommand, ProcessScope};
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// System calls that wait until data is on disk.
 const SYNCS: [&str; 6] = ["fsync", "fdatasync", "msync", "sync", "syncfs", "sync_file_range"];
 
-/// Number of all system calls, and number of the system calls that wait until data is on disk (`syncs`).
+/// System calls of a relay in one run. `syncs` counts only the calls that wait until data is on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SyscallCounts {
     pub(crate) all: u64,

@@ -8,8 +8,8 @@
 //!                                        └ died: its progress ─→ unrecorded ─┘
 //! ```
 //!
-//! If the endpoint is already running, only the MADES bench is started, and there is nothing to
-//! compare with.
+//! If the endpoint is already running, only the MADES bench is started, and nothing checks its
+//! observations.
 mod options;
 mod truth;
 
@@ -50,7 +50,7 @@ pub struct MadesBenchOutcome {
     pub unwritten: Option<anyhow::Error>,
 }
 
-/// Runs the bench until it is done, or until SIGINT or SIGTERM. In both cases there is a report.
+/// Runs the bench until it is done, or until SIGINT or SIGTERM. A load that a signal cuts short still gets a report.
 ///
 /// # Errors
 ///

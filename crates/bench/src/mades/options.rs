@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug)]
 pub struct MadesBenchOptions {
-    /// Name of the run, as the user gave it.
     pub name: String,
     /// Run directory, or `None` for a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
@@ -20,8 +19,8 @@ pub struct MadesBenchOptions {
     pub endpoint_options: PartyOptions,
     /// Options for `mailrun mades`, except for its target and its output files.
     pub bench_options: PartyOptions,
-    /// The load in the form of a record. It goes into the record if the MADES bench dies without
-    /// leaving one.
+    /// Description of the load. It goes into the record if the MADES bench dies without leaving
+    /// one.
     pub workload: Workload,
     /// Facts that only records of MADES have. Like `workload`, they are used only if the MADES bench dies without
     /// leaving a record.

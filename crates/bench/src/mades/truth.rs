@@ -1,5 +1,5 @@
 //! Compares what the stand-in counted with what the MADES bench counted. After a complete run, all
-//! counts must be equal. If one is not, the account does not close.
+//! counts must be equal. Each difference becomes a reason in the verdict.
 use mailrun_measurement::judge::{self, has_threshold};
 use mailrun_measurement::reason::Reason;
 use mailrun_measurement::record::Cause;
@@ -26,8 +26,8 @@ const FAULT_CAUSES: [Cause; 7] = [
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StandInTotals {
-    /// Messages that were still in the outbox when the stand-in stopped. Messages that were on
-    /// their way are counted by `unfinished`.
+    /// Messages that were still in the outbox when the stand-in stopped. `unfinished` counts the
+    /// messages that were on their way.
     waiting: u64,
     unfinished: u64,
     consumed: u64,
@@ -124,8 +124,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
         ("taken from the outbox", totals.consumed, ledger.accepted.unwrap_or_default()),
         ("refused", totals.refused, troubles("error reply")),
         ("failed", totals.failed - silent, troubles("FAILED")),
-        // The counts are compared only if nothing is left in the outbox, so none of the messages is
-        // still waiting there.
+        // Counts are compared only if the outbox is empty, so messages that the MADES bench counts
+        // as queued are lost.
         ("lost", lost, ledger.lost.unwrap_or_default() + ledger.queued.unwrap_or_default()),
         ("not replied to", unanswered, stage(Stage::Replied).missing),
     ];

@@ -53,7 +53,8 @@ impl CompareCase {
     }
 }
 
-/// Makes all rows. Rows that are compared with each other stand next to each other.
+/// Makes the rows of the report. Tools with the same window stand next to each other, because they are compared with
+/// each other.
 pub(super) fn cases(tools: &[MadesTool], windows: &[SendWindow]) -> Vec<CompareCase> {
     let of_window = |&window: &SendWindow| {
         let tools = tools.iter().filter(move |tool| tool.takes(window));
@@ -62,7 +63,7 @@ pub(super) fn cases(tools: &[MadesTool], windows: &[SendWindow]) -> Vec<CompareC
     windows.iter().flat_map(of_window).collect()
 }
 
-/// Returns quiver's name for the client library that a contestant uses, if it is quiver.
+/// Returns the name by which quiver knows the contestant's client library, or `None` if the contestant is not quiver.
 fn implementation(tool: MadesTool) -> Option<&'static str> {
     match tool {
         MadesTool::Quiver => Some("qpid-proton-c"),

@@ -92,8 +92,8 @@ impl CompareEnvironment {
     }
 }
 
-/// Starts a stand-in and waits until it is ready. Returns the stand-in, and its URL if it listens
-/// itself.
+/// Starts a stand-in and waits until it is ready. Returns the stand-in, and the URL of its embedded
+/// broker if it has one.
 fn start_stand_in(
     own: &Path,
     options: &CompareOptions,

@@ -24,8 +24,8 @@ use mailrun_process::interrupt::{Interrupt, StopRequest};
 pub use options::{CompareBroker, CompareMode, CompareOptions, MadesTool, SendWindow};
 use runs::MadesComparison;
 
-/// Runs the comparison until it is done, or until SIGINT or SIGTERM. In both cases, the report has
-/// a table of the runs that were made.
+/// Runs the comparison until it is done, or until SIGINT or SIGTERM. The report's table shows the
+/// runs that were made until then.
 ///
 /// # Errors
 ///

@@ -42,7 +42,7 @@ impl MadesTool {
     }
 }
 
-/// Servers between sender and receiver. The first line of each is shown to users.
+/// Servers between sender and receiver. Users see the first line of each mode's comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompareMode {
     /// The broker only: into a queue and out of it
@@ -58,7 +58,7 @@ pub enum CompareMode {
 /// Number of sends that may be outstanding at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendWindow {
-    /// All programs get the same number.
+    /// All programs are started with this number.
     Same(u32),
     /// Each program uses its own default.
     Defaults,

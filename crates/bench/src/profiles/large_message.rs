@@ -21,7 +21,7 @@ use mailrun_text::table::{Table, plain};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// A change to the source or to the message that makes a large message cheaper or more expensive.
+/// A change to the client, the sink or the message whose effect on the cost of large messages is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MessageCost {
     /// The source sends BDAT, so there are no dots to double and no end of the message to search
@@ -100,8 +100,8 @@ fn lines(cost: Option<MessageCost>) -> BodyLines {
     }
 }
 
-/// Returns the option that makes the source pay the given cost. Costs that lie in the message's
-/// body, such as dots, need no option.
+/// Returns the source option that causes this cost. Costs of the message's body, such as dots, need
+/// no option.
 fn source_option(cost: Option<MessageCost>) -> PartyOptions {
     let none = PartyOptions::default();
     match cost {
@@ -112,13 +112,11 @@ fn source_option(cost: Option<MessageCost>) -> PartyOptions {
     }
 }
 
-/// Returns the option that makes the sink pay the given cost.
 fn sink_option(cost: Option<MessageCost>) -> PartyOptions {
     let none = PartyOptions::default();
     if cost == Some(MessageCost::SmallReads) { none.with("fault", "read at most 4k") } else { none }
 }
 
-/// Explains a cost, for the remarks below the table.
 fn meaning(cost: MessageCost) -> &'static str {
     match cost {
         MessageCost::Chunking => {
@@ -156,8 +154,8 @@ fn missing(cost: MessageCost, target: &BenchTarget) -> Option<&'static str> {
     }
 }
 
-/// Runs all rounds, or stops early at SIGINT or SIGTERM. In both cases the report shows the runs
-/// that were made.
+/// Runs all rounds. SIGINT or SIGTERM ends them early, and the report then covers the completed
+/// runs.
 ///
 /// # Errors
 /// Returns an error if no run could be started at all. A single run that fails is named in the
@@ -182,7 +180,7 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
     comparison.runs.save(report(&results, options, &missing), files)
 }
 
-/// Creates the rows, grouped by size, and writes their message files.
+/// Creates a case for each size and cost, and writes the message files.
 fn cases(options: &LargeMessageOptions, runs: &ProfileRuns) -> Result<Vec<LargeMessageCase>> {
     let mut cases = Vec::new();
     let mut written_files = BTreeSet::new();
@@ -240,8 +238,8 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
             .to_owned(),
     );
     notes.extend(ratio_notes);
-    // Skip runs without a trace, because their verdicts only say that deliveries were not checked,
-    // and the note on that cost says so already.
+    // Skip the remarks on runs without a trace: they only say that deliveries were not checked, and
+    // the note on `no-trace` says so already.
     let traced = results.contestants.iter().filter(|contestant| contestant.case.cost != Some(MessageCost::NoTrace));
     notes.extend(run_remarks(traced));
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);

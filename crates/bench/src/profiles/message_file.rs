@@ -13,16 +13,16 @@ pub(super) struct BodyLines {
     first: u8,
     /// Bytes of a line, including its CRLF.
     bytes: u64,
-    /// Part of the file's name, so that messages with other lines have other files.
+    /// Distinguishes the files of messages that have the same size but different lines.
     name: &'static str,
 }
 
 impl BodyLines {
-    /// Lines as long as the lines of the Kotlin guide's messages.
+    /// Lines of the length that the Kotlin SMTP guide uses for its published profiles.
     pub(super) const GUIDE: Self = Self { first: b'a', bytes: 514, name: "guide" };
     pub(super) const TEXT: Self = Self { first: b'a', bytes: 80, name: "text" };
-    /// Lines as long as the lines of `TEXT`. Each line starts with a dot that the sender must
-    /// double (RFC 5321, section 4.5.2).
+    /// Like `TEXT`, but each line starts with a dot, which the sender must double (RFC 5321,
+    /// section 4.5.2).
     pub(super) const DOTTED: Self = Self { first: b'.', bytes: 80, name: "dotted" };
     pub(super) const SHORT: Self = Self { first: b'a', bytes: 4, name: "short" };
 

@@ -28,7 +28,7 @@ pub struct ProfileOptions {
     /// that is reached ends the run.
     pub messages: Option<u64>,
     pub duration: Option<Duration>,
-    /// Initial part of a run whose messages are not measured.
+    /// Time at the start of each run in which messages are sent but not measured.
     pub warm_up: Duration,
     pub sessions: u32,
     /// Maximum number of messages per connection, or `None` for no limit.
@@ -47,8 +47,8 @@ struct ProfileCase {
 type ProfileResults = ComparisonResults<ProfileCase, ProfileMeasurement>;
 type Column<'a> = TableColumn<'a, ProfileCase, ProfileMeasurement>;
 
-/// Runs all rounds, or stops early at SIGINT or SIGTERM. In both cases the report shows the runs
-/// that were made.
+/// Runs all rounds. SIGINT or SIGTERM ends them early, and the report then covers the completed
+/// runs.
 ///
 /// # Errors
 /// Returns an error if no run could be started at all. A single run that fails is named in the

@@ -39,9 +39,8 @@ pub(super) struct ProfileLoad<'l> {
     pub(super) file: &'l Path,
     pub(super) shape: LoadShape,
     pub(super) workload: Workload,
-    /// Options that are added to the options of the bench's source.
+    /// Options for the source in addition to `--reuse`, `--file` and `--to`, which all runs set.
     pub(super) source_options: PartyOptions,
-    /// Options that are added to the options of the bench's sink.
     pub(super) sink_options: PartyOptions,
 }
 
@@ -51,8 +50,7 @@ pub(super) struct ProfileRuns {
 }
 
 impl ProfileRuns {
-    /// Checks that the relay, if there is one, can be started, and creates the directory for all
-    /// files.
+    /// Creates the scenario's directory, after checking that the relay, if there is one, can be started.
     pub(super) fn prepare(options: &ScenarioOptions, server: &ProfiledServer) -> Result<Self> {
         if let BenchTarget::Relay(relay) = &server.target {
             launch::check(relay)?;
@@ -65,7 +63,6 @@ impl ProfileRuns {
         self.scenario.is_stopped()
     }
 
-    /// Returns the path of a message file in the scenario's directory.
     pub(super) fn path(&self, lines: BodyLines, body_bytes: u64) -> PathBuf {
         self.scenario.directory().path().join(lines.file_name(body_bytes))
     }

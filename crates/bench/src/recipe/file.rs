@@ -51,7 +51,8 @@ pub struct Recipe {
     /// Path or name that error messages show, for example `recipe postfix`.
     file: String,
     text: String,
-    /// The part of the name after the colon, or the first of the recipe's variants.
+    /// Chosen variant: the one that the user named after the colon, or the recipe's first one. Empty
+    /// if the recipe has no variants.
     pub(super) variant: String,
     pub(super) keys: RecipeKeys,
     /// Text that the server prints about its version. Set when the server is first prepared, and
@@ -65,10 +66,11 @@ pub(super) struct RecipeKeys {
     pub(super) title: Option<String>,
     /// How durable a message is when the server answers 250: one of `DURABILITIES`.
     durability: Spanned<String>,
-    /// Values for `{variant}`. The user chooses one with `NAME:VARIANT`; the first is the default.
+    /// Names of the variants. The user chooses one with `NAME:VARIANT`; the first is the default. The
+    /// name replaces `{variant}` in the recipe.
     #[serde(default)]
     variants: Vec<String>,
-    /// Changes that a variant makes, by the name of the variant.
+    /// Changes to the recipe, by the name of the variant that makes them.
     #[serde(default, rename = "variant")]
     of_variant: BTreeMap<String, VariantKeys>,
     /// Programs that must be installed in addition to the programs that the commands start.
@@ -109,7 +111,6 @@ pub(super) struct RecipeKeys {
     pub(super) files: Vec<FileKeys>,
 }
 
-/// Changes that a variant makes to its recipe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct VariantKeys {
@@ -214,8 +215,8 @@ pub(super) struct FileKeys {
     pub(super) executable: bool,
 }
 
-/// Returns the default for a key that is missing from the file. Its position is the start of the
-/// file.
+/// Returns the default for a key that is missing from the file. Error messages about such a key
+/// point to the start of the file.
 fn nowhere<T: Default>() -> Spanned<T> {
     Spanned::new(0..0, T::default())
 }
@@ -382,14 +383,14 @@ impl Recipe {
         self.keys.durability.get_ref().replace("{variant}", &self.variant)
     }
 
-    /// If the recipe was read from a file, returns its name and the path of the file. The caller
-    /// may change the name, to tell recipes of the same name apart.
+    /// Returns the recipe's name and the path of its file, or `None` if the recipe is built in. The
+    /// caller may change the name, to tell recipes of the same name apart.
     pub(crate) fn name_of_file(&mut self) -> Option<(&mut String, String)> {
         is_toml_file(&self.file).then(|| (&mut self.name, self.file.clone()))
     }
 
-    /// Returns the first line that the server prints about its version. Empty before the server is
-    /// prepared, or if the recipe does not say how to ask for the version.
+    /// Returns the first line that the server prints about its version. The line is empty before the
+    /// server is prepared, or if the recipe does not say how to ask for the version.
     pub(crate) fn version(&self) -> &str {
         self.version.get().map_or("", String::as_str)
     }
@@ -431,8 +432,8 @@ impl Recipe {
         self.keys.ready_within
     }
 
-    /// Creates an error about the value of a key, found while the server was running. The message
-    /// shows the position of the value in the file.
+    /// Creates an error about a value that turned out to be wrong after the recipe was loaded, for
+    /// example a command that failed. The message shows the position of the value in the file.
     pub(crate) fn error(&self, key: &str, offset: usize, words: &str) -> anyhow::Error {
         anyhow!("{}", error_at(&self.text, Path::new(&self.file), offset, &format!("{key}: {words}")))
     }

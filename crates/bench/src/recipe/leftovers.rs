@@ -1,8 +1,8 @@
 //! Finds and kills servers that an earlier mailrun started from a recipe and left behind, for
 //! example because it was killed. A token in the environment of a server's processes tells which
 //! mailrun started them. Some servers, such as OpenSMTPD, overwrite their environment when they set
-//! the titles that ps(1) shows. If such a server has its own root directory, a file with the token
-//! next to that directory identifies the server. An audit also adopts the orphans of its server
+//! the titles that ps(1) shows. If such a server runs in its own root directory, mailrun recognises
+//! it by a file with the token next to that directory. An audit also adopts the orphans of its server
 //! (`adopt_orphans`), so that a process without the token is recognised by its descent.
 use crate::usage::tree;
 use mailrun_lock::lock;
@@ -75,7 +75,8 @@ pub(crate) fn remove_other(pid: u32) {
     lock(&OTHERS).remove(&pid);
 }
 
-/// Waits for adopted processes that have ended. The caller must have no other children.
+/// Reaps adopted processes that have ended. The caller must have no other children, because their
+/// exit status would be lost.
 pub(crate) fn reap_orphans() {
     while let Ok(Some(_)) = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {}
 }

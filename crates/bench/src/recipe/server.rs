@@ -34,7 +34,7 @@ pub struct Places {
     pub mailrun: PathBuf,
 }
 
-/// Something that a server needs and that this machine or user lacks.
+/// A requirement of a server that this machine or user does not meet, such as an installed program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// Key of the recipe that asks for it, and the byte offset of its value.
@@ -53,14 +53,14 @@ pub(crate) struct ServerCommand {
 }
 
 impl Places {
-    /// Returns the places for a server whose state directory is `directory`.
+    /// Returns the paths and addresses of a server in `directory`. If the path of its state directory is too long,
+    /// this creates a symbolic link to it.
     pub fn in_directory(directory: PathBuf, listen: SocketAddr, to: SocketAddr, mailrun: &Path) -> Self {
         let state = directory.join("state");
         let state_link = short_link(&state).map(Arc::new);
         Self { state, state_link, directory, listen, to, mailrun: mailrun.to_owned() }
     }
 
-    /// Returns the path by which the server knows `state`. This is the link, if there is one.
     fn known_state(&self) -> &Path {
         self.state_link.as_deref().map_or(self.state.as_path(), |link| link)
     }
@@ -122,8 +122,8 @@ impl Recipe {
             })
     }
 
-    /// Deletes the server's Debian from the directory of an ended server. This Debian takes some 250 MB, and can be
-    /// unpacked again.
+    /// Deletes the unpacked Debian root of a server that has ended. The root takes some 250 MB, and can be unpacked
+    /// again from its tar file.
     pub(crate) fn remove_root(&self, directory: &Path) -> Result<()> {
         if self.keys.debian.is_none() {
             return Ok(());
@@ -220,7 +220,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Returns the server's files: the path, the text, and true if the file must be executable.
+    /// Returns the files to write for the server: path, text, and whether the file must be executable.
     pub fn files(&self, places: &Places) -> Vec<(PathBuf, String, bool)> {
         let files = self.keys.files.iter();
         files.map(|file| (file.path.get_ref().into(), self.fill(&file.text, places), file.executable)).collect()
@@ -323,7 +323,7 @@ impl Recipe {
     }
 }
 
-/// Directory of the server's Debian, in the directory of the server.
+/// Subdirectory of the server's directory into which its Debian root is unpacked.
 const DEBIAN_ROOT: &str = "root";
 
 /// Returns the directories that may contain Debian roots made by the tests: `target/roots` of the

@@ -1,5 +1,5 @@
-//! The relay, which is the party between source and sink, as the user names it with `--relay` or `--compare`. Also the
-//! features that the load needs from the relay's listener.
+//! The relay between source and sink, as the user names it with `--relay` or `--compare`, and the features that its
+//! listener must offer for the load.
 mod listener;
 
 use super::directory::RESULTS_DIRECTORY;
@@ -41,8 +41,8 @@ pub struct RelayCommand {
     /// Words of the command line. `{listen}`, `{to}` and `{spool}` are replaced when the command is
     /// started.
     pub(super) words: Vec<String>,
-    /// Name in reports. It is the name of the program's file, plus a part that distinguishes the
-    /// file from others of the same name.
+    /// Name in reports: the name of the program's file. If several relays have the same name,
+    /// [`name_apart`] adds a part or a number that distinguishes them.
     name: String,
 }
 
@@ -95,8 +95,8 @@ impl Relay {
         }
     }
 
-    /// Finds the last audit of this version of the server by the same recipe. Audits of our own
-    /// relay were made with its built-in recipe.
+    /// Returns the record of the last audit in which this version of the server ran with the same
+    /// recipe. For mailrun's own relay, which needs no recipe here, audits use the built-in one.
     pub(super) fn last_audit(&self) -> Option<Record> {
         let name = self.to_string();
         let (hash, version) = match self {

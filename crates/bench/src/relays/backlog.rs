@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 /// Minimum time limit until the restarted relay is ready. The limit is longer than usual targets,
 /// so that the report can say by how much a target is missed.
 const MIN_READY_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time limit for `mailrun queue retry`. It only gives the order and does not wait for deliveries.
+/// Time limit for `mailrun queue retry`, which only asks the relay to retry and does not wait for deliveries.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
@@ -83,8 +83,8 @@ impl BacklogOptions {
         }
     }
 
-    /// Returns the options of the sink. The bench uses the sink's HTTP server to tell fresh mail
-    /// from the backlog, and to take the rules back.
+    /// Returns the sink options that make the next hop hold mail back. They are empty if nothing
+    /// listens there while the queue fills.
     fn sink_options(&self) -> PartyOptions {
         let options = PartyOptions::default();
         match &self.receiver {
@@ -110,7 +110,7 @@ pub struct ReadyTarget {
     pub messages: u64,
 }
 
-/// Results so far, in which a phase that was not reached is `None`.
+/// Results of the phases so far. A phase that was not reached is `None`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BacklogResults {
     pub(super) fill: Option<FillPhase>,
@@ -167,15 +167,15 @@ pub(super) struct DrainPhase {
     /// Time until the first message of the backlog arrived. `None` if none arrived.
     pub(super) first_s: Option<f64>,
     pub(super) took_s: f64,
-    /// Messages that had not arrived when the phase began.
+    /// Messages of the backlog that had not been delivered when the phase began.
     pub(super) messages: u64,
     pub(super) relay: RelayUse,
     pub(super) completeness: Completeness,
     pub(super) fresh: Option<FreshFigures>,
 }
 
-/// Runs the scenario to its end, or stops early at SIGINT or SIGTERM. In both cases the report
-/// shows the phases that were completed.
+/// Runs the scenario. SIGINT or SIGTERM ends it early, and the report then covers the completed
+/// phases.
 ///
 /// # Errors
 /// Returns an error if the relay cannot have a backlog, if the disk has too little space, or if a
@@ -199,10 +199,11 @@ pub(super) fn check(relay: &Relay) -> Result<()> {
     }
 }
 
-/// Runs the scenario, and writes its report and its record.
+/// Runs the scenario, and writes its report and its record. The caller must have called `check` for
+/// the relay.
 ///
 /// # Errors
-/// Returns the same errors as `run`.
+/// Returns an error if the disk has too little space, or if a party does not start.
 pub(super) fn measure(options: &BacklogOptions) -> Result<MeasuredBacklog> {
     let scenario = ScenarioRun::prepare(&options.scenario)?;
     let (needed_bytes, place) = (needed_bytes(options), scenario.directory().path());
@@ -244,9 +245,10 @@ fn ready_timeout(target: Option<ReadyTarget>) -> Duration {
 }
 
 /// Returns an upper bound for the size of the queue on disk. A record of mailrun's spool contains
-/// the message, its envelope and 100 bytes (spool-format.md). Each batch starts at a new block and
-/// holds as many messages as there are waiting sessions. Some segments are free or have just been
-/// begun. Other relays have up to three files for each message, each with its own last block.
+/// the message, its envelope and 100 bytes (spool-format.md). Records are written in batches, which
+/// start at a new block and hold one message for each waiting session. Segments that are free or
+/// have just been begun are added. Other relays have up to three files for each message, and each
+/// file takes whole blocks.
 fn needed_bytes(options: &BacklogOptions) -> u64 {
     const BLOCK: u64 = 4096;
     const SEGMENT: u64 = 64 << 20;
@@ -259,7 +261,7 @@ fn needed_bytes(options: &BacklogOptions) -> u64 {
     messages * each * 51 / 50 + 6 * SEGMENT
 }
 
-/// Tells how the bench starts the relay, and how the bench operates it in place of an administrator.
+/// Kind of the relay. It decides how the bench starts the relay and makes it retry its queue.
 enum BacklogServer<'g> {
     /// mailrun's own relay, which reports when it is ready and how many messages are queued.
     Own,
@@ -379,8 +381,8 @@ impl<'g> BacklogRun<'g> {
 
     /// Sends all messages to the relay while its next hop is down.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
-        // Write this relay's output to other files, so that the restarted relay does not overwrite
-        // it.
+        // Name the output files of this relay `relay-before`, so that the restarted relay does not
+        // overwrite them.
         match self.server {
             BacklogServer::Running(address) => address.clone_into(&mut self.address),
             _ => self.start_relay("relay-before")?,
@@ -540,8 +542,8 @@ impl<'g> BacklogRun<'g> {
         )
     }
 
-    /// Tells the relay to retry the whole queue, now that the next hop is back. Waits until all
-    /// messages are delivered.
+    /// Makes the relay retry its whole queue if `flushes` is set, and waits until all messages are
+    /// delivered or no more arrive.
     fn drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
         let began = Instant::now();
         match &self.server {
@@ -589,7 +591,7 @@ impl<'g> BacklogRun<'g> {
     }
 }
 
-/// Finds when the relay delivered at its full rate again, and makes it an event of the record.
+/// Finds out when the relay was back at its full delivery rate, and adds that time to the record as an event.
 fn add_recovery(record: &mut Record) {
     let is_back = |event: &&EventRow| event.kind == EventKind::FaultOff && event.text.starts_with("the next hop");
     let Some(back_s) = record.events.iter().rfind(is_back).map(|event| event.at_s) else { return };
@@ -736,7 +738,7 @@ fn readiness_goal(results: &BacklogResults, options: &BacklogOptions) -> Goal {
         format!("{} of {} queued after {}", count(ready.queued), count(accepted.messages), seconds(ready.took_s));
     let is_quick =
         target.is_none_or(|target| ready.took_s < target.time.as_secs_f64() || accepted.messages > target.messages);
-    // With rules, the next hop may already have accepted some of the mail, so not all of it has to be queued.
+    // A next hop with rules may have accepted some of the mail before the restart, so not all of it must be queued.
     let is_whole = options.receiver.is_some() || ready.queued == accepted.messages;
     Goal::condition("ready after a restart", is_whole && is_quick, value, wanted)
 }
@@ -775,7 +777,7 @@ fn account_goal(results: &BacklogResults, record: &Record, messages: u64) -> Goa
     );
     let missing = number(ledger.lost) + number(ledger.corrupt);
     let (queued, not_delivered) = (number(ledger.queued), number(ledger.not_delivered));
-    // Duplicates are allowed but counted (RFC 1047). Lost and changed messages are not allowed.
+    // Lost and changed messages fail this target. Duplicates do not, because SMTP cannot rule them out (RFC 1047).
     let is_good = ledger.delivered == ledger.accepted && accepted == messages && missing == 0;
     let is_open = accepted == messages && queued + not_delivered > 0;
     if !is_good && missing == 0 && (record.ending == Some(Ending::Interrupted) || is_open) {
@@ -840,7 +842,7 @@ mod tests {
         report(results, record, &MemoryCurve::default(), options, (&goals, &RunFlaws::of(record, None)))
     }
 
-    /// Makes the record of a run in which that many messages were accepted and delivered.
+    /// Returns the record of a run in which all messages were accepted and delivered.
     fn whole(messages: u64) -> Record {
         let mut record = sample::relayed();
         let number = Some(messages);

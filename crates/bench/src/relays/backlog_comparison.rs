@@ -14,11 +14,10 @@ use mailrun_text::table::Table;
 type Results = ComparisonResults<Relay, MeasuredBacklog>;
 type Column<'a> = TableColumn<'a, Relay, MeasuredBacklog>;
 
-/// Measures the backlog of each relay as the scenario with one relay does, each in a directory of its
-/// own.
+/// Runs the backlog scenario once for each relay, each time in a new directory.
 ///
 /// # Errors
-/// Returns an error if one of the relays cannot be measured. This is checked before any relay is started.
+/// Returns an error if one of the relays cannot be measured. All relays are checked before the first one is started.
 pub fn compare(options: &BacklogOptions, relays: &[Relay]) -> Result<TextReport> {
     relays.iter().try_for_each(backlog::check)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;
@@ -87,7 +86,7 @@ fn report(results: &Results, options: &BacklogOptions) -> TextReport {
     })
 }
 
-/// Shows how each relay took the mail while its queue grew, and its restart.
+/// Shows at which rate each relay accepted mail while its queue grew, and how long its restart took.
 fn filled(results: &Results) -> Table {
     let fill = |figure: fn(FillPhase) -> f64| move |run: &MeasuredBacklog| run.results.fill.map(figure);
     let used = |figure: fn(RelayUse) -> Option<u64>| {

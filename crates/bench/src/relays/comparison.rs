@@ -1,7 +1,7 @@
-//! The published comparison: sends a number of messages over 250 sessions to 5 domains, with a new
-//! connection for each message. Measures the time until all messages are accepted and the time
-//! until all are delivered. The relays take turns, so that a slow minute of the machine affects all
-//! of them.
+//! Compares relays by the time until all messages are accepted and the time until all are delivered.
+//! Scenarios such as `relay-400` send them as a published benchmark does: over 250 sessions to 5
+//! domains, with a new connection for each message. The relays take turns, so that a slow minute of
+//! the machine affects all of them.
 use super::measure::RelayMeasurement;
 use super::scenario::{LoadShape, ScenarioOptions, ScenarioRun, offered};
 use crate::BenchOutcome;
@@ -16,8 +16,8 @@ use mailrun_process::live::LiveMode;
 use mailrun_text::numbers::{count, rate, seconds};
 use std::path::Path;
 
-/// Messages of the longer of the two runs under strace. Under strace, 100 messages take about a
-/// tenth of a second.
+/// Maximum number of messages of a run under strace, which slows the relay down: 100 messages take
+/// about a tenth of a second.
 const TRACED_MESSAGES: u64 = 1_000;
 
 #[derive(Clone, Debug)]

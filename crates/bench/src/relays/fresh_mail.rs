@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Time that the source has to finish the messages that it has begun after it is asked to stop.
+/// Once the source is asked to stop, it has this long to finish the messages that it has begun.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A source that sends fresh mail. It has a run ID of its own, by which the sink tells its messages
@@ -35,7 +35,7 @@ pub(super) struct FreshFigures {
     accepted: u64,
     delivered: u64,
     per_s: Option<f64>,
-    /// Times until the 250, and until the sink had the message.
+    /// Latency until the 250 and latency until delivery to the sink, in this order.
     until: [Option<LatencyMs>; 2],
 }
 

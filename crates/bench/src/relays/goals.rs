@@ -38,8 +38,6 @@ impl Goal {
         Self::new(what, format!("< {}", show(limit)), variant(values.render(show)))
     }
 
-    /// Creates a target that is met if `is_so` is true, with the measured and the wanted value for
-    /// the table.
     pub(super) fn condition(what: impl Into<String>, is_so: bool, value: String, wanted: impl Into<String>) -> Self {
         Self::new(what, wanted, if is_so { GoalResult::Pass(value) } else { GoalResult::Missed(value) })
     }
@@ -79,7 +77,7 @@ pub(super) fn report(
     TextReport::new(title, tables, remarks, conclusion)
 }
 
-/// Returns the targets that were not met as defects.
+/// Converts targets that were missed or could not be judged into defects, which the conclusion of the report names.
 pub(super) fn defects(goals: &[Goal]) -> Defects {
     let mut defects = Defects::default();
     for goal in goals {

@@ -33,8 +33,8 @@ const PRECISION: f64 = 0.05;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SustainedLimits {
     /// The last delivery of a step may be this much later than the end of the step, plus
-    /// `max_delay_share` of the step's length. Messages that are on their way at the end of a step
-    /// do not mean that the queue grows.
+    /// `max_delay_share` of the step's length. Without this allowance, messages that are still on
+    /// their way at the end of a step would count as a growing queue.
     pub max_delay: Duration,
     pub max_delay_share: f64,
     /// Share of the offered messages that the source must have sent. If the relay falls behind, all
@@ -50,7 +50,7 @@ impl Default for SustainedLimits {
 }
 
 impl SustainedLimits {
-    /// Returns the time after the end of a step within which everything must be delivered.
+    /// Returns how long after the end of a step the last delivery may come.
     fn delay_s(&self, step_s: f64) -> f64 {
         step_s * self.max_delay_share + self.max_delay.as_secs_f64()
     }
@@ -111,13 +111,13 @@ struct LatencyRow {
 struct LatencyResults {
     rows: Vec<LatencyRow>,
     sustained_per_s: Option<f64>,
-    /// Number of rows at the end of `rows` that are rounds of the measurement. The rows before them
-    /// belong to the search.
+    /// Number of measured rounds, which are the last rows of `rows`. The rows before them belong to
+    /// the search.
     rounds: u32,
 }
 
-/// Runs the search and the rounds, or stops early at SIGINT or SIGTERM. In both cases the report
-/// shows the runs that were made.
+/// Runs the search and the rounds. SIGINT or SIGTERM ends them early, and the report then covers the
+/// completed runs.
 ///
 /// # Errors
 /// Returns an error if a run fails.
@@ -236,8 +236,8 @@ fn search(
         exceed_ratio: 0.0,
         width: PRECISION,
         min_messages: 0.0,
-        // The time covers the closed loop and all steps. The extra half step is for rounding errors
-        // of the sum.
+        // No step starts after this time. Before the last step starts, the closed loop and the other
+        // steps have taken `steps` × `step_s`. The extra half step absorbs rounding errors.
         time_limit_s: step_s * (f64::from(steps) + 0.5),
         coarse_levels: 0,
         ..SearchSettings::default()

@@ -36,8 +36,8 @@ use crate::engine::TextReport;
 use crate::launch;
 use anyhow::Result;
 
-/// Runs a comparison of relays to its end, or stops early at SIGINT or SIGTERM. In both cases the
-/// report shows the runs that were made.
+/// Runs a comparison of relays. SIGINT or SIGTERM ends it early, and the report then covers the
+/// completed runs.
 ///
 /// # Errors
 ///

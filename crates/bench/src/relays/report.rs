@@ -67,7 +67,7 @@ fn has_mailboxes(contestant: &RelayContestant) -> bool {
     contestant.runs.iter().filter_map(ComparedRun::sound).any(|run| run.announced.is_some())
 }
 
-/// Shows when mail in mailboxes was announced and could be read.
+/// Shows how long mail took until it was announced and until it could be read, for servers that deliver to mailboxes.
 fn mailboxes(results: &RelayResults) -> Table {
     let columns = [
         Column::words("mailboxes", |contestant| contestant.name.clone()),
@@ -79,7 +79,7 @@ fn mailboxes(results: &RelayResults) -> Table {
     engine::table(results.contestants.iter().filter(|contestant| has_mailboxes(contestant)), &columns, &[])
 }
 
-/// Shows when mail was accepted and delivered by servers that hand it on.
+/// Shows how long mail took until it was accepted and until it was delivered, for servers that hand it on.
 fn times(results: &RelayResults) -> Table {
     let columns = [
         Column::words("relay", |contestant| contestant.name.clone()),

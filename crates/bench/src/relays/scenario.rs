@@ -16,7 +16,7 @@ use mailrun_process::party_options::PartyOptions;
 use mailrun_text::numbers::{counted, octets};
 use std::path::{Path, PathBuf};
 
-/// Recipients of the mail. Each of the five domains gets the same number of messages.
+/// Recipients of the mail, to whom the source spreads the messages evenly.
 pub(super) const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example,five.example}";
 
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub struct LoadShape {
 }
 
 impl LoadShape {
-    /// Returns the source's `--reuse` option. There, 0 means no limit.
+    /// Returns the source's `--reuse` option, in which 0 means no limit.
     pub(crate) fn reuse_option(&self) -> PartyOptions {
         PartyOptions::default().with("reuse", self.reuse.unwrap_or(0))
     }
@@ -64,7 +64,6 @@ impl LoadShape {
     }
 }
 
-/// Describes the reuse of connections for a report's title.
 pub(crate) fn reuse_text(reuse: Option<u64>) -> String {
     match reuse {
         None => "connections reused".to_owned(),
@@ -144,7 +143,7 @@ impl ScenarioRun {
         self.compared(turn, outcome.and_then(measure), figures).map(Some)
     }
 
-    /// Classifies a run of a comparison, and prints a line with its result.
+    /// Classifies a run of a comparison, for example as sound or faulty, and prints a line with its result.
     pub(crate) fn compared<M: BenchFigures>(
         &self,
         turn: &RunTurn<'_>,
@@ -192,7 +191,6 @@ fn ensure_complete(outcome: BenchOutcome) -> Result<BenchOutcome> {
 }
 
 impl ScenarioOptions {
-    /// Returns the options of a run whose files are in `out`.
     pub(super) fn bench(&self, out: PathBuf, relay: &Relay, shape: &LoadShape, load: Workload) -> BenchOptions {
         BenchOptions {
             name: self.name.clone(),

@@ -36,8 +36,8 @@ pub struct MemoryGrowth {
     pub allowance_bytes: u64,
 }
 
-/// Runs the scenario to its end, or stops early at SIGINT or SIGTERM. In both cases the report
-/// covers the messages that were sent.
+/// Runs the scenario. SIGINT or SIGTERM ends it early, and the report then covers the messages that
+/// were sent.
 ///
 /// # Errors
 /// Returns an error if the run fails or is interrupted before the first message.
@@ -58,7 +58,7 @@ fn memory_peaks(record: &Record, memory: &MemoryCurve) -> Option<[u64; 2]> {
     Some([memory.peak(0, tenth_ns)?, memory.peak(tenth_ns + 1, u64::MAX)?])
 }
 
-/// Returns the end of the second in which a tenth of all messages had been accepted.
+/// Returns the end of the first second by which at least a tenth of all messages had been accepted.
 fn first_tenth_end_ns(series: &[SeriesRow], origin_ns: u64) -> Option<u64> {
     let all: u64 = series.iter().map(|row| row.accepted).sum();
     let mut sum = 0;

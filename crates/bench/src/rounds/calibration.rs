@@ -4,13 +4,13 @@ use std::time::Duration;
 
 /// Time in seconds that the fastest contestant should take in a round.
 const GOAL_S: f64 = 0.36;
-/// Range of times of the fastest contestant, in seconds, that is close enough to `GOAL_S`.
+/// The calibration accepts a number of messages if the fastest contestant's time, in seconds, is in this range.
 const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
 /// Half of the comparison's time must suffice for this many rounds. These include the rounds that a verdict needs, and
 /// the first block, which does not count.
 const ROUNDS: f64 = 24.0;
-/// Accepted range for the ratio of half of the comparison's time to the time that `ROUNDS` rounds would take with the
-/// number of messages that was tried.
+/// Accepted range of half of the comparison's time, divided by the time that `ROUNDS` rounds would take. Below this
+/// range, the rounds take too long. Its upper end applies only to rounds that are shorter than `RIGHT_S`.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// Largest factor between two consecutive tries. The startup time hides how long each message
 /// takes, so a larger step would be a guess.
@@ -46,8 +46,8 @@ pub(super) fn first_messages(requested_count: Option<u64>, sessions: u32) -> u64
     requested_count.map_or(first_count, |count| count.min(first_count))
 }
 
-/// Decides whether another number of messages is tried after all contestants have sent `messages` messages. `times` are
-/// the times that this took, and `requested_count` is the number of messages that the user wants, if any.
+/// Decides whether the calibration tries another number of messages. `times` are the times that the contestants took
+/// for `messages` messages, and `requested_count` is the number of messages that the user wants, if any.
 pub(super) fn next_step(requested_count: Option<u64>, sessions: u32, messages: u64, times: RoundTimes) -> Calibration {
     let min_count = u64::from(sessions).max(1);
     let fit_ratio = times.budget_s / 2.0 / (ROUNDS * times.together_s.max(1e-3));

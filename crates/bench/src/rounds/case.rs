@@ -1,4 +1,4 @@
-//! The tasks of the contestants of a live comparison, and the syntax of `--contestant`.
+//! The contestants of a live comparison: the syntax of `--contestant`, and the command that each of them runs.
 use crate::built_in::{BUILT_IN, load_scenario};
 use crate::programs::own_program;
 use crate::toml_file::is_toml_file;
@@ -64,7 +64,7 @@ impl LiveCase {
         Self { name: "mailrun source".to_owned(), work: LiveWork::OwnSource }
     }
 
-    /// Returns a copy with another name, to compare the contestant with itself.
+    /// Returns a copy with another name, to compare the contestant with itself. This shows the noise of the host.
     pub fn again(&self) -> Self {
         Self { name: format!("{} again", self.name), work: self.work.clone() }
     }
@@ -78,7 +78,7 @@ impl LiveCase {
         }
     }
 
-    /// Checks that a contestant that is a scenario can be compared.
+    /// Checks that a scenario can be compared. Contestants of other kinds always pass.
     ///
     /// # Errors
     /// Returns an error if the scenario cannot be read or does not measure throughput.

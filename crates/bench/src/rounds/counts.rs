@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const CALLS: [&str; 2] = ["system calls a message", "syncs a message"];
 const BYTES: [&str; 2] = ["bytes sent a message", "bytes received a message"];
 
-/// A way of counting that yields two figures per message, computed from a run with one message and
-/// a run with many.
+/// Costs that are counted together. Each kind yields two figures per message, from the difference
+/// between a run with one message and a run with `MESSAGES`.
 #[derive(Clone, Copy, Debug)]
 enum CountingWay<'o> {
     Calls(&'o Path),
@@ -62,7 +62,7 @@ impl CountingWay<'_> {
     }
 }
 
-/// Counts the costs per message of the contestants that were not given up.
+/// Counts what a message costs, for the contestants that have not failed.
 pub(super) struct Counting<'r, 't> {
     pub(super) runs: &'r RoundRuns,
     pub(super) kind: LiveKind,
@@ -103,8 +103,8 @@ impl Counting<'_, '_> {
         }
     }
 
-    /// Returns the figures of a contestant, one per run. The lists are empty if a run failed or the
-    /// user stopped it.
+    /// Returns a list of values for each of the two figures. Both lists are empty if a run failed or
+    /// the user stopped it.
     fn figures_per_message(&mut self, case: &LiveCase, way: CountingWay<'_>) -> [Vec<f64>; 2] {
         let mut figures = [Vec::new(), Vec::new()];
         for _ in 0..RUNS {

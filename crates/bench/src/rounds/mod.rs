@@ -61,13 +61,13 @@ pub struct RoundsOptions {
     pub is_until_decided: bool,
     /// If set, system calls and bytes are counted after the rounds.
     pub counts: bool,
-    /// Set if a contestant is compared with itself.
+    /// Set if a contestant is compared with itself, which shows the noise of the host.
     pub is_self: bool,
     pub live: LiveMode,
 }
 
-/// Runs rounds until all are done, the time is used up or the user stops. In each case the
-/// comparison covers the rounds that were run.
+/// Runs rounds until all are done, the time is used up or the user stops. The comparison covers the
+/// completed rounds.
 ///
 /// # Errors
 ///
@@ -122,7 +122,7 @@ impl RoundsOptions {
 
 type LiveContestant = Contestant<LiveCase, RoundRun>;
 
-/// Facts about a contestant from all of its runs, including runs that do not count.
+/// Results from all runs of a contestant, including those of the calibration and the first block, which do not count.
 #[derive(Clone, Debug, Default)]
 struct LiveHistory {
     /// Number of messages and duration of the contestant's last successful run.
@@ -180,7 +180,7 @@ impl Comparison for LiveComparison<'_> {
     }
 }
 
-/// Takes the figures of the rounds that count.
+/// Collects the contestant's figures from the rounds that count.
 fn samples(contestant: &LiveContestant) -> RoundSamples {
     RoundSamples {
         name: contestant.name.clone(),

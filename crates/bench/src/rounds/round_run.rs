@@ -1,5 +1,5 @@
-//! One run of a contestant in a round. The run is started, watched and, if necessary, killed. Then
-//! its costs are taken, and the messages at the sink are counted.
+//! One run of a contestant in a round. Starts the contestant, watches it, and kills it if necessary.
+//! Then records its costs, such as CPU time, and counts the messages at the sink.
 use super::case::{LiveCase, LiveKind, RunLoad};
 use super::round_sink::RoundSink;
 use super::wire_counter::{WireBytes, WireCounter};
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 /// Interval at which the sink's count is checked while a contestant runs.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// A contestant that sends this many messages more than it should is killed.
+/// Number of messages that a contestant may send beyond its load before the bench kills it.
 const MAX_EXCESS: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct RoundCase<'o> {
     pub(super) is_thorough: bool,
     /// Path of strace, if the run's system calls are counted.
     pub(super) strace: Option<&'o Path>,
-    /// If set, the bytes of the run's connections are counted.
+    /// If set, a proxy counts the bytes of the run's connections.
     pub(super) counts_bytes: bool,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct RoundRun {
 }
 
 impl RoundRun {
-    /// Makes a faulty run without figures. Unlike after `Failed`, another run of the contestant may
-    /// succeed.
+    /// Makes the result of a run that went wrong and has no figures. The bench goes on to run the
+    /// contestant in later rounds, unlike after `Failed`.
     pub(super) fn faulty(reason: String) -> ComparedRun<Self> {
         ComparedRun::Faulty(Self::default(), reason)
     }
@@ -60,7 +60,7 @@ pub(super) struct RoundRuns {
     /// Recipient of the mail, for contestants that are servers.
     to: Option<String>,
     directory: TempDir,
-    /// The sink's count after the previous run.
+    /// The sink's count after the previous run, to notice messages that arrive late.
     last: Cell<Option<u64>>,
 }
 
@@ -92,7 +92,7 @@ impl RoundRuns {
         Ok(Some(sink.borrow().messages()?.saturating_sub(before)))
     }
 
-    /// Waits until the sink receives no more mail, and keeps its count as the count after this run.
+    /// Waits until the sink receives no more mail, so that late messages do not count for the next run.
     fn await_quiet(&self) -> Result<()> {
         if let Some(sink) = &self.sink {
             self.last.set(Some(sink.borrow().await_quiet()?));
@@ -160,7 +160,7 @@ impl RoundRuns {
         Ok(miscount(after.saturating_sub(before), wanted))
     }
 
-    /// Returns the figures of a finished run, or a text that says why there are none.
+    /// Returns the figures of a finished run, or the reason why the run has none.
     fn figures(&self, case: &RoundCase<'_>, costs: &Costs, record: &Path) -> Result<Vec<RunFigure>, String> {
         match case.contestant.kind() {
             LiveKind::Source => {
@@ -176,7 +176,7 @@ impl RoundRuns {
         }
     }
 
-    /// Makes one run and judges it. The result is `Failed` if another run would fail as well,
+    /// Makes one run and decides whether its figures count. The result is `Failed` if another run would fail as well,
     /// because the program is missing or hangs. Returns `None` if the user stopped it.
     pub(super) fn measure(
         &self,
@@ -244,7 +244,7 @@ fn figure(name: &str, gain: Gain, value: f64) -> RunFigure {
     RunFigure { metric: ComparedMetric { name: name.to_owned(), gain }, value }
 }
 
-/// Returns the median and the p99 of the latency until a stage.
+/// Returns the median and the p99 of the time until messages reached a stage, or nothing if none did.
 fn times(record: Option<&Record>, stage: Stage) -> Vec<RunFigure> {
     let row = record.and_then(|record| record.stage(stage).filter(|row| row.count > 0));
     let Some(times) = row.and_then(|row| row.latency_ms) else { return Vec::new() };
@@ -252,8 +252,8 @@ fn times(record: Option<&Record>, stage: Stage) -> Vec<RunFigure> {
     vec![named("p50", times.p50), named("p99", times.p99)]
 }
 
-/// Computes the rate and the CPU time of a load generator. If it is mailrun's source, its record
-/// adds the latency until the 250.
+/// Computes the rate and the CPU time of a load generator. If the generator is mailrun's source, its
+/// record also supplies the latency until the reply 250.
 fn source_figures(costs: &Costs, messages: u64, record: Option<&Record>) -> Vec<RunFigure> {
     let messages = messages as f64;
     let mut figures = vec![
@@ -264,8 +264,8 @@ fn source_figures(costs: &Costs, messages: u64, record: Option<&Record>) -> Vec<
     figures
 }
 
-/// Computes the rate and the latency of a server, as mailrun's source saw them. If there is a sink,
-/// its record adds the latency until delivery.
+/// Computes the rate and the latency of a server from the record of mailrun's source. If there is a
+/// sink, its record also supplies the latency until delivery.
 fn server_figures(record: &Record, sink: Option<&Record>, messages: u64) -> Result<Vec<RunFigure>, String> {
     let accepted = record.ledger.accepted.unwrap_or_default();
     if accepted != messages {

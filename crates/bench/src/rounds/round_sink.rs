@@ -22,7 +22,6 @@ const QUIET_TIMEOUT: Duration = Duration::from_millis(1000);
 /// delivery.
 const SERVER_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Place of the sink that counts deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoundSinkPlace {
     /// The bench starts a sink on a free port.
@@ -33,7 +32,6 @@ pub enum RoundSinkPlace {
     Running(String),
 }
 
-/// A sink that runs during the whole comparison.
 #[derive(Debug)]
 pub(super) struct RoundSink {
     /// The sink's process. `None` if the sink was already running.
@@ -54,7 +52,6 @@ impl RoundSink {
         }
     }
 
-    /// Starts a sink and waits until it listens.
     fn start(listen: &str, quiet_timeout: Duration) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("mailrun-compare-").tempdir();
         let directory = directory.context("cannot create a temporary directory")?;

@@ -18,7 +18,7 @@ use std::time::Duration;
 const QUIET_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 const READ_BYTES: usize = 64 << 10;
 
-/// Bytes of all connections of a run, as either side gave them to TCP.
+/// Bytes of all connections of a run, without TCP and IP headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WireBytes {
     /// Bytes from the contestant to the server.
@@ -32,8 +32,7 @@ struct WireCounts {
     sent: AtomicU64,
     received: AtomicU64,
     is_over: AtomicBool,
-    /// Set if a connection could not be made or ended with an error. The counts are then
-    /// incomplete.
+    /// Set if a connection could not be made or ended with an error, so that the counts are incomplete.
     has_failed: AtomicBool,
 }
 
@@ -83,7 +82,7 @@ impl WireCounter {
     fn stop(&mut self) {
         let Some(acceptor) = self.acceptor.take() else { return };
         self.counts.is_over.store(true, Ordering::Release);
-        // Wake the acceptor with a connection, so that it sees that the run is over.
+        // Connect once, because the acceptor checks `is_over` only when a client connects.
         let _ = TcpStream::connect(self.address);
         // Ignore a panic of the acceptor, because the run has ended either way.
         let _ = acceptor.join();

@@ -1,5 +1,5 @@
-//! Merges the parts of a load that several machines have sent into one run. The sources' records, the sources' ledgers
-//! and the arrivals at the sinks become one account with one verdict.
+//! Merges the parts of a load that several machines have sent into one run. Combines the records and the ledgers of the
+//! sources with the arrivals at the sinks, and gives one verdict on the whole load.
 //!
 //! ```text
 //! run.json + ledger of each part ─→ parts ─→ union of records, of ledgers ─┐
@@ -35,7 +35,7 @@ pub struct MergeOptions {
     pub out: Option<PathBuf>,
     /// Name of the run, or `None` for the name that the parts have.
     pub name: Option<String>,
-    /// Thresholds in addition to the thresholds of the parts.
+    /// Thresholds that the merged run must meet in addition to the thresholds of its parts.
     pub thresholds: Vec<Threshold>,
 }
 

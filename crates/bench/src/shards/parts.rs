@@ -17,11 +17,11 @@ use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Memory limit in bytes for the units of all parts. It suffices for 4 billion units, because a unit takes a bit.
+/// Memory limit for the ledger of all parts. A unit, a message for one recipient, takes a bit, so 4 billion units fit.
 pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
-/// Maximum delay of a part's start. A part that starts later did not send together with the others.
+/// Maximum delay of a part's start. If a part starts later, the parts did not put the planned load on the server.
 const MAX_LATE_S: f64 = 1.0;
-/// Maximum number of names in a sentence. Further ones are only counted.
+/// Maximum number of names that a message lists. It says only how many others there are.
 const MAX_NAMED: usize = 10;
 /// File names of a part's ledger, as a bench and as a source write it.
 const LEDGER_FILES: [&str; 2] = ["source.ledger", "ledger"];
@@ -33,10 +33,10 @@ pub(super) struct Parts {
     pub(super) plan: ShardRow,
     /// Units, each a message for one recipient, for which any part received a 250.
     pub(super) units: Ledger,
-    /// Message numbers of the parts that were read. `None` if no part is missing, because then no
-    /// message at a sink has to be left out.
+    /// Message numbers of the parts that were read, to leave out messages of missing parts at the
+    /// sinks. `None` if no part is missing.
     pub(super) numbers: Option<Vec<Range<u64>>>,
-    /// The record of each part without its long lists.
+    /// The record of each part, without its long lists to save memory.
     pub(super) summaries: Vec<Record>,
     /// Problems with individual parts, for the verdict.
     pub(super) reasons: Vec<Reason>,
@@ -96,8 +96,8 @@ impl ReadPart {
     }
 }
 
-/// Reads the ledgers that a source or a sink has left: units that were accepted or arrived, units that bounced, and
-/// units that arrived only under other addresses. A source leaves only the first of these.
+/// Reads the ledgers of a source or a sink: units that were accepted or arrived, units that bounced, and units that
+/// arrived only under other addresses. A source fills only the ledger of accepted units.
 pub(super) fn read_ledger(directory: &Path) -> Result<[Ledger; 3]> {
     let path = LEDGER_FILES.iter().map(|name| directory.join(name)).find(|path| path.exists());
     let path = path.context("it has no ledger")?;
@@ -154,8 +154,8 @@ impl PartsBuilder {
     }
 }
 
-/// Returns the record without its long lists. The rest is enough to tell a copy of a part from a
-/// second run of the same part.
+/// Returns the record without its long lists. The remaining fields are enough to tell a copy of a
+/// part from a second run of the same part.
 fn without_rows(record: &Record) -> Record {
     Record {
         started_at: record.started_at.clone(),
@@ -241,8 +241,8 @@ pub(super) fn named(names: impl ExactSizeIterator<Item = String>) -> String {
 
 pub(super) struct SinkHostClock {
     pub(super) sink: String,
-    /// Boot ID of the sink's host. It is empty in the record of an older sink. No part can have
-    /// compared its clock with the clock of such a sink.
+    /// Boot ID of the sink's host. It is empty in the record of an older sink, whose clock no part
+    /// can have compared with its own.
     pub(super) boot: String,
 }
 

@@ -1,5 +1,5 @@
 //! The sinks of a run: running sinks, and directories of sinks that have ended. A message has
-//! arrived if it is at any of them.
+//! arrived if at least one of these sinks has received it.
 use super::parts::{Parts, SinkHostClock, read_ledger, read_record};
 use crate::gather::SinkResults;
 use crate::remote_sink::{POLL_INTERVAL, QUIET_TIMEOUT, RemoteSink};
@@ -19,7 +19,7 @@ pub(super) struct Sinks(Vec<SinkPlace>);
 /// Arrivals at all sinks together, as if there were one sink.
 pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
-    /// Clocks of the sinks at which something arrived.
+    /// Clocks of the sinks that received mail of this run.
     pub(super) clocks: Vec<SinkHostClock>,
 }
 
@@ -30,7 +30,7 @@ enum SinkPlace {
 
 struct SinkFiles {
     record: Option<Record>,
-    /// Units that arrived, units that bounced, and units that arrived only under other addresses.
+    /// Units (messages for one recipient) that arrived, that bounced, and that arrived only under other addresses.
     ledgers: [Ledger; 3],
 }
 
@@ -101,8 +101,8 @@ impl Sinks {
             if Some(now) > arrived {
                 arrived = Some(now);
                 quiet_since = Instant::now();
-                // Comparing counts is not enough. A sink may also have mail of a part whose record is missing here, and
-                // messages whose 250 never reached their source.
+                // Compare ledgers and not only counts, because a sink may also have mail of a part whose record is
+                // missing here, and messages whose 250 never reached their source.
                 if account::unsettled(&parts.units, &self.ledgers(run)?) == 0 {
                     return Ok(());
                 }
@@ -126,12 +126,12 @@ impl Sinks {
     }
 }
 
-/// Sum of the arrivals at several sinks. A unit is a message for one recipient. A unit that arrived at two sinks is a
-/// duplicate. But if one of these sinks has it only under another address, the server has made a copy.
+/// Sum of the arrivals at several sinks. A unit is a message for one recipient. A unit that arrived at two sinks counts
+/// as a duplicate. It counts as a copy if one of these sinks received it only under another address, such as an alias.
 struct ArrivalSum {
     units: Ledger,
     bounced: Ledger,
-    /// Units that no sink has under their own address.
+    /// Units that arrived, but at no sink under the address to which they were sent.
     rewritten: Ledger,
     duplicates: u64,
     copied: u64,
@@ -165,8 +165,8 @@ impl ArrivalSum {
         self.rewritten.remove(&theirs);
     }
 
-    /// Adds the figures that only a comparison of all ledgers shows, such as the number of units that arrived at two
-    /// sinks, to the sum of the sinks' own counts.
+    /// Completes the sum of the sinks' own counts with figures that no single sink knows, such as the number of units
+    /// that arrived at two sinks.
     fn enter(&self, ledger: &mut LedgerRow) {
         let add = |count: &mut Option<u64>, more: u64| *count = Some(count.unwrap_or_default().saturating_add(more));
         add(&mut ledger.duplicates, self.duplicates);

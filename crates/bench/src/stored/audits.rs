@@ -1,4 +1,4 @@
-//! The last audit of a server, which is shown in the tables of other runs.
+//! Finds the last audit of a server, so that the tables of other runs can show its outcome.
 use super::reading::read_run;
 use mailrun_measurement::record::{Audit, AuditRow, Cause, Ending, Record};
 use mailrun_text::numbers::{count, counted};

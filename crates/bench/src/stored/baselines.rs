@@ -46,7 +46,7 @@ impl fmt::Display for BaselineName {
     }
 }
 
-/// Treatment of an existing baseline of the same name.
+/// Whether `save` may replace an existing baseline of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExistingBaseline {
     /// Keep the existing baseline, and fail because its name is taken.
@@ -60,7 +60,7 @@ pub struct BaselineDirectory {
 }
 
 impl BaselineDirectory {
-    /// Names the directory of the baselines. It need not exist yet, because `save` creates it.
+    /// The directory need not exist yet, because `save` creates it.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
@@ -110,7 +110,7 @@ impl BaselineDirectory {
         Ok(names)
     }
 
-    /// Reads the runs of a baseline. Each run that cannot be read has its own error.
+    /// Reads the runs of a baseline. An error for one run does not hide the other runs.
     ///
     /// # Errors
     /// Returns an error if the baseline does not exist.
@@ -126,11 +126,11 @@ impl BaselineDirectory {
         }
     }
 
-    /// Deletes a baseline. Refuses if its directory contains anything but saved runs.
+    /// Deletes a baseline.
     ///
     /// # Errors
-    /// Returns an error if the baseline does not exist, is a link, or contains files that `save`
-    /// does not write.
+    /// Returns an error and deletes nothing if the baseline does not exist, is a link, or contains
+    /// files that `save` does not write.
     pub fn remove(&self, name: &BaselineName) -> Result<()> {
         let path = self.path_of(name);
         if !path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
@@ -193,7 +193,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Writes runs to directories as a bench does, and reads them.
+    /// Writes runs as a bench does, each with a ledger beside its record, and reads them.
     fn stored(place: &Path, count: usize) -> Vec<StoredRun> {
         (0..count)
             .map(|number| {

@@ -1,4 +1,4 @@
-//! Run records that were written to disk earlier.
+//! Reads the records that earlier runs wrote to disk, and stores copies of them as baselines.
 //!
 //! ```text
 //! RUN/run.json, or a run.json ─┐

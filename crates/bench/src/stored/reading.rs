@@ -25,7 +25,7 @@ pub struct StoredRun {
 }
 
 /// Reads the run at a path. If the path is a directory without a run.json, reads all runs directly
-/// below it. A run that cannot be read does not affect the others.
+/// below it. An error for one run does not hide the other runs.
 pub fn read_runs(path: &Path) -> Vec<Result<StoredRun>> {
     let is_directory_of_runs = path.is_dir() && !path.join("run.json").exists();
     let below = if is_directory_of_runs { runs_below(path) } else { Vec::new() };
@@ -102,8 +102,8 @@ pub fn read_report(path: &Path) -> Result<StoredReport> {
     })
 }
 
-/// Reads a file that `parse` understands. The error of `parse` must complete a sentence whose subject is the file, such
-/// as "is damaged".
+/// Reads a file and parses it with `parse`. The error of `parse` must complete a sentence whose subject is the file,
+/// such as "is damaged".
 fn read_file<T>(file: &Path, parse: impl Fn(&[u8]) -> Result<T, String>) -> Result<T> {
     let file_name = if is_standard_input(file) { "standard input".to_owned() } else { file.display().to_string() };
     let json = read_bytes(file).map_err(|error| anyhow!("cannot read {file_name}: {}", reason(&error)))?;
@@ -128,7 +128,7 @@ fn is_standard_input(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// Returns the path of the record in a run's directory.
+/// Returns the path of the record in a run's directory. If only subdirectories have runs, the error names some of them.
 fn record_in(directory: &Path) -> Result<PathBuf> {
     let file = directory.join("run.json");
     if file.exists() {
@@ -155,7 +155,7 @@ fn runs_below(directory: &Path) -> Vec<PathBuf> {
     below
 }
 
-/// The keys that tell whether a file is a record and who wrote it.
+/// The keys that tell whether a file is a run record and which version of mailrun wrote it.
 #[derive(Deserialize)]
 struct RecordHead {
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! The published table as a scenario. It repeats go-smtp-source's `bench.sh` with those sources and
-//! sinks that are installed.
+//! The scenario of the published table, which repeats go-smtp-source's `bench.sh` with those sources
+//! and sinks that are installed.
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: a new sink, a source, its costs ─→ report
@@ -26,8 +26,8 @@ pub(super) use runs::TableSink;
 ///
 /// # Errors
 ///
-/// Returns an error if no run could be started at all. A program that fails or hangs is named in
-/// the table instead.
+/// Returns an error if none of the sources or none of the sinks is installed. If a program fails or
+/// hangs, the report names it and there is no error.
 pub fn run(options: &TableOptions) -> Result<TextReport> {
     let sources = InstalledPrograms::find(&options.tools)?;
     let sinks = InstalledPrograms::find(&options.receivers)?;

@@ -1,5 +1,5 @@
-//! One run of a table: starts a new sink, runs a source with a time limit, and takes the costs of
-//! both. Each sink listens on a free loopback port, with enough room for all sessions.
+//! One run of a table: starts a new sink, runs a source with a time limit, and measures the CPU time
+//! and memory of both. Each sink listens on a free loopback port, with enough room for all sessions.
 use super::cases::{SinkTool, SourceTool, TableCase, TableOptions};
 use super::contestants::command;
 use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild, miscount};
@@ -56,9 +56,9 @@ impl Comparison for TableComparison<'_> {
     }
 }
 
-/// Time that a sink has to start listening, and time that it has to exit when asked.
+/// Maximum time that a sink may take to start listening, and to exit when asked.
 const SINK_TIMEOUT: Duration = Duration::from_secs(30);
-/// Minimum for smtp-sink's limit of sessions. Its default of 256 would distort the measurement.
+/// Minimum of the session limit (-m) of smtp-sink. The default of 256 would distort the measurement.
 const MIN_SESSIONS: u32 = 2000;
 /// Length of smtp-sink's listen queue. The kernel may use less (net.core.somaxconn).
 const BACKLOG: &str = "4096";
@@ -74,7 +74,6 @@ pub(crate) struct TableSink {
 }
 
 impl TableSink {
-    /// Starts a sink and waits until it listens.
     pub(crate) fn start(tool: SinkTool, program: &Path, sessions: u32) -> Result<Self> {
         match tool {
             SinkTool::Mailrun => Self::start_own(program),

@@ -6,8 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-/// Prefix of the names of all groups that mailrun makes, which is followed by the ID of the first
-/// process.
+/// Prefix of the name of every group that mailrun makes. The ID of the first process follows it.
 const PREFIX: &str = "mailrun-";
 
 /// A group of processes. Dropping this value removes the group, if all processes of the group have
@@ -23,8 +22,8 @@ impl ControlGroup {
         let parent =
             own_group(&fs::read_to_string("/proc/self/mounts").ok()?, &fs::read_to_string("/proc/self/cgroup").ok()?)?;
         remove_unused(&parent);
-        // Create the group below this process's own group. It has no controllers there, so it
-        // changes nothing for the server.
+        // Create the group below this process's own group. The new group has no controllers, so it
+        // does not limit the server.
         let group = Self(parent.join(format!("{PREFIX}{}", server.id())));
         fs::create_dir(&group.0).ok()?;
         // Moving a process takes milliseconds. Stop the server in that time, so that it starts no
@@ -76,7 +75,7 @@ fn own_group(mounts: &str, groups: &str) -> Option<PathBuf> {
 }
 
 /// Removes the groups of an earlier mailrun that was killed. These are the groups whose first
-/// process is gone. The kernel keeps a group that has other processes.
+/// process is gone. The kernel refuses to remove a group that still has other processes.
 fn remove_unused(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -93,8 +92,8 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    /// If no group can be made on this host, this test shows nothing, but `tests/all/recipes.rs`
-    /// says so.
+    /// If no group can be made on this host, this test checks nothing. `tests/all/recipes.rs` reports
+    /// such a host.
     #[test]
     fn a_child_that_a_server_started_before_it_was_moved_is_in_the_group() {
         let mut server = Command::new("sh");

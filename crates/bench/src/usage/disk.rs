@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Unit of the kernel's counters, independent of the device's real sector size.
+/// Size of a sector in the kernel's counters, whatever the device's real sector size is.
 const SECTOR_BYTES: u64 = 512;
 /// Index of the field "sectors written" (Documentation/block/stat.rst).
 const SECTORS_WRITTEN: usize = 6;

@@ -11,9 +11,9 @@ const BLOCK_BYTES: u64 = 512;
 /// Disk space of the relay's directory at the start and at the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskUsage {
-    /// Bytes when the relay listened but had not received any mail.
+    /// Bytes in use when the relay already listened but had not yet received any mail.
     pub(crate) at_start: u64,
-    /// Bytes at the end of the run, after the last delivery.
+    /// Bytes in use at the end of the run, after the last delivery.
     pub(crate) at_end: u64,
 }
 

@@ -3,8 +3,8 @@ use mailrun_text::spark::{Fold, sparkline};
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
 
-/// Maximum number of samples. When it is exceeded, every other sample is dropped. A day with four
-/// samples per second would have five times as many.
+/// Maximum number of samples. Above this number, every other sample is dropped. Without the limit, a
+/// day with four samples per second would have five times as many.
 const MAX_SAMPLES: usize = 65_536;
 const BARS: usize = 60;
 

@@ -1,5 +1,5 @@
-//! Resources used by a relay with several processes. They include the resources of its child
-//! processes that have already ended.
+//! Resources used by a relay with several processes, including the resources of child processes that
+//! have already ended.
 //!
 //! ```text
 //! master ──┬─ smtpd      utime + stime of each process that lives
@@ -7,11 +7,11 @@
 //!          └─ …        = the processor time of the tree
 //! ```
 //!
-//! The kernel reports the time of each living process in whole hundredths of a second. With 500 processes this is
-//! seconds too little. Therefore the exact figure of the scheduler (`/proc/PID/task/TID/schedstat`) is used if it is
-//! larger. The times of ended children, cutime and cstime, are summed in nanoseconds before they are rounded. Written
-//! bytes are accounted for in the same way: the parent's count includes the bytes of children that were waited for
-//! (`task_io_accounting_add`).
+//! The kernel reports the time of each living process in whole hundredths of a second. With 500 processes, the sum
+//! can be seconds too low. Therefore the exact figure of the scheduler (`/proc/PID/task/TID/schedstat`) is used if it
+//! is larger. The times of ended children, cutime and cstime, are summed in nanoseconds before they are rounded.
+//! Written bytes are accounted for in the same way: the parent's count includes the bytes of children that were waited
+//! for (`task_io_accounting_add`).
 //!
 //! A child that ends during a sample may be counted twice or not at all. The sample that counts is therefore taken when
 //! the relay is idle. Processes that have left the tree are not seen, such as daemons whose parent has ended. Processes
@@ -45,7 +45,7 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
         total.user_s += user_s + member.children_user as f64 / ticks_per_s;
         total.sys_s += sys_s + member.children_sys as f64 / ticks_per_s;
         // A zombie, a process that has ended but was not waited for, still shows its final figures.
-        // If this process may not read them, the sum is unknown.
+        // If mailrun may not read the `io` file of any member, the sum of written bytes is unknown.
         let written_bytes = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
         total.write_bytes = total.write_bytes.zip(written_bytes).map(|(all, one)| all + one);
         held.add(member.pid);
@@ -117,8 +117,8 @@ fn subtree(root: u32, all: &[ProcessStat]) -> Vec<ProcessStat> {
     let mut processes: Vec<ProcessStat> = all.iter().filter(|member| member.pid == root).copied().collect();
     let mut next = 0;
     while next < processes.len() {
-        // Remove each list of children when it is used, because the processes may change while they are being read, so
-        // the parents could form a circle.
+        // Remove each list of children when it is used, so that the loop ends even if parents form a circle, which can
+        // happen when processes change while they are being read.
         processes.extend(of_parent.remove(&processes[next].pid).unwrap_or_default());
         next += 1;
     }

@@ -19,7 +19,7 @@ use toml::{Table, Value};
 const WRITE_FILE: &str = "write-file";
 
 /// Replaces the file name in `mailrun bench load.toml` with the options in that file. `bench` returns the command
-/// without its subcommands. It is called only if the command line names a file.
+/// without its subcommands, and is called only if the command line names a file.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or contains a mistake.
@@ -58,7 +58,7 @@ fn typed_options(bench: Command, words: &[OsString]) -> Vec<String> {
     matches.ids().map(clap::Id::as_str).filter(is_typed).map(str::to_owned).collect()
 }
 
-/// Converts the values of a key into words of a command line.
+/// Converts a key of the file to words of a command line, for example `--to=a@b.example`.
 fn typed_words(option: &Arg, key: &ScenarioKey) -> Vec<String> {
     let values = key.values.iter().map(|value| value.text.as_str());
     let Some(long) = option.get_long() else { return values.map(str::to_owned).collect() };
@@ -104,7 +104,7 @@ fn scalar(text: &str) -> Value {
     text.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Integer)
 }
 
-/// Returns the JSON schema of these files, with which editors check and complete them.
+/// Returns the JSON schema of load files, with which editors check and complete them.
 pub(crate) fn schema(mut bench: Command) -> String {
     bench.build();
     let mut keys = serde_json::Map::new();
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::bench::options;
 
-    /// Returns the words of a command line with this file, joined by blanks.
+    /// Returns the options that result from a load file and a typed command line, or the error.
     fn words(file: &str, typed: &str) -> String {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("load.toml");

@@ -111,8 +111,8 @@ pub(crate) fn options() -> clap::Command {
     BenchArgs::augment_args(clap::Command::new("mailrun"))
 }
 
-/// Makes every argument except `--allow-public` conflict with `--list`. `--allow-public` may come from the environment,
-/// so it must not be an error.
+/// Makes every argument except `--allow-public` conflict with `--list`. The environment may set `--allow-public`,
+/// so this argument must not be an error.
 fn conflicting_with_list(argument: clap::Arg) -> clap::Arg {
     match argument.get_id().as_str() {
         "list" | "allow_public" => argument,
@@ -177,7 +177,7 @@ fn check_server(server: &ServerArg, reach: AllowedTargets) -> Result<()> {
 }
 
 impl BenchArgs {
-    /// Builds the arguments of the trials from the arguments of a capacity search.
+    /// Builds the bench arguments with which a capacity search runs its trials. Other arguments are unset.
     pub(crate) fn of_trials(
         server: Option<ServerArg>,
         sink: Option<String>,
@@ -255,7 +255,7 @@ impl BenchArgs {
         outcome.unwritten.map_or_else(|| Ok(super::report::results::exit_code(&outcome.record, strictness)), Err)
     }
 
-    /// Refuses options that have no effect. Many depend on whether the bench itself starts the server and the sink.
+    /// Refuses options that have no effect. Many options need a server or a sink that the bench itself starts.
     fn check(&self) -> Result<()> {
         self.check_mailboxes()?;
         self.check_mailboxes_of_relay()?;
@@ -279,7 +279,7 @@ impl BenchArgs {
         Ok(())
     }
 
-    /// Refuses mailboxes if no server delivers to them, or if another sink is given as well.
+    /// Refuses `--mailbox` without a server that delivers to the mailboxes, or together with another sink.
     fn check_mailboxes(&self) -> Result<()> {
         if !self.mailboxes.is_used() {
             return Ok(());
@@ -298,8 +298,8 @@ impl BenchArgs {
         self.mailboxes.options(Some(run), self.reach()).map(drop)
     }
 
-    /// Refuses options for mailboxes if there are no mailboxes. If the relay delivers to mailboxes, refuses options of
-    /// a listening sink, and recipients.
+    /// Refuses options for mailboxes if there are no mailboxes. If the bench's relay delivers to mailboxes, refuses
+    /// options that need a listening sink, and `--to`, because the relay's recipe says who has a mailbox.
     fn check_mailboxes_of_relay(&self) -> Result<()> {
         let relay = self.relay.named_relay().filter(Relay::has_mailboxes);
         match (relay, self.mailboxes.way_of_watching()) {
@@ -351,7 +351,7 @@ impl BenchArgs {
     fn options(self) -> Result<BenchOptions> {
         let workload = self.load.workload()?;
         let approach = self.connection_args()?;
-        // Report a mistake in these options now, before the source is started.
+        // Report a mistake in the connection options now, before the source is started.
         approach.options()?;
         let target = self.target(&approach)?;
         if self.bounces_to.is_some() && self.sink.is_empty() && !self.relay.has_own_sink() {

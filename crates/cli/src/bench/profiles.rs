@@ -35,11 +35,7 @@ struct ProfiledServerArgs {
 }
 
 impl ProfiledServerArgs {
-    /// Converts the arguments about the server into the bench's types.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the URL asks for TLS or LMTP, because profiles speak only SMTP without TLS.
+    /// Fails if the URL asks for TLS or LMTP, because profiles speak only SMTP without TLS.
     fn server(&self) -> Result<ProfiledServer> {
         let recipient = self.to.expression().to_owned();
         let Some(server) = &self.server else {

@@ -35,7 +35,8 @@ pub(crate) struct BenchRelayArgs {
 }
 
 impl BenchRelayArgs {
-    /// Makes no relay the default of these options, instead of mailrun's own relay.
+    /// Lets the source send directly to the sink unless the user chose a relay. Without this call, the default is
+    /// mailrun's own relay.
     pub(crate) fn or_none(self) -> Self {
         Self { relay: self.relay.or(Some(Relay::None)), ..self }
     }
@@ -50,8 +51,8 @@ impl BenchRelayArgs {
         self.sink_listen.is_some()
     }
 
-    /// Returns SERVER as a relay that is already running. Returns `None` if no sink of the bench waits for its
-    /// deliveries.
+    /// Returns SERVER as a relay that is already running. Returns `None` without `--sink-listen`, because the bench
+    /// then starts no sink to which SERVER could deliver.
     pub(crate) fn running(&self, server: &ServerArg) -> Option<Relay> {
         let sink = self.sink_listen.clone()?;
         Some(Relay::Running { address: server.address().to_owned(), sink })
@@ -88,8 +89,8 @@ impl ScenarioRelayArgs {
         self.relay.running(server).context("SERVER requires --sink-listen HOST:PORT")
     }
 
-    /// Returns the relay that the user named. If there is none, returns the relays of `--compare`, whose default is in
-    /// the scenario's file.
+    /// Returns SERVER or the relay of `--relay`. If the user gave neither, returns the relays of `--compare`, for which
+    /// the scenario's file has a default.
     fn chosen_or(&self, mut compared: Vec<Relay>) -> Result<Vec<Relay>> {
         if self.is_typed() {
             return Ok(vec![self.chosen()?]);
@@ -161,8 +162,8 @@ pub(crate) fn scenario_options(name: &str, out: Option<PathBuf>, tables: &TableR
     ScenarioOptions { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 
-/// Raises the limit of open files now, so that all processes of the bench inherit it. For each message, a relay has two
-/// connections open, or runs a process.
+/// Raises the limit of open files now, so that all processes of the bench inherit it. Allows two files per session,
+/// because a relay may hold two connections for each message in transit, or run a process for it.
 pub(crate) fn raise_open_files(sessions: u32) {
     mailrun_net::open_files::raise(2 * u64::from(sessions) + SPARE_FILES);
 }

@@ -1,7 +1,7 @@
 //! `mailrun bench SCENARIO` and `mailrun bench FILE.toml`: runs a scenario from its file.
 //!
-//! A kind of measurement has a set of options. The file of a scenario gives values for some of them, by the names of
-//! the options. These values become the defaults of the scenario's command:
+//! A scenario's file names a kind of measurement, which has a set of options. The file also sets some of these options
+//! by name, and their values become the defaults of the scenario's command:
 //!
 //! ```text
 //! FILE.toml ─→ KINDS: the options of its measurement ─→ each value parsed as if it were typed ─→ command
@@ -30,12 +30,13 @@ use std::time::Duration;
 const SPARE_FILES: u64 = 64;
 const LIST_WIDTH: usize = 160;
 
-/// Name of the command `bench mades`. Unlike the scenarios, it is a single run with its own report.
+/// Name of the command `bench mades`, which has no scenario file: it is a single run with a report of its own.
 const MADES: &str = "mades";
-/// Key of a scenario's file that lists what is measured. Each kind of measurement has its own option for it.
+/// Key of a scenario's file that lists what is measured. For most kinds of measurement it sets `--compare` or
+/// `--relay`.
 const PARTIES: &str = "parties";
-/// Options that must not be keys. A file may come from somebody else, who must not be able to make the user load a
-/// public server.
+/// Options that a scenario's file must not set. A file may come from somebody else, who must not be able to make the
+/// user load a public server.
 const NO_KEYS: [&str; 6] = ["help", "version", "list", "write_file", "options", "allow_public"];
 
 pub(crate) struct MeasurementKind {
@@ -81,7 +82,7 @@ impl MeasurementKind {
         })
     }
 
-    /// Returns the name of the option that takes the values of this key.
+    /// Returns the name of the option that a key sets. Only the key `parties` can differ from its option's name.
     fn option<'k>(&self, key: &'k str) -> &'k str
     where
         Self: 'k,
@@ -237,13 +238,13 @@ pub(crate) fn key_name(option: &Arg) -> String {
     option.get_long().map_or_else(|| option.get_id().to_string(), |long| long.replace('-', "_"))
 }
 
-/// Returns true if the key names this option. A list can also be named by its id, which is in the plural: `thresholds`
-/// for `--threshold`.
+/// Returns true if the key is the long name or the id of this option. The id of a repeatable option is in the plural,
+/// such as `thresholds` for `--threshold`.
 pub(crate) fn is_named(option: &Arg, key: &str) -> bool {
     option.get_id() == key || key_name(option) == key
 }
 
-/// Checks that the option accepts the values of a key. The error contains the value that is wrong.
+/// Checks that the option accepts the values of a key. Returns the rejected value, to report its place in the file.
 fn check_key<'k>(command: &mut Command, option: &Arg, key: &'k ScenarioKey) -> Result<(), (&'k ScenarioValue, String)> {
     if !takes_several(option) {
         if let Some(second) = key.values.get(1).filter(|_| key.name == PARTIES) {

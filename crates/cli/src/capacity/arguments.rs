@@ -18,7 +18,6 @@ use std::time::Duration;
 
 /// Default length of a confirmation trial.
 const CONFIRM: Duration = Duration::from_secs(60);
-/// Default length of a confirmation trial with `--quick`.
 const QUICK_CONFIRM: Duration = Duration::from_secs(10);
 /// Options for the results of a search.
 #[derive(Clone, Debug, Args)]
@@ -120,7 +119,8 @@ impl CapacityOutputArgs {
         if self.quiet || self.json.is_some() { LiveMode::Off } else { LiveMode::Line }
     }
 
-    /// Says how long the searches can take at most. Does nothing if they show their progress.
+    /// Tells the user how long the searches can take at most if they show no progress, because a silent search would
+    /// look like a program that hangs.
     pub(crate) fn announce(&self, course: &SearchCourse, searches: usize) {
         let trials = Duration::try_from_secs_f64(course.settings.time_limit_s).unwrap_or_default();
         let confirmation = course.confirm.unwrap_or_default() * CONFIRMATION_SHARES.len() as u32;
@@ -172,8 +172,8 @@ impl SearchArgs {
     /// Returns an error if the lowest rate is not below the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
-        // Ignore a goal's time limit that is too long for trials of any length, because it must not make the trials
-        // longer.
+        // Trials are made long enough for a growing backlog to reach the longest latency limit of a goal. Ignore limits
+        // that even the longest trials cannot reach, so that the other goals' limits still count.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
         // Warn now, although the report will contain the same remark, because a search takes many minutes.
@@ -210,14 +210,14 @@ impl SearchArgs {
     }
 }
 
-/// Returns the exit status for two searches, which is the worse of both. A bad finding about a server outweighs a
-/// search without a finding.
+/// Returns the exit status for two searches, which is the worse of both. A failed server (1) is worse than a search
+/// without a result (3), and an interrupt is worse than both.
 pub(crate) fn worse_status(one: u8, other: u8) -> u8 {
     let rank = |status: &u8| [0, 3, 1, INTERRUPTED_STATUS].iter().position(|known| known == status);
     std::cmp::max_by_key(one, other, rank)
 }
 
-/// Fails if one of the options is marked `true`, because the search chooses its value itself.
+/// Fails if an option is marked `true` as given by the user, because a search chooses its value itself.
 pub(crate) fn refuse_in_search(options: &[(bool, &str)]) -> Result<()> {
     match options.iter().find(|(is_set, _)| *is_set) {
         Some((_, option)) => {

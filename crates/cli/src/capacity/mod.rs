@@ -24,8 +24,8 @@ use mailrun_report::core_capacity::{CoreCapacity, core_capacity_text};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default of `--lost-after`: if no mail has arrived for this long, missing mail counts as lost. This applies to
-/// servers whose queue cannot be read.
+/// Default of `--lost-after`, for servers whose queue cannot be read: if no mail has arrived for this long, missing
+/// mail counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(60);
 
 /// Finds the highest rate that a server takes and still meets its goals
@@ -227,7 +227,7 @@ impl CapacityArgs {
 ///
 /// # Errors
 ///
-/// Returns an error if `--lost-after` has no effect, because the result would be `None`.
+/// Fails if the user gave `--lost-after` although the result is `None`, because the option then has no effect.
 fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option<Duration>> {
     let is_hidden = match &bench.target {
         BenchTarget::OwnSink | BenchTarget::Relay(Relay::Mailrun(_)) => false,
@@ -242,8 +242,8 @@ fn pause_of_loss(bench: &BenchOptions, typed: Option<Duration>) -> Result<Option
     Ok(is_hidden.then(|| typed.unwrap_or(LOST_AFTER)))
 }
 
-/// Returns a single search, or one search for each number of processors. Several searches get different names and
-/// directories.
+/// Returns a single search, or one search for each number of processors. With several numbers, `cores-N` is added to
+/// the name and the directory of each search.
 fn searches(options: CapacityOptions, counts: &[u32]) -> Vec<(Option<u32>, CapacityOptions)> {
     if counts.is_empty() {
         return vec![(None, options)];

@@ -163,8 +163,8 @@ impl SaveBaselineArgs {
     }
 }
 
-/// Returns why a run is saved only with `--allow-failed`, or `None` if it is good. A run that a comparison would not
-/// count is not good, even if it passed.
+/// Returns why a run is saved only with `--allow-failed`, or `None` if it is good. Even a run that passed is refused if
+/// a comparison would not count it.
 fn defect(record: &Record) -> Option<String> {
     let failed = match record.verdict.outcome {
         _ if record.ending == Some(Ending::Interrupted) => Some("was interrupted"),

@@ -12,17 +12,13 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default of `--sessions`.
 const SESSIONS: u32 = 10;
-/// Default of `--message-size`, in bytes.
 const MESSAGE_BYTES: u64 = 400;
-/// Default of `--rounds`.
 const ROUNDS: usize = 80;
-/// Default of `--budget`, the time within which rounds begin.
+/// Default of `--budget`, the time after which no further round begins.
 const BUDGET: Duration = Duration::from_secs(120);
 /// Default of `--rounds` for scenarios, which is small because their runs take minutes.
 const SCENARIO_ROUNDS: usize = 6;
-/// Default of `--budget` for scenarios: one day.
 const SCENARIO_BUDGET: Duration = Duration::from_secs(86_400);
 
 /// Contestants that are run now and compared in rounds.
@@ -162,7 +158,7 @@ impl CompareLiveArgs {
         Ok(contestants)
     }
 
-    /// Refuses options that have no effect on this kind of contestant. Also refuses contestants of different kinds.
+    /// Refuses contestants of different kinds, and options without effect, such as `--sessions` for scenarios.
     fn check_kind(&self, kind: LiveKind) -> Result<()> {
         self.contestants.iter().try_for_each(LiveCase::check)?;
         let is_mixed = self.contestants.iter().any(|other| other.kind() != kind);

@@ -1,4 +1,4 @@
-//! The sides of a comparison. A side is given by the paths of stored runs, or by the name of a baseline.
+//! Reads the sides of a comparison. A side consists of stored runs, which are named by their paths or as a baseline.
 use anyhow::Result;
 use mailrun_bench::stored::{BaselineDirectory, BaselineName, StoredRun, read_runs};
 use mailrun_compare::RunSide;
@@ -19,7 +19,7 @@ pub(crate) fn side(name: &str, paths: &[PathBuf]) -> RunSide {
     side
 }
 
-/// Adds a run to a side or, if the run could not be read, the error.
+/// Adds a run to a side. If the run could not be read, adds the error instead.
 fn push(side: &mut RunSide, run: Result<StoredRun>) {
     match run {
         Ok(run) => side.runs.push((run.name, run.record)),

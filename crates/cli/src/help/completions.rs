@@ -22,7 +22,7 @@ Examples:
 Exit status: 0 done.";
 
 impl CompletionsArgs {
-    /// Prints the script. `whole` must be the command of the program, with all its subcommands.
+    /// `whole` must be the command of the program, because the script completes all its subcommands.
     pub(crate) fn run(self, whole: &mut Command) -> Result<ExitCode> {
         crate::report::messages::say(&script(self.shell, whole))?;
         Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@ use crate::Cli;
 use crate::help::summary;
 use clap::Command;
 
-/// Number of lines of a terminal with 24 lines, without the line for the prompt.
+/// Number of lines of help that fit a terminal with 24 lines, of which the prompt needs one.
 const SCREEN_LINES: usize = 23;
 
 /// Commands whose `-h` must fit a screen.

@@ -36,7 +36,7 @@ struct EndSections {
 }
 
 impl ManArgs {
-    /// Writes the pages. `whole` must be the command of the program, with all its subcommands.
+    /// Writes the manual pages of `whole` and of all its subcommands. `whole` must be the command of the program.
     pub(crate) fn run(self, whole: &Command) -> Result<ExitCode> {
         let usual = EndSections::of(whole).exit_status;
         match self.directory {
@@ -51,7 +51,7 @@ impl ManArgs {
     }
 }
 
-/// Writes the page of a command and the pages of all its subcommands. Returns the number of pages.
+/// Writes the page of a command and the pages of all its subcommands, and returns how many pages these are.
 fn write_pages(directory: &Path, command: &Command, usual: &[String], parent: &str) -> Result<usize> {
     let mut others = names_of(command);
     if parent != command.get_display_name().unwrap_or(command.get_name()) {
@@ -76,7 +76,7 @@ fn names_of(command: &Command) -> Vec<String> {
     visible_commands(command).map(display_name).collect()
 }
 
-/// Renders the page of a command. `usual` is the section about the exit status for a command whose help has none.
+/// Renders the page of a command. `usual` becomes the section EXIT STATUS if the command's help has none.
 fn page(command: &Command, usual: &[String], others: &[String]) -> Result<String> {
     let name = display_name(command);
     let without_end = command.clone().after_help(None::<&str>).after_long_help(None::<&str>);

@@ -7,7 +7,7 @@ use mailrun_text::words::is_misspelling;
 use std::error::Error as _;
 use std::ffi::OsString;
 
-/// Required arguments that have an alternative, with a sentence that names both. clap does not mention alternatives.
+/// Messages for missing arguments that have an alternative, because clap's own messages do not mention alternatives.
 const ALTERNATIVES: [(&str, &str); 5] = [
     ("--embedded", "--embedded or --broker <URL> is required"),
     ("--config <FILE>", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required"),
@@ -99,8 +99,8 @@ fn unknown_argument(error: &clap::Error, typed: &[OsString], whole: &Command) ->
 }
 
 /// Returns advice about all options on the command line that the command does not have, or `None` if no advice is
-/// known. clap is not enough here: it stops at the first unknown option. It also reads a long option with a single
-/// dash, such as swaks' `-li` or Go's `-rate`, as several short ones.
+/// known. clap's own error is not enough, because clap stops at the first unknown option. clap also reads a long option
+/// with a single dash, such as swaks' `-li` or Go's `-rate`, as several short options.
 fn other_options(typed: &[OsString], whole: &Command) -> Option<String> {
     let words: Vec<&str> =
         typed.iter().skip(1).map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();

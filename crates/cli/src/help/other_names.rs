@@ -3,13 +3,13 @@
 //! subcommands.
 use clap::{Arg, Command};
 
-/// Names that users may type, and our option that does the same. A row applies only to commands that have our option.
+/// Names that an option has in other tools, and our option that does the same. The advice is given only for commands
+/// that have our option.
 type OptionAlias = (&'static [&'static str], &'static str);
 
-/// Commands that speak AMQP.
 const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "bench mades-compare"];
 
-/// Options of other tools that send mail, for our commands that do.
+/// Options of other tools that send mail, for our own commands that send mail.
 const SENDER_NAMES: &[OptionAlias] = &[
     (&["--connections", "--concurrency", "--vus", "--parallel", "--users", "--max-workers"], "--sessions"),
     (&["-u"], "--sessions (as in k6 and Locust) or --user (as in curl)"),
@@ -146,7 +146,8 @@ const SINK_NAMES: &[OptionAlias] = &[
     (&["--silent"], "--quiet"),
 ];
 
-/// Fault options of the MADES stand-in, and the rules of a sink that do the same.
+/// Options for faults, most of them of the MADES stand-in, for users who type them at a command that has `--fault`
+/// instead.
 const FAULT_NAMES: &[OptionAlias] = &[
     (&["--drop"], "--fault 'drop 1%'"),
     (&["--duplicate"], "--fault 'duplicate 1%'"),
@@ -158,7 +159,7 @@ const FAULT_NAMES: &[OptionAlias] = &[
     (&["--directed"], "--fault directed"),
 ];
 
-/// Options of other tools, for our commands that speak AMQP.
+/// Options of go-mades-bench and other tools, for our commands that speak AMQP.
 const MADES_NAMES: &[OptionAlias] = &[
     (&["--outbox-url", "--url", "--server"], "--broker"),
     (&["--inbox-url"], "--inbox-broker"),
@@ -177,21 +178,19 @@ const MADES_NAMES: &[OptionAlias] = &[
     (&["-z"], "--duration"),
 ];
 
-/// Options of other tools, for `mailrun report`.
 const REPORT_NAMES: &[OptionAlias] = &[(&["--type"], "--format")];
 
-/// An option of Postfix, for the relay.
 const RELAY_NAMES: &[OptionAlias] = &[(&["--relayhost"], "--to")];
 
-/// Options of other tools that several of our commands have.
+/// Options of other tools for which several of our commands have a counterpart.
 const COMMON_NAMES: &[OptionAlias] = &[
     (&["--ca"], "--cacert"),
     (&["--sni"], "--tls-name"),
     (&["--password"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 
-/// Options that have no meaning over AMQP, the option to use instead, and an explanation. A row applies only to
-/// commands that have the option to use instead.
+/// Advice for our commands that speak AMQP: the options that a user may try, our option to use instead, and an
+/// explanation. The advice is given only for commands that have our option.
 const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (
         &["-s", "-c", "--sessions", "--connections", "--concurrency"],
@@ -223,7 +222,7 @@ const EXPLANATIONS: &[(&[&str], &str, &str)] = &[
     (&["--to", "--rcpt"], "--receiver", "messages have a receiver, --receiver CODE; the broker is --broker URL"),
 ];
 
-/// Options of other tools that do not need a counterpart, and the reason, for commands that send mail.
+/// Options of other tools that our commands for sending mail do not need, and the reason.
 const NEEDLESS: &[(&[&str], &str)] = &[
     (&["--headless", "--only-summary", "--autostart"], "the report is printed in the terminal"),
     (&["--spawn-rate"], "all sessions start at once"),
@@ -290,7 +289,7 @@ fn sends_mail(path: &str) -> bool {
     is_bench || ["send", "source", "capacity"].contains(&path)
 }
 
-/// Returns the tables in which the options of a command are looked up. The first matching row counts.
+/// Returns the tables in which to look up an option that the command does not have. Earlier tables take precedence.
 fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     match path {
         path if MADES_COMMANDS.contains(&path) => &[MADES_NAMES, COMMON_NAMES],
@@ -303,7 +302,8 @@ fn tables(path: &str) -> &'static [&'static [OptionAlias]] {
     }
 }
 
-/// Returns true if the command has the option that the advice names. Advice without an option always applies.
+/// Returns true if the command has the option that the advice names. Advice that names no option, such as "SERVER
+/// without an option", always applies.
 fn is_applicable(whole: &Command, path: &str, advice: &str) -> bool {
     let option = advice.split([' ', ',']).find(|word| word.starts_with("--"));
     option.is_none_or(|option| has(whole, path, option))
@@ -321,7 +321,8 @@ pub(crate) fn has(whole: &Command, path: &str, option: &str) -> bool {
     subcommand.is_some_and(|command| command.get_arguments().any(is_meant))
 }
 
-/// Names our commands that have an option of this name. If there are none, looks among their subcommands.
+/// Returns a sentence that names our commands with this option. Subcommands, such as `bench backlog`, are named only if
+/// no other command has the option.
 pub(crate) fn commands_with(whole: &Command, typed: &str) -> Option<String> {
     let name = typed.split('=').next()?.strip_prefix("--")?;
     let has = |command: &&Command| {

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// Every command and subcommand, with the words that invoke it.
+    /// Returns the words that invoke each command and subcommand.
     fn all(command: &Command, words: &[String]) -> Vec<Vec<String>> {
         let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set());
         let below = inner.flat_map(|inner| all(inner, &[words, &[inner.get_name().to_owned()]].concat()));

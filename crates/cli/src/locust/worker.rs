@@ -82,7 +82,6 @@ struct PaceArgs {
     sessions: Option<u32>,
 }
 
-/// Default number of sessions in an open loop.
 const OPEN_LOOP_SESSIONS: u32 = 100;
 
 const EXAMPLES: &str = "\

@@ -27,7 +27,6 @@ delay = 'lognormal:20ms,0.5'
 [acknowledge]
 delay = 'exp:5ms'
 ";
-/// Rate of the load if the user asks for none.
 const DEFAULT_RATE_PER_S: f64 = 500.0;
 const DEFAULT_DURATION: Duration = Duration::from_secs(8);
 
@@ -155,8 +154,8 @@ impl MadesBenchArgs {
         }
     }
 
-    /// Refuses options that have no effect in this mode. `MadesBenchArgs::plan` refuses options whose effect depends on
-    /// the plan.
+    /// Refuses options that have no effect in this mode, such as those of the stand-in in mode amqp.
+    /// `MadesBenchArgs::plan` refuses options whose effect depends on the plan.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
         self.load.check_acknowledge(self.mode)?;
@@ -172,7 +171,7 @@ impl MadesBenchArgs {
     }
 }
 
-/// Returns those options of the stand-in that the user typed.
+/// Returns those options of the stand-in that the user typed, so that a run without a stand-in can refuse them.
 pub(crate) fn typed_stand_in(typed: &TypedOptions) -> PartyOptions {
     typed.of::<StandInArgs>().and(typed.of::<NetworkArgs>()).and(typed.of::<EndpointFaultArgs>())
 }

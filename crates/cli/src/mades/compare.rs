@@ -146,7 +146,7 @@ impl Measurement for MadesCompareArgs {
 }
 
 impl MadesCompareArgs {
-    /// Refuses options that have no effect, and a broker that must not be loaded.
+    /// Refuses options that have no effect, and a public broker unless `--allow-public` is given.
     fn check_effects(&self) -> Result<()> {
         let is_defaults = self.windows.iter().all(|window| *window == SendWindow::Defaults);
         let idle = [("--max-in-transit", is_defaults && self.typed.of::<Self>().has("max-in-transit"))];
@@ -173,7 +173,7 @@ impl MadesCompareArgs {
         if self.allow_public { Ok(()) } else { ensure_local(&url) }
     }
 
-    /// Returns the broker that was named, with the user and password of both programs.
+    /// Returns the broker of `--broker` with the login for all tools, or `None` if the stand-in is used instead.
     fn broker(&self) -> Result<Option<CompareBroker>> {
         let Some(url) = self.broker.clone() else { return Ok(None) };
         let secret = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);

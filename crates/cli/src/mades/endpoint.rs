@@ -406,7 +406,7 @@ impl MadesEndpointArgs {
         Ok(plan)
     }
 
-    /// Refuses options that have no effect if the stand-in follows this plan.
+    /// Refuses options that have no effect with this plan, such as `--acknowledgement-documents` in mode tracing.
     fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         self.queues.check_effects(mades_mode(plan.mode))?;
         let is_tracing = plan.mode == EndpointMode::Tracing;
@@ -449,7 +449,7 @@ impl MadesEndpointArgs {
     }
 }
 
-/// Returns the mode that a bench must use with this kind of endpoint.
+/// Converts the mode of the stand-in into the mode of a bench, which determines the names of the queues.
 fn mades_mode(mode: EndpointMode) -> MadesMode {
     match mode {
         EndpointMode::Endpoint => MadesMode::Endpoint,
@@ -483,7 +483,7 @@ fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
     Ok(Box::new(LogFile::new(path)?))
 }
 
-/// The listener for AMQP that the stand-in has with `--embedded`.
+/// AMQP listener for the queues that a stand-in with `--embedded` keeps itself instead of at a broker.
 struct EmbeddedListener {
     address: SocketAddr,
     listen: std::pin::Pin<Box<dyn Future<Output = ()>>>,
@@ -613,7 +613,7 @@ fn listen_error(listen: &str, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Replaces a value with the typed value. Keeps the old value if none was typed.
+/// Overrides a value of the plan if the user typed the option for it.
 fn replace<T: Clone>(old: &mut T, typed: Option<&T>) {
     if let Some(typed) = typed {
         old.clone_from(typed);
@@ -627,7 +627,8 @@ fn replace_time(old: &mut PlanTime, typed: Option<Duration>) {
 }
 
 impl NetworkArgs {
-    /// Refuses options that have no effect under the plan. The values of these options must already be in the plan.
+    /// Refuses options that have no effect with this plan, such as `--accept-workers` without `--accept-work`. Must be
+    /// called after `apply_to`, because the check reads the values of these options from the plan.
     pub(crate) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let capacity = &plan.accept.capacity;
         let workers = self.accept_workers.is_some() && capacity.work.0.is_zero();
@@ -668,7 +669,8 @@ fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
 }
 
 impl EndpointFaultArgs {
-    /// Refuses options that have no effect under the plan. The values of these options must already be in the plan.
+    /// Refuses options that have no effect with this plan, such as `--reorder-by` without `--reorder`. Must be called
+    /// after `apply_to`, because the check reads the values of these options from the plan.
     pub(crate) fn check_effects(&self, plan: &SimulatorPlan) -> Result<()> {
         let faults = &plan.faults;
         let has_codes = faults.reject > 0.0 || faults.fail > 0.0;
@@ -722,7 +724,7 @@ impl EndpointLimitArgs {
     }
 }
 
-/// Tells the user, and programs that read the events, that the stand-in reads the outbox from now on.
+/// Reports that the stand-in now reads the outbox: by an event for programs, and by a line for the user.
 fn announce(events: &EventOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
     events.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {

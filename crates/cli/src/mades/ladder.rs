@@ -1,5 +1,5 @@
-//! `mailrun mades --payload-ladder`: sends the same number of messages in one size after the other, until a size
-//! exceeds the time limit.
+//! `mailrun mades --payload-ladder`: sends some messages of each size, from the smallest size to the largest, until
+//! messages take longer than the time limit.
 use crate::report::results::{Strictness, exit_code, write_all};
 use anyhow::Result;
 use mailrun_load::source::Distribution;
@@ -14,10 +14,10 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Default number of messages of each size. The next constant is the default number of messages in transit.
+/// Default number of messages of each size. They are sent one after the other by default, because `IN_TRANSIT` is 1.
 pub(crate) const MESSAGES: u64 = 5;
 pub(crate) const IN_TRANSIT: u32 = 1;
-/// Sizes of the ladder, as multiples of a byte, a kilobyte and a megabyte.
+/// Sizes to measure between the ends of the ladder: these numbers of bytes, of KiB and of MiB.
 const STEPS: [u64; 9] = [1, 2, 5, 10, 20, 50, 100, 200, 500];
 /// Largest size of a payload. mailrun cannot receive messages of more than 64 MiB, including their properties.
 const MAX_BYTES: u64 = 63 << 20;
@@ -72,7 +72,7 @@ enum RungFate {
     InTime,
     /// At least one message did not arrive within the time limit.
     TimedOut,
-    /// Something else went wrong, which the text describes in a sentence.
+    /// The run failed although no message timed out. The text is the reason.
     Failed(String),
 }
 
@@ -114,8 +114,8 @@ pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<Ex
     status
 }
 
-/// Measures one size after the other, and adds each result to `rungs`. Stops at the first size that is not in time, or
-/// if the user interrupts.
+/// Measures one size after the other, and adds each result to `rungs`. Stops after the first size whose run fails or
+/// exceeds the time limit, or if the user interrupts.
 fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec<Rung>) -> Result<ExitCode> {
     let interrupted = ExitCode::from(INTERRUPTED_STATUS);
     // Each run watches for signals itself, but a signal between two runs must also end the ladder.
@@ -159,7 +159,7 @@ fn options_of(size: u64, options: &MadesOptions, is_first: bool) -> MadesOptions
     }
 }
 
-/// Formats the table and, below it, a sentence with the size at which the time limit was exceeded.
+/// Formats the table and, below it, a sentence that says at which size the time limit was exceeded, if at any.
 fn text(ladder: &PayloadLadder, rungs: &[Rung], stage: &str, limit: Duration) -> String {
     let mut table = Table::new([right("size"), right("in time"), right("p50 ms"), right("max ms"), ("", Align::Left)]);
     let ms = |time: Option<f64>| time.map_or("-".to_owned(), |ms| format!("{ms:.1}"));

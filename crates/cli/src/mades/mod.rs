@@ -47,7 +47,6 @@ const CLOSED_LOOP_IN_TRANSIT: usize = 1_000;
 const OPEN_LOOP_IN_TRANSIT: usize = 100_000;
 /// Default of `--max-unsettled`: how many transfers may wait for the broker's settlement.
 const MAX_UNSETTLED: u32 = 1_000;
-/// URL of the broker if the user does not give `--broker`.
 const DEFAULT_URL: &str = "amqp://localhost:5672";
 /// Default payload size in bytes, the same as in the published runs.
 const DEFAULT_PAYLOAD_SIZE: &str = "3000";
@@ -348,7 +347,7 @@ impl MadesArgs {
         unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
     }
 
-    /// Refuses options that have no effect. The error names the option, and what it needs to have an effect.
+    /// Refuses options that have no effect, such as `--inbox-broker` in mode tracing, which has no inbox.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
         self.load.check_acknowledge(self.mode)?;
@@ -471,7 +470,7 @@ impl MadesLoadArgs {
         refuse_in_search(&refused)
     }
 
-    /// Returns the arrival process of the trials of a search. Their rate need not be known for this.
+    /// Returns the arrival process of all trials of a search, which does not depend on their rates.
     pub(crate) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
     }
@@ -482,7 +481,7 @@ impl MadesLoadArgs {
         self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty() || !self.is_closed_loop()
     }
 
-    /// Refuses thresholds for stages that a run in this mode does not have. The error lists the stages that it has.
+    /// Refuses thresholds that the run cannot judge, such as a threshold for a stage that does not exist in this mode.
     pub(crate) fn check_thresholds(&self, mode: MadesMode) -> Result<()> {
         let thresholds = self.thresholds.iter().chain(&self.abort_on);
         if self.is_closed_loop() {
@@ -524,8 +523,8 @@ impl MadesLoadArgs {
         Ok(())
     }
 
-    /// Returns the options of acknowledgement documents, or `None` if there are none. `far_outbox` is the outbox of the
-    /// receiving endpoint, if that endpoint is at another broker.
+    /// Returns whether acknowledgement documents are sent or awaited, or `None` if the run has none. `far_outbox` is
+    /// the outbox of the receiving endpoint, if that endpoint is at another broker.
     fn acknowledgement(&self, far_outbox: Option<String>, is_far: bool) -> Option<AcknowledgementOptions> {
         if self.await_acknowledgements {
             return Some(AcknowledgementOptions::Awaited { is_far });
@@ -539,7 +538,7 @@ impl MadesLoadArgs {
         self.rate.is_none() && self.stages.is_empty() && self.shapes.is_empty()
     }
 
-    /// Returns the market whose documents are the load, or `None` without `--shape`.
+    /// Returns the market that decides when documents are sent, or `None` without `--shape`.
     pub(crate) fn market(&self) -> Option<MarketLoad> {
         let load = MarketLoad {
             shapes: self.shapes.clone(),
@@ -565,7 +564,7 @@ impl MadesLoadArgs {
         self.max_unsettled.unwrap_or(MAX_UNSETTLED).min(u32::try_from(self.in_transit_limit()).unwrap_or(u32::MAX))
     }
 
-    /// Returns all thresholds of the run. Those of `--abort-on` are included.
+    /// Returns the thresholds of `--threshold` and `--abort-on`.
     pub(crate) fn thresholds(&self) -> Vec<Threshold> {
         self.thresholds.iter().chain(&self.abort_on).cloned().collect()
     }
@@ -621,12 +620,12 @@ impl MadesLoadArgs {
         self.payload_size.clone().unwrap_or_else(usual)
     }
 
-    /// Returns the arrival process for the run record. The documents of a market have their own arrival process.
+    /// Returns the arrival process of the load. With `--shape`, the schedule of a market replaces the rate.
     fn arrival_with(&self, offer: Option<&OfferedRate>) -> Arrival {
         if self.shapes.is_empty() { arrival_with(self.arrival, offer) } else { Arrival::Market }
     }
 
-    /// Refuses options that have no effect. The error names the option, and what it needs to have an effect.
+    /// Refuses options that have no effect, such as `--payload-size` with `--payload FILE`.
     pub(crate) fn check_effects(&self) -> Result<()> {
         let is_closed = self.is_closed_loop();
         options::refuse_without_effect(
@@ -643,7 +642,7 @@ impl MadesLoadArgs {
 
 const ADD_ACKNOWLEDGE: &str = "; add --acknowledge or --await-acknowledgements";
 
-/// Refuses thresholds for stages that a run in this mode does not have. The error lists the stages that it has.
+/// Refuses thresholds for stages that do not exist in this mode. The error lists the existing stages.
 pub(crate) fn check_stages<'t>(path: MessagePath, thresholds: impl IntoIterator<Item = &'t Threshold>) -> Result<()> {
     let mode = path.mode;
     for threshold in thresholds {
@@ -687,7 +686,7 @@ impl BrokerArgs {
         urls.any(|url| url.is_ok_and(|url| is_on_this_host(&url.address())))
     }
 
-    /// Refuses options that have no effect. The error names the option, and what it needs to have an effect.
+    /// Refuses options that have no effect, such as `--cacert` without TLS.
     pub(crate) fn check_effects(&self) -> Result<()> {
         let outbox = url("--broker", self.outbox_url(), None, None)?;
         let inbox = self.inbox_broker.as_deref().map(|text| url("--inbox-broker", text, None, None)).transpose()?;
@@ -704,7 +703,7 @@ impl BrokerArgs {
         self.check_login(&outbox, inbox.as_ref())
     }
 
-    /// Refuses users and passwords that are not used, because a URL names another user.
+    /// Refuses users and passwords that have no effect, such as `--user` if the URL already names a user.
     fn check_login(&self, outbox: &BrokerUrl, inbox: Option<&BrokerUrl>) -> Result<()> {
         let last = inbox.unwrap_or(outbox);
         if let (Some(named), Some(_), true) = (outbox.user(), last.user(), self.user.is_some()) {
@@ -721,7 +720,7 @@ impl BrokerArgs {
         options::refuse_without_effect(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
     }
 
-    /// Returns the broker of the outbox, and the broker of the inbox.
+    /// Returns the brokers of the outbox and the inbox, which have the same address without `--inbox-broker`.
     fn brokers(self) -> Result<(Broker, Broker)> {
         let security = self.security();
         let own = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);
@@ -756,8 +755,8 @@ impl BrokerArgs {
     }
 }
 
-/// Parses the URL of a broker. The user and the password are added, unless the URL contains its own. Errors do not
-/// quote the URL, because it may contain a password.
+/// Parses the URL of a broker. `user` and `password` are used only if the URL contains none. Errors do not quote the
+/// URL, because it may contain a password.
 pub(crate) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Password>) -> Result<BrokerUrl> {
     let mut url: BrokerUrl = text.parse().map_err(|error: mailrun_mades::UrlError| anyhow!("{option}: {error}"))?;
     if let Some(user) = user {

@@ -1,5 +1,5 @@
-//! Options for the names of the queues between an application and its endpoint. The sender and the stand-in for an
-//! endpoint share them.
+//! Options for the names of the queues between an application and its endpoint. Commands that send messages and the
+//! stand-in for an endpoint have the same options.
 use crate::options;
 use anyhow::Result;
 use clap::Args;
@@ -51,7 +51,7 @@ impl QueueNameArgs {
         options::refuse_without_effect(&idle, &format!("in mode {}, which uses {}", mode.name(), listed(&used)))
     }
 
-    /// Returns the names that the user gave. Other queues get their customary names, which begin with the prefix.
+    /// Returns the names that the user gave and, for the other queues, customary names that begin with the prefix.
     pub(crate) fn names(&self, mode: MadesMode) -> EndpointQueueNames {
         let customary = match mode {
             MadesMode::Toolbox => EndpointQueueNames::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),

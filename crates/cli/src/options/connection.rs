@@ -1,5 +1,5 @@
-//! Options for a source's connection to the server, such as TLS, AUTH and the PROXY protocol, and their conversion into
-//! the types of the engine.
+//! Options for a source's connection to the server, such as TLS, AUTH and the PROXY protocol. The relay or sink that a
+//! bench starts gets matching options.
 use crate::options::server::{Scheme, ServerArg};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -159,7 +159,7 @@ impl ConnectionArgs {
         self.tls_mode() != TlsMode::None && self.cacert.is_none() && !self.insecure
     }
 
-    /// Returns an option that works only if the server supports it, if the user gave one.
+    /// Returns the name of an option that the user gave and that the server must support, such as `--lmtp`.
     pub(crate) fn negotiated_option(&self) -> Option<&'static str> {
         let options = [
             (self.tls_mode() != TlsMode::None, "--tls"),
@@ -182,7 +182,7 @@ impl ConnectionArgs {
         if self.binarymime { BodyParameter::Binary } else { BodyParameter::Automatic }
     }
 
-    /// Returns why the relay that a bench starts cannot accept such mail, or `None` if it can.
+    /// Returns why an option does not work with a relay that the bench starts, or `None` if all options work.
     pub(crate) fn unsupported_by_relay(&self) -> Option<&'static str> {
         let reasons = [
             (self.binarymime, "--binarymime: the relay that bench starts takes no binary messages"),
@@ -223,7 +223,7 @@ impl ConnectionArgs {
         })
     }
 
-    /// Returns the options with which the bench's sink accepts such a connection.
+    /// Returns the options that the bench's sink needs to accept the source's connections, such as `--proxy-protocol`.
     pub(crate) fn sink_options(&self) -> PartyOptions {
         PartyOptions::default()
             .with("tls", value_name(self.tls_mode()))

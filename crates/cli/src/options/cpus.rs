@@ -17,8 +17,8 @@ pub(crate) struct CpusArg {
 }
 
 impl CpusArg {
-    /// Binds this process to its processors. Must be called before a thread is started, because only later threads
-    /// inherit the binding.
+    /// Binds this process to the processors of `--cpus`. Must be called before a thread is started, because only later
+    /// threads inherit the binding.
     ///
     /// # Errors
     ///
@@ -27,7 +27,7 @@ impl CpusArg {
         self.cpus.as_ref().map_or(Ok(()), |cpus| cpus.place_this_process().context("--cpus"))
     }
 
-    /// Returns the default number of workers, which is one for each processor of `--cpus`. `None` without `--cpus`.
+    /// Returns the default number of workers: one for each processor of `--cpus`, or `None` without this option.
     pub(crate) fn workers(&self) -> Option<usize> {
         self.cpus.as_ref().map(|cpus| cpus.numbers().len())
     }

@@ -5,9 +5,9 @@ use mailrun_load::source::Distribution;
 use mailrun_measurement::record::{Arrival, Workload};
 use mailrun_process::keep_awake::{AwakeProcessors, KeepAwakeMode, keep_awake};
 
-/// Maximum number of sessions in a closed loop that leaves the processors time to sleep: first with connections that
-/// are reused, then with a connection for each message. The measurement is in
-/// docs/decisions/0024-processors-are-kept-awake.md.
+/// Up to this many sessions, a closed loop leaves the processors time to sleep. The first number is for sessions that
+/// reuse their connections, the second for sessions that open one for each message.
+/// docs/decisions/0024-processors-are-kept-awake.md has the measurements.
 const MAX_SLEEPY_SESSIONS: [u32; 2] = [4, 30];
 
 /// Whether the processors of this host may sleep during a run.
@@ -20,11 +20,10 @@ pub(crate) struct KeepAwakeArg {
 }
 
 impl KeepAwakeArg {
-    /// Keeps the processors awake during a load, until the returned value is dropped. With `auto`, it does so only if
-    /// `is_usual` is set and the load leaves the processors time to sleep. Such a load has few sessions, or a rate that
-    /// does not depend on the server. More sessions keep the processors awake anyway, and a processor that waits
-    /// without sleeping takes power and time from the others. `reuse` is the number of messages per connection, or
-    /// `None` for no limit.
+    /// Keeps the processors awake during a load, until the returned value is dropped. If the user chose `auto`, this
+    /// happens only if `is_usual` is set and the load lets processors sleep, as an open loop or a closed loop with few
+    /// sessions does. More sessions keep the processors awake anyway, and a processor that waits without sleeping takes
+    /// power and time from the others. `reuse` is the number of messages per connection, or `None` for no limit.
     ///
     /// # Errors
     ///
@@ -42,8 +41,8 @@ impl KeepAwakeArg {
         self.begin(is_usual && is_sleepy)
     }
 
-    /// Keeps the processors awake until the returned value is dropped. With `auto`, it does so only if `is_usual` is
-    /// set.
+    /// Keeps the processors awake until the returned value is dropped. If the user chose `auto`, `is_usual` decides
+    /// whether they are kept awake.
     ///
     /// # Errors
     ///

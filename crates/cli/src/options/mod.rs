@@ -18,12 +18,12 @@ use mailrun_text::words::listed;
 use std::fmt;
 use std::time::Duration;
 
-/// Minimum time without output that is announced to the user.
+/// A run that prints no progress is announced if it takes at least this long.
 const MIN_SILENCE: Duration = Duration::from_secs(60);
 
 /// Tells the user on standard error how long a load takes, if nothing else is printed for a minute. Without this line,
-/// a long run would look like a program that hangs. Nothing is said about a closed loop with a number of messages,
-/// because its length is not known.
+/// a long run would look like a program that hangs. A closed loop that ends after a number of messages is not
+/// announced, because its duration is unknown.
 pub(crate) fn announce_load(live: LiveMode, load: &Workload) {
     let all_due = load.messages.zip(load.rate_per_s).map(|(messages, per_s)| messages as f64 / per_s);
     let length_s = load.duration_limit_s.into_iter().chain(all_due).reduce(f64::min);
@@ -33,7 +33,7 @@ pub(crate) fn announce_load(live: LiveMode, load: &Workload) {
 }
 
 /// Tells the user on standard error how long work takes, if nothing else is printed for a minute. `work` is the
-/// beginning of the sentence.
+/// beginning of the printed sentence, for example "this run takes".
 pub(crate) fn announce(live: LiveMode, work: &str, length: Duration) {
     if let Some(text) = announcement(live, work, length) {
         mailrun_process::tell!("mailrun: {text}");
@@ -45,12 +45,14 @@ fn announcement(live: LiveMode, work: &str, length: Duration) -> Option<String> 
     is_silent.then(|| format!("{work} {}, and shows no progress", seconds(length.as_secs_f64())))
 }
 
-/// Fails if an option is marked `true`. The error is "OPTION has no effect", followed by `reason`.
+/// Refuses options that would have no effect: fails if any option in the list is paired with `true`. The error reads
+/// "OPTION has no effect", followed by `reason`.
 pub(crate) fn refuse_without_effect(options: &[(&str, bool)], reason: &str) -> Result<()> {
     refuse(options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()), reason)
 }
 
-/// Fails if there are any options. The error is "OPTION has no effect", followed by `reason`.
+/// Refuses all options that the user gave for a process, if there are any. The error reads "OPTION has no effect",
+/// followed by `reason`.
 pub(crate) fn refuse_all(options: &PartyOptions, reason: &str) -> Result<()> {
     refuse(options.names().map(|name| format!("--{name}")), reason)
 }
@@ -63,12 +65,10 @@ fn refuse(idle: impl Iterator<Item = String>, reason: &str) -> Result<()> {
     }
 }
 
-/// The options of a scenario's measurement. Their values come from the scenario's file and the command line.
+/// A scenario's measurement with all its options, which come from the scenario's file and the command line.
 pub(crate) trait Measurement: fmt::Debug {
-    /// Makes the measurement for the scenario `name`.
     fn run(self: Box<Self>, name: &str) -> Result<TextReport>;
 
-    /// Returns the options that say where the report goes and how long it is.
     fn tables(&self) -> &TableReportArgs;
 }
 

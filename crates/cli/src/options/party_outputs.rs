@@ -56,7 +56,8 @@ impl OutputArgs {
     }
 }
 
-/// Shows the report of a process, unless its output is for a program. `out` is the directory that the user gave.
+/// Writes the report files to `out`, the directory of `--out`, and shows the report. The report is not shown if a bench
+/// reads JSON from the standard output of this process.
 pub(crate) fn finish(
     finished: FinishedRun,
     report: &ReportArgs,
@@ -126,7 +127,7 @@ impl DialogueArgs {
     }
 }
 
-/// Replaces `-`, which users type for standard output, with a path that the file system knows.
+/// Returns `/dev/stdout` for `-`, which users type for standard output, so that the dialogue always goes to a path.
 fn absolute(file: PathBuf) -> PathBuf {
     if file == Path::new("-") { PathBuf::from("/dev/stdout") } else { file }
 }

@@ -26,7 +26,7 @@ const OPTIONS: [&str; 17] = [
     "xclient",
 ];
 
-/// Width of the help text in columns. This text must be wrapped here, because clap does not wrap it.
+/// Width in columns to which `help` wraps its text, because clap does not wrap it.
 const HELP_WIDTH: usize = 80;
 
 /// Options of the load that `capacity` refuses, because the search chooses rates and durations itself.
@@ -43,8 +43,8 @@ const NOT_OF_A_SEARCH: [&str; 10] = [
     "warm-up",
 ];
 
-/// Returns the help text that names these options, followed by the examples of the command. `missing` is an option that
-/// the command does not have.
+/// Returns the help text that names all `OPTIONS` except `missing`, which the command does not have. The command's
+/// examples follow.
 pub(crate) fn help(missing: &str, examples: &str) -> String {
     let names = OPTIONS.iter().filter(|name| **name != missing).map(|name| format!("--{name}"));
     let about = format!(
@@ -60,7 +60,7 @@ pub(crate) fn hide(argument: Arg) -> Arg {
     if is_rare { argument.hide(true) } else { argument }
 }
 
-/// Hides an option as `hide` does. Also hides the options that a capacity search refuses.
+/// Hides an option from the help of `capacity` if it is in `OPTIONS`, or if a capacity search refuses it.
 pub(crate) fn hide_for_capacity(argument: Arg) -> Arg {
     let is_refused = argument.get_long().is_some_and(|long| NOT_OF_A_SEARCH.contains(&long));
     if is_refused { argument.hide(true) } else { hide(argument) }

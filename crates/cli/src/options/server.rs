@@ -5,20 +5,20 @@ use std::net::Ipv6Addr;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerArg {
-    /// `HOST:PORT` or `unix:PATH`. The port is never missing.
+    /// `unix:PATH`, or `HOST:PORT` with the default port of the scheme if the user named no port.
     address: String,
     scheme: Scheme,
-    /// Set if the user named no port, so that `address` contains the default port of the scheme.
+    /// Set if the user named no port, so that `send --port` may replace the default port in `address`.
     is_port_assumed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// SERVER is not a URL, or a URL with `smtp://`. Other options can still turn on TLS or LMTP.
+    /// The user typed no scheme, or `smtp://`. Other options can still turn on TLS or LMTP.
     Smtp,
-    /// A URL with `smtps://`: SMTP with TLS before the greeting (RFC 8314).
+    /// The user typed `smtps://`: SMTP with TLS before the greeting (RFC 8314).
     Smtps,
-    /// A URL with `lmtp://`: LMTP (RFC 2033).
+    /// The user typed `lmtp://`, or `lmtp:` as the relay writes it: LMTP (RFC 2033).
     Lmtp,
 }
 
@@ -49,8 +49,8 @@ impl ServerArg {
         Ok(Self { address, scheme, is_port_assumed })
     }
 
-    /// Returns the same host with another port. Returns `None` if the user named a port, or a socket, which has no
-    /// port.
+    /// Returns the same host with another port. Returns `None` if SERVER already names a port or is a unix-domain
+    /// socket.
     pub(crate) fn at_port(&self, port: u16) -> Option<Self> {
         let host = self.address.rsplit_once(':').map(|(host, _)| host).filter(|_| self.is_port_assumed)?;
         Some(Self { address: format!("{host}:{port}"), is_port_assumed: false, ..self.clone() })
@@ -71,7 +71,7 @@ impl fmt::Display for ServerArg {
     }
 }
 
-/// Splits SERVER into its scheme and the rest. A trailing slash is removed.
+/// Splits SERVER into its scheme and its address, without the trailing slash of a URL.
 fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     if text.starts_with("unix:") {
         return Ok((Scheme::Smtp, text));
@@ -80,8 +80,8 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     for (prefix, scheme) in [("smtp:", Scheme::Smtp), ("smtps:", Scheme::Smtps), ("lmtp:", Scheme::Lmtp)] {
         let Some(rest) = strip_prefix(text, prefix) else { continue };
         let Some(rest) = rest.strip_prefix("//") else {
-            // The relay writes its next hops as `lmtp:unix:PATH` and `lmtp:HOST:PORT`, so accept these forms. But
-            // `lmtp:25` is a host named lmtp.
+            // The relay writes its next hops as `lmtp:unix:PATH` and `lmtp:HOST:PORT`, so accept these forms as LMTP.
+            // In `lmtp:25`, however, lmtp is the name of a host.
             let is_port = rest.bytes().all(|byte| byte.is_ascii_digit());
             let is_host_and_port = is_port || scheme != Scheme::Lmtp && !rest.starts_with("unix:");
             return Ok(if is_host_and_port { (Scheme::Smtp, text) } else { (scheme, rest) });
@@ -94,7 +94,7 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     }
 }
 
-/// Removes a prefix in upper or lower case (RFC 3986 §3.1).
+/// Removes the scheme of a URL, in upper or lower case (RFC 3986 §3.1).
 fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let head = text.get(..prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])

@@ -75,7 +75,7 @@ fn counts(text: &str, limit: u64) -> Result<Distribution, String> {
     }
 }
 
-/// Parses times, which may be a distribution. The numbers in the result are nanoseconds.
+/// Parses a time or a distribution of times. The numbers in the result are nanoseconds.
 pub(crate) fn times(text: &str) -> Result<Distribution, String> {
     let day = Duration::from_secs(86_400);
     let nanoseconds = |word: &str| match duration(word)? {
@@ -90,12 +90,12 @@ pub(crate) fn stage(text: &str) -> Result<RateStage, String> {
     RateStage::parse(text)
 }
 
-/// Returns the number of recipients per message. A message has several copies for one pattern, or one recipient for
-/// each of several patterns.
+/// Returns the number of recipients per message. If there are several patterns, each message has one recipient of each
+/// pattern. Otherwise `copies`, the value of `--recipients`, is the number.
 ///
 /// # Errors
 ///
-/// Returns an error if both were asked for, or if there are too many recipients.
+/// Returns an error if `--recipients` is used with several patterns, or if there are too many recipients.
 pub(crate) fn recipients_of(patterns: &[AddressPattern], copies: &Distribution) -> anyhow::Result<Distribution> {
     match patterns.len() as u64 {
         0 | 1 => Ok(copies.clone()),
@@ -121,8 +121,8 @@ pub(crate) fn recipient(text: &str) -> Result<AddressPattern, String> {
     if is_like_server(text) { Err(POSITIONAL.to_owned()) } else { AddressPattern::parse(text) }
 }
 
-/// Returns true if the text looks like a server and not like a mailbox. A mailbox without a domain contains neither a
-/// port nor a dot.
+/// Returns true if the text looks like a server and not like a mailbox. Text without `@` looks like a server if, for
+/// example, it contains a port or a dot, because a mailbox without a domain contains neither.
 fn is_like_server(text: &str) -> bool {
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     let is_host = text == "localhost" || text.contains('.') || text.contains("://") || text.starts_with("unix:");
@@ -181,8 +181,8 @@ pub(crate) fn listening(text: &str) -> Result<String, String> {
     Endpoint::listening(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// Parses the number of messages of a run. smtp-source counts recipients in an int. With this limit, its counter cannot
-/// overflow with up to 21 recipients per message.
+/// Parses the number of messages in a run of a scenario. The limit protects smtp-source, which counts recipients in a C
+/// `int`: at the limit, up to 21 recipients per message do not overflow its counter.
 pub(crate) fn scenario_messages(text: &str) -> Result<u64, String> {
     count_up_to(text, 100_000_000)
 }
@@ -207,8 +207,8 @@ fn small_count(text: &str, max: u32) -> Result<u32, String> {
     count_up_to(text, u64::from(max)).map(|number| number as u32)
 }
 
-/// Parses the size of a message. The minimum leaves room for the header and the trace. Relays do not accept more than
-/// the maximum.
+/// Parses the size of a message. The minimum leaves room for the header, including our trace header. The maximum is the
+/// largest size that relays accept.
 pub(crate) fn message_size(text: &str) -> Result<u64, String> {
     match bytes(text)? {
         bytes @ 300..=67_108_864 => Ok(bytes),
@@ -225,7 +225,7 @@ pub(crate) fn body_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses the number of sends that may be outstanding, or `defaults`.
+/// Parses the number of sends that may be outstanding at a time. With `defaults`, each program uses its own default.
 pub(crate) fn window(text: &str) -> Result<SendWindow, String> {
     match text {
         "defaults" => Ok(SendWindow::Defaults),
@@ -238,14 +238,14 @@ pub(crate) fn some_share(text: &str) -> Result<f64, String> {
     positive(text, probability)
 }
 
-/// Parses a factor of at least 1.
+/// Parses a factor from 1 to 1,000.
 pub(crate) fn growth(text: &str) -> Result<f64, String> {
     let factor = text.parse::<f64>().ok().filter(|factor| (1.0..=1_000.0).contains(factor));
     factor.ok_or_else(|| format!("{text:?} is not a valid factor; a factor is a number from 1 to 1000, such as 1.2"))
 }
 
-/// Parses a threshold for runs in a closed loop. Refuses times until a message was created, because they are always 0
-/// there: a message is due when it is created.
+/// Parses a threshold for runs in a closed loop. Refuses thresholds for the time until a message was created: in a
+/// closed loop, a message is due when it is created, so this time is always 0.
 pub(crate) fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
     let threshold = Threshold::parse(text, RunProtocol::Smtp)?;
     if threshold.is_of_time() && threshold.source() == Some(MetricSource::Stage(Stage::Created)) {

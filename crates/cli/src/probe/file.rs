@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// Example of a configuration file with all keys. The help shows it.
+/// Example of a configuration file with all keys, which `mailrun probe --help` prints.
 pub(crate) const EXAMPLE: &str = include_str!("probe.toml");
 
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ pub(crate) struct ProbeFile {
     pub(crate) routes: Vec<RouteKeys>,
 }
 
-/// Reads the configuration file, in which relative paths start at the directory of the file.
+/// Reads the configuration file. A relative path in it starts at the directory of the file.
 ///
 /// # Errors
 ///

@@ -116,7 +116,6 @@ fn manual() -> String {
     [EXAMPLES, file::EXAMPLE, STATUS].concat()
 }
 
-/// Address of `/metrics` if the user does not name one.
 const DEFAULT_HTTP: &str = "127.0.0.1:9725";
 
 impl ProbeArgs {
@@ -148,7 +147,7 @@ impl ProbeArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Returns the routes of the configuration file or, if there is no file, of the command line.
+    /// Returns the configuration file and its routes. Without `--config`, the routes are those of the command line.
     fn routes(&self) -> Result<(ProbeFile, Vec<RouteOptions>)> {
         let file = match &self.config {
             Some(path) => file::read(path)?,

@@ -1,4 +1,4 @@
-//! A route of a probe, as it is written on the command line or in the configuration file.
+//! A route of a probe, as the user wrote it: the server to send to, and where the mail should arrive.
 use crate::options::server::{Scheme, ServerArg};
 use crate::send::without_brackets;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -23,7 +23,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_LOST_AFTER: Duration = Duration::from_secs(10 * 86_400);
 const MAX_RATE_PER_S: f64 = 10.0;
 
-/// A route as the user wrote it. Values that are `None` get their defaults later.
+/// A route as the user wrote it. `RouteKeys::route` replaces values that are `None` with their defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteKeys {
     pub(crate) name: String,
@@ -46,7 +46,8 @@ pub(crate) struct RouteKeys {
     pub(crate) keep_mail: bool,
 }
 
-/// Place where a password is found, because the password itself is never part of a URL or of a command line.
+/// File or environment variable that contains a password. The password itself is never part of a URL or of a command
+/// line.
 #[derive(Clone, Debug)]
 pub(crate) enum PasswordPlace {
     File(PathBuf),
@@ -69,11 +70,11 @@ impl PasswordPlace {
 }
 
 impl RouteKeys {
-    /// Converts the keys into the options of a route.
+    /// Checks the values, fills in the defaults and reads the passwords.
     ///
     /// # Errors
     ///
-    /// Returns an error if a value cannot be used, if a password cannot be read, or if a mailbox has no address.
+    /// Returns an error if a value cannot be used, or if a password cannot be read.
     pub(crate) fn route(&self, allowed: AllowedTargets) -> Result<RouteOptions> {
         let tls = self.tls_mode()?;
         let rate = self.rate.unwrap_or(0.1);
@@ -89,7 +90,8 @@ impl RouteKeys {
             AddressPath::mailbox(address.as_bytes()).map_err(|_| anyhow!("{address:?} is not an address"))?;
         }
         ensure!(!to.is_empty(), "the recipient has no address");
-        // Check the addresses only if the name can be looked up now. Otherwise it is looked up again for each message.
+        // If the name can be looked up now, refuse addresses to which nothing may be sent. If the lookup fails, start
+        // anyway, because the probe looks the name up again for each message.
         if Endpoint::resolve_all(self.server.address()).is_ok() {
             targets_of(self.server.address(), allowed)?;
         }
@@ -139,7 +141,7 @@ impl RouteKeys {
             (Some(_), Some(_)) => bail!("mail arrives at a sink or in a mailbox; name one of them"),
             (None, None) => Ok(Watch::Nothing),
             (Some(url), None) => {
-                // Create a client only to check the URL, because the probe makes its own.
+                // Create this client only to check the URL. The probe creates its own client later.
                 HttpClient::new(url, Duration::from_secs(1), 0)?;
                 Ok(Watch::Sink(url.clone()))
             }
@@ -153,7 +155,8 @@ impl RouteKeys {
                 let mailbox = MailboxOptions {
                     mailboxes,
                     poll: None,
-                    // Mail that arrived while the probe was down must count as delivered.
+                    // Also look at mail that is already in the mailbox, because mail that arrived while the probe was
+                    // down must count as delivered.
                     existing: true,
                     whole: false,
                     deletes: None,

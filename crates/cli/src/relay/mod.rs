@@ -176,8 +176,6 @@ Exit status:
   0  stopped by Ctrl-C or SIGTERM, or --check found no fault
   2  it could not start or go on, or the configuration has a fault";
 
-/// Returns the help text below the options. It consists of the examples, both configuration files, and the rules about
-/// aliases, access and exit status.
 fn manual() -> String {
     [EXAMPLES, mailrun_relay::config::MINIMAL, KEYS, mailrun_relay::config::EXAMPLE, RULES].concat()
 }
@@ -230,8 +228,8 @@ pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Returns a function that reads the file and the options again, and applies the new log level. Returns `None` without
-/// a file.
+/// Returns a function that reads the configuration again and applies the new log level. The relay calls it on SIGHUP.
+/// Returns `None` without a configuration file.
 fn reload(typed: &RelayArgs, level: Handle<LevelFilter, Registry>) -> Option<ConfigLoader> {
     typed.config.as_ref()?;
     let typed = typed.clone();
@@ -264,7 +262,7 @@ impl RelayArgs {
         if self.allow_public { DeliveryScope::Anywhere } else { DeliveryScope::Local }
     }
 
-    /// Returns the kind of progress output. `--quiet` turns the progress line off, but not the events for a bench.
+    /// `--quiet` turns off the progress line, but not the JSON lines that a bench reads.
     fn live(&self) -> LiveMode {
         match self.live {
             LiveMode::Line if self.quiet => LiveMode::Off,
@@ -272,8 +270,8 @@ impl RelayArgs {
         }
     }
 
-    /// Builds the configuration from the file or from the options `--to`, `--spool` and `--listen`. All other options
-    /// override it.
+    /// Builds the configuration from the file or from the options `--to`, `--spool` and `--listen`. The remaining
+    /// options, such as `--durability` and `--http`, override the file.
     ///
     /// # Errors
     ///
@@ -295,7 +293,7 @@ impl RelayArgs {
             _ if self.verbose => LogLevel::Info,
             (Some(log), _) => log,
             (None, Some(_)) => config.log,
-            // Without a configuration file, do not log deliveries, because the user did not ask for that.
+            // Without a configuration file, log only warnings, because the user did not ask for a log of deliveries.
             (None, None) => LogLevel::Warn,
         };
         config.workers = self.workers.or(config.workers).or(self.cpus.workers());

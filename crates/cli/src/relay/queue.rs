@@ -180,8 +180,8 @@ impl QueueArgs {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(reason) = self.nothing_found(&overview) {
                 mailrun_process::tell!("mailrun: {reason}");
-                // An empty result is valid for a command that lists messages. For a command that changes messages, it
-                // is a mistake.
+                // A list of messages may be empty. A command that changes messages has failed if its filter matches
+                // none.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
             if overview.entries == 0 && matches!(self.what, QueueCommand::List(_)) {
@@ -220,7 +220,7 @@ impl QueueArgs {
         }
     }
 
-    /// Returns the command to the relay, or `None` if this command does not change messages.
+    /// Returns the command that the relay must carry out on messages, or `None` if this command only shows the queue.
     fn queue_order(&self) -> Option<OperatorCommand> {
         match self.what {
             QueueCommand::Flush | QueueCommand::Retry(_) => Some(OperatorCommand::Retry),
@@ -284,7 +284,7 @@ struct ReplyPrinter<W: Write> {
     entries: u64,
     /// Number of messages that commands have changed, or `None` if no command changed messages.
     changed: Option<u64>,
-    /// The first error of writing to standard output. After an error, nothing more is printed.
+    /// The first error when writing to standard output. After this error, nothing more is printed.
     failure: Option<io::Error>,
 }
 
@@ -293,8 +293,8 @@ impl<W: Write> ReplyPrinter<W> {
         Self { out, json, entries: 0, changed: None, failure: None }
     }
 
-    /// Prints a reply. Returns `Break` if the reader of a list has gone, so that no more entries are requested. A
-    /// command that changes messages must continue even then.
+    /// Prints a reply. If standard output fails while the queue is listed, returns `Break`, so that no more entries are
+    /// requested. A command that changes messages continues, because it must reach all of them.
     fn print(&mut self, reply: &ControlReply) -> ControlFlow<()> {
         let is_first = self.entries == 0;
         match reply {
@@ -324,7 +324,6 @@ impl<W: Write> ReplyPrinter<W> {
         }
     }
 
-    /// Returns true if no entry was listed and no message was changed.
     fn is_empty(&self) -> bool {
         self.entries == 0 && self.changed.unwrap_or_default() == 0
     }
@@ -356,7 +355,8 @@ impl<W: Write> ReplyPrinter<W> {
     }
 }
 
-/// Values that occur in the queue. They are suggested to the user when a filter matches nothing.
+/// Number of entries and the hops of the whole queue. When a filter matches nothing, the error text suggests these
+/// hops.
 #[derive(Debug, Default)]
 struct QueueOverview {
     entries: u64,
@@ -386,7 +386,6 @@ impl QueueOverview {
         self.hops.iter().any(|known| known == hop)
     }
 
-    /// Returns the names of the first hops, and the number of further hops.
     fn hops(&self) -> String {
         let first: Vec<String> = self.hops.iter().take(MAX_HOPS_NAMED).map(|hop| printable(hop)).collect();
         match self.hops.len().saturating_sub(MAX_HOPS_NAMED) {
@@ -396,7 +395,6 @@ impl QueueOverview {
     }
 }
 
-/// Maximum number of hops that an error text names.
 const MAX_HOPS_NAMED: usize = 5;
 
 /// Replaces hidden characters with `?`. Addresses and replies come from others, so they must not be able to move the
@@ -435,7 +433,8 @@ fn next(entry: &EntryRow) -> String {
     entry.next_unix_s.map_or_else(|| "-".to_owned(), |next| short_duration(next.saturating_sub(now)))
 }
 
-/// Formats a duration in a few characters, for example `90s` or `3h`. The rest is cut off and not rounded.
+/// Formats a duration in a few characters, for example `90s` or `3h`. The number is rounded down: 7,199 seconds are
+/// `119m`.
 fn short_duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -621,7 +620,7 @@ mod tests {
         assert_eq!(lines[1], lines[2]);
     }
 
-    /// Standard output that fails with this error.
+    /// Standard output on which every write fails with the given error.
     struct Failing(io::ErrorKind);
 
     impl Write for Failing {

@@ -73,8 +73,8 @@ pub(crate) fn write(targets: &[ExportTarget], record: &Record) -> Result<()> {
     first
 }
 
-/// Returns the file to which the step summary must be appended, or `None` outside of GitHub Actions. GitHub names it in
-/// the environment.
+/// Returns the file to which GitHub Actions wants the step summary appended, from the variable `GITHUB_STEP_SUMMARY`.
+/// Returns `None` outside of GitHub Actions.
 pub(crate) fn step_summary() -> Option<PathBuf> {
     std::env::var_os("GITHUB_STEP_SUMMARY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
@@ -93,8 +93,8 @@ pub(crate) enum AnnotationOutput {
     Nowhere,
 }
 
-/// In a step of GitHub Actions, appends a summary of a judged run to the step summary, and prints annotations. If this
-/// fails, the run does not fail.
+/// In GitHub Actions, appends the report of a judged run to the step summary, and prints annotations. An error while
+/// doing so does not fail the run.
 pub(crate) fn tell_actions(record: &Record, output: AnnotationOutput) {
     let is_in_actions = std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true");
     if !is_in_actions || record.verdict.outcome.is_none() {

@@ -4,7 +4,7 @@ use anyhow::Result;
 use mailrun_text::printable::printable;
 use std::io;
 
-/// Maximum number of errors in a configuration that are printed.
+/// Maximum number of error lines to print. A faulty configuration file may cause many.
 const MAX_ERROR_LINES: usize = 5;
 
 /// Prints a result or a report on standard output.
@@ -16,8 +16,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
     write_all(&mut io::stdout().lock(), text)
 }
 
-/// Returns the text of the error of a command that could not run. An error with several complaints has a line for each
-/// complaint.
+/// Formats the error of a command that could not run. Each complaint in the error gets a line of its own.
 pub(crate) fn failure(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let lines = text.lines().map(|line| without_error_numbers(&one_line(line)));

@@ -52,7 +52,7 @@ pub(crate) struct StoredRunsArgs {
     schema: bool,
 }
 
-/// The stored reports that the paths on the command line name.
+/// Contents of the paths on the command line: any number of runs, or one comparison.
 enum StoredReports {
     Runs(Vec<Record>),
     Comparison(Box<TextReport>),
@@ -112,7 +112,7 @@ impl StoredRunsArgs {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Reads the runs, or the one comparison.
+    /// Reads the paths on the command line. A comparison must be the only path.
     fn read(&self) -> Result<StoredReports> {
         let mut records = Vec::new();
         for path in &self.runs {
@@ -205,7 +205,8 @@ fn write_each(
     Ok(())
 }
 
-/// Prints the runs on standard output. In GitHub Actions, the summary goes to the file that the environment names.
+/// Prints the runs on standard output. With `--format github`, prints the annotations, and appends the summary to the
+/// file that `GITHUB_STEP_SUMMARY` names.
 fn print(format: ExportFormat, records: &[Record], render: &impl Fn(&[Record]) -> String) -> Result<()> {
     let mut out = io::stdout().lock();
     match format {

@@ -116,8 +116,8 @@ impl From<ProgressKind> for LiveMode {
 }
 
 impl ReportArgs {
-    /// Returns the kind of progress output. `--live`, which a bench sets, decides if it asks for JSON or for nothing.
-    /// Otherwise `--progress` and `--quiet` decide.
+    /// Returns the kind of progress output. A bench sets the hidden option `--live`, which then asks for JSON or for no
+    /// output. Otherwise `--progress` and `--quiet` decide.
     pub(crate) fn live(&self, mode: LiveMode) -> LiveMode {
         match mode {
             LiveMode::Json | LiveMode::Off => mode,
@@ -155,8 +155,8 @@ impl ReportArgs {
         shown
     }
 
-    /// Returns true if `--verbose` asks for the dialogue of a single message. The report is then reduced to the
-    /// verdict.
+    /// Called for a run with a single message. Returns true if its dialogue must be shown, because the user gave
+    /// `--verbose` and standard output is free. The report is then reduced to the verdict.
     pub(crate) fn begin_dialogue(&mut self) -> bool {
         if !self.display.verbose || self.has_json_on_stdout() {
             return false;
@@ -261,32 +261,28 @@ impl TableReportArgs {
     }
 }
 
-/// Formats the report of a stored comparison, with the figures of each run first if it is a full report.
+/// Formats the report of a stored comparison. A full report begins with the figures of each run.
 fn comparison_text(sheet: &TextReport, length: ReportLength, width: Option<usize>, ink: TextStyle) -> String {
     let runs = sheet.runs(width.unwrap_or(usize::MAX)).filter(|_| length == ReportLength::Full);
     let runs = runs.map(|runs| format!("{runs}\n\n")).unwrap_or_default();
     runs + &sheet.render(width, length, ink)
 }
 
-/// Formats the report of a stored comparison for a file.
 pub(crate) fn comparison_for_file(sheet: &TextReport, length: ReportLength) -> String {
     comparison_text(sheet, length, None, TextStyle::Plain)
 }
 
-/// Formats the report of a stored comparison for standard output: with its width, colours and characters.
 pub(crate) fn comparison_for_stdout(sheet: &TextReport, length: ReportLength) -> String {
     let out = io::stdout();
     let reader = OutputFormat::of(&out, Color::Auto);
     reader.letters.encode(&comparison_text(sheet, length, terminal::width(&out), reader.ink))
 }
 
-/// Formats the report of a stored run for standard output: with its width, colours and characters.
 pub(crate) fn text_for_stdout(record: &Record, length: ReportLength) -> String {
     let reader = OutputFormat::of(&io::stdout(), Color::Auto);
     reader.letters.encode(&mailrun_report::render(record, length, reader.width, reader.ink, None))
 }
 
-/// Formats the histograms of a stored run for standard output: with its width and characters.
 pub(crate) fn histograms_for_stdout(record: &Record) -> String {
     let reader = OutputFormat::of(&io::stdout(), Color::Auto);
     reader.letters.encode(&mailrun_report::histograms(record, reader.width))
@@ -295,7 +291,7 @@ pub(crate) fn histograms_for_stdout(record: &Record) -> String {
 /// Width in columns of a report that goes to a file or a pipe.
 const PLAIN_WIDTH: usize = 100;
 
-/// The width, colours and characters that suit the reader of an output stream.
+/// Width, colours and character set for text on an output stream, from its terminal and the environment.
 #[derive(Clone, Copy, Debug)]
 struct OutputFormat {
     width: usize,
@@ -343,9 +339,9 @@ fn relative_path(path: &Path) -> String {
 /// Whether a run whose verdict is INVALID or INCONCLUSIVE counts as a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strictness {
-    /// It counts as a success, because the user asked for neither a threshold nor a rate.
+    /// An INVALID or INCONCLUSIVE run succeeds, because the user asked for neither a threshold nor a rate.
     Lenient,
-    /// It does not count as a success, because there is a threshold, a rate or `--strict`.
+    /// An INVALID or INCONCLUSIVE run fails, because there is a threshold, a rate or `--strict`.
     Strict,
 }
 
@@ -355,8 +351,8 @@ impl Strictness {
     }
 }
 
-/// Returns the exit status for a run record. Some runs never succeed: if mail was not delivered, if there is no figure
-/// at all, or if the run lacked a resource that it needed to send all of its mail.
+/// Returns the exit status for a run record. Even with `Lenient`, a run does not succeed if its mail was not delivered,
+/// if it has no figures, or if it lacked a resource that it needed to send all of its mail.
 pub(crate) fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
     let has_failed = record.ledger.failed > Some(0) || record.ledger.in_doubt > Some(0);
     let is_short = has_failed || record.parties.iter().any(|party| party.died.is_some());
@@ -369,7 +365,8 @@ pub(crate) fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
     exit_status(record.verdict.outcome, record.ending == Some(Ending::Interrupted), strictness)
 }
 
-/// Returns the exit status for the outcome of a run, or of a scenario with several runs.
+/// Returns the exit status for the outcome of a run, or of a scenario with several runs: 0 for PASS, 1 for FAIL, and 3
+/// for INVALID or INCONCLUSIVE, or 0 with `Lenient`. An interruption takes precedence over the outcome.
 pub(crate) fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
     match outcome {
         _ if is_interrupted => ExitCode::from(INTERRUPTED_STATUS),

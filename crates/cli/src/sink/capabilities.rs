@@ -52,8 +52,6 @@ pub(crate) struct CapabilityArgs {
 }
 
 impl CapabilityArgs {
-    /// Converts the arguments into the options of the sink.
-    ///
     /// # Errors
     ///
     /// Returns an error if a TLS option is given without `--tls`, or `--auth-required` without users.
@@ -83,8 +81,8 @@ impl CapabilityArgs {
         })
     }
 
-    /// Returns an option that has no effect without TLS, if the user gave one. It must be refused, because a user who
-    /// gives it believes that mail arrives encrypted.
+    /// Returns an option for TLS that the user gave without turning TLS on. Such an option must be refused, because the
+    /// user believes that mail arrives encrypted.
     fn option_without_effect(&self) -> Option<&'static str> {
         let options = [
             (self.tls_cert.is_some(), "--tls-cert"),

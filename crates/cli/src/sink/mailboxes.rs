@@ -58,12 +58,11 @@ pub(crate) struct MailboxArgs {
 }
 
 impl MailboxArgs {
-    /// Returns true if the sink must watch mailboxes.
     pub(crate) fn is_used(&self) -> bool {
         !self.mailbox.is_empty()
     }
 
-    /// Returns an option that says how mailboxes are watched, if the user gave one.
+    /// Returns an option such as `--poll`, which has no effect without `--mailbox`, if the user gave one.
     pub(crate) fn way_of_watching(&self) -> Option<&'static str> {
         let options = [(self.poll.is_some(), "--poll"), (self.whole, "--whole"), (self.expunge, "--expunge")];
         options.into_iter().find_map(|(is_given, name)| is_given.then_some(name))

@@ -179,7 +179,6 @@ impl SinkFaultArgs {
     }
 }
 
-/// Maximum length of a rules file in bytes: 2 MiB.
 const MAX_RULES_BYTES: u64 = 2 << 20;
 
 fn read_rules(path: &Path) -> Result<Rulebook> {
@@ -301,8 +300,8 @@ impl SinkArgs {
                 // A sink measures, so it must not disconnect clients because they send no message or fail to log in.
                 no_message_timeout: Duration::MAX,
                 login_failures: u32::MAX,
-                // Do not disconnect people who type commands into a sink to see its replies. A session that does
-                // nothing else is still ended by `idle_commands`.
+                // Do not disconnect people who type commands into a sink to see its replies. `idle_commands` still ends
+                // a session after 1,000 commands without a message.
                 junk_commands: u32::MAX,
                 ..Limits::default()
             },

@@ -1,5 +1,5 @@
-//! Warns if bounces may reach somebody else. A server that cannot deliver a message sends a bounce to the domain of
-//! `--from`, which may belong to a stranger.
+//! Warns if bounces may reach a stranger. A server that cannot deliver a message sends a bounce to the domain of
+//! `--from`, which may belong to somebody else.
 use mailrun_load::source::AddressPattern;
 
 /// Domains that nobody can own, or that are used only within a network (RFC 2606, RFC 6761, RFC 6762, RFC 8375).
@@ -18,7 +18,8 @@ const RESERVED: [&str; 12] = [
     "onion",
 ];
 
-/// Warns if the domain of the sender is neither reserved nor one that seems to be the user's.
+/// Warns if the sender's domain seems to belong to somebody else. A domain seems to be the user's if it is related to
+/// the name of this host, of the server or of a recipient.
 pub(crate) fn warn(from: &AddressPattern, to: &[AddressPattern], server: &str) {
     let Some(sender) = from.first_domain() else { return };
     let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
@@ -33,8 +34,8 @@ pub(crate) fn warn(from: &AddressPattern, to: &[AddressPattern], server: &str) {
     }
 }
 
-/// Returns true if the domain is a public one that seems to belong to others, because none of the user's names is in it
-/// or above it.
+/// Returns true if the domain is public and seems to belong to others. It seems to be the user's if a name in `own` is
+/// the same domain, a subdomain or a parent domain.
 fn is_of_others(domain: &str, own: &[String]) -> bool {
     let is_within =
         |name: &str, domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));

@@ -190,12 +190,12 @@ impl EnvelopeArgs {
         if self.tag_recipients || is_default { RecipientTags::On } else { RecipientTags::Off }
     }
 
-    /// Returns the number of recipients per message. A message has several copies for one pattern, or one recipient for
-    /// each of several patterns.
+    /// Returns the number of recipients per message: one for each of several patterns, or `--recipients` for one
+    /// pattern.
     ///
     /// # Errors
     ///
-    /// Returns an error if both were asked for, or if a pattern has too few addresses.
+    /// Returns an error if `--recipients` is used with several patterns, or if a pattern has too few addresses.
     fn recipients(&self) -> Result<Distribution> {
         let recipients = values::recipients_of(&self.to, &self.recipients)?;
         source::check_recipients(&self.to, recipients.max(), self.recipient_tags())?;
@@ -239,7 +239,8 @@ struct ContentArgs {
     no_trace: bool,
 }
 
-/// Options that may differ between the hosts of a load, because they do not decide which messages are sent when.
+/// Options that may differ between the machines that send a load together, because they do not decide which messages
+/// are sent when.
 const HOST_OPTIONS: [&str; 7] = ["http", "cacert", "tls-cert", "tls-key", "password-file", "bind", "give-up"];
 
 /// Default of `--max-corpus-size`, in bytes: 1 GiB.
@@ -297,7 +298,8 @@ impl LoadArgs {
         Ok(arrival_with(self.arrival, offer))
     }
 
-    /// Returns the arrival process of the trials of a search. Their rate need not be known for this.
+    /// Returns how the messages of a trial of a capacity search are spread over time. This is known before the search
+    /// has chosen a rate for the trial.
     pub(crate) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
     }
@@ -342,8 +344,8 @@ impl LoadArgs {
         })
     }
 
-    /// Returns the load in a form that several machines can divide. Numbers are written in one form, so that all
-    /// machines agree, no matter how the numbers were typed.
+    /// Returns the whole load, of which each machine sends a part. Numbers are written in one form (`10000` for `10k`),
+    /// because all machines must compute the same hash of the options.
     pub(crate) fn whole(&self, typed: &TypedOptions, approach: &ConnectionArgs, server: &str) -> WholeLoad {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         let options = load_options(typed)
@@ -363,8 +365,8 @@ impl LoadArgs {
     }
 }
 
-/// Returns the typed options of the load and the connection that the source must get. Options for the verdict and for
-/// the first connection are left out, because the bench handles them itself.
+/// Returns the options for the load and the connection that a bench passes on to its source. Options for the verdict
+/// and for the test connection are left out, because the bench handles them itself.
 pub(crate) fn load_options(typed: &TypedOptions) -> PartyOptions {
     typed.of::<LoadArgs>().and(typed.of::<ConnectionArgs>()).without(&["threshold", "strict", "no-preflight"])
 }
@@ -451,7 +453,7 @@ impl SourceArgs {
         let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
-        // If a bench started this process, the bench has already warned and announced.
+        // If a bench started this process, the bench has already printed these warnings and announcements.
         if live != LiveMode::Json {
             self.load.warn_of_bounces(self.server.address());
             self.shard.announce();
@@ -483,7 +485,8 @@ impl SourceArgs {
     }
 }
 
-/// Returns the options of a closed loop that sends such messages to the server until it is stopped.
+/// Returns the options of a closed loop with one session that runs until it is stopped. A caller that needs another
+/// load replaces these values.
 ///
 /// # Errors
 ///

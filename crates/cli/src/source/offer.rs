@@ -1,4 +1,5 @@
-//! Converts the options for rates into the load that a closed or an open loop offers.
+//! Converts `--rate`, `--stage` and `--arrival` into the load that a closed or an open loop offers, and checks that
+//! thresholds fit this load.
 use anyhow::{Result, bail};
 use mailrun_load::source::{OfferedRate, RateStage};
 use mailrun_measurement::Stage;
@@ -16,7 +17,7 @@ pub(crate) fn arrival_with(typed: Option<Arrival>, offer: Option<&OfferedRate>) 
 ///
 /// # Errors
 ///
-/// Returns an error if no stage offers any messages.
+/// Returns an error if no stage offers any messages, or if two stages have the same name.
 pub(crate) fn offered_rate(rate: Option<f64>, stages: &[RateStage]) -> Result<Option<OfferedRate>> {
     if stages.is_empty() {
         return Ok(rate.map(OfferedRate::Constant));
@@ -43,7 +44,8 @@ pub(crate) fn check_closed_loop<'t>(mut thresholds: impl Iterator<Item = &'t Thr
     }
 }
 
-/// Refuses thresholds for stages that the load does not have.
+/// Refuses thresholds for stages that the load does not have, or that have no figures of their own because they come
+/// after the first [`MAX_LOAD_STAGES`].
 pub(crate) fn check_load_stages(thresholds: &[Threshold], stages: &[RateStage]) -> Result<()> {
     let names: Vec<String> = stages.iter().enumerate().map(|(place, stage)| stage.name_at(place)).collect();
     for threshold in thresholds {

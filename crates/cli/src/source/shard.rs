@@ -7,7 +7,7 @@ use mailrun_load::source::{PlanHash, Shard, SourceShard};
 use mailrun_measurement::RunId;
 use std::time::Duration;
 
-/// Minimum wait for the start that is announced to the user.
+/// The user is told when the load will begin if the wait is at least this long.
 const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 
 /// Options for one part of a load that several machines send.
@@ -52,8 +52,8 @@ impl ShardArgs {
     ///
     /// # Errors
     ///
-    /// Returns an error if the load cannot be divided. Also fails if messages have no trace header, because the results
-    /// of the parts could then not be joined.
+    /// Returns an error if the load cannot be divided, for example because it has fewer messages than parts. Also fails
+    /// if messages have no trace header, because the results of the parts could then not be joined.
     pub(crate) fn part(&self, load: WholeLoad) -> Result<Option<SourceShard>> {
         let Some((part, start_at)) = self.shard.zip(self.start_at) else { return Ok(None) };
         part.check_totals(load.messages, load.sessions).map_err(anyhow::Error::msg)?;

@@ -5,7 +5,7 @@
 use crate::wrong_inputs::assert_refused;
 use std::fs;
 
-/// Names and contents of the files that rows name.
+/// Names and contents of the files that the command lines below use.
 const FILES: [(&str, &str); 7] = [
     ("password", "secret\n"),
     ("payload.xml", "<a/>\n"),

@@ -12,8 +12,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-/// Returns what `mailrun` answers to a command line, without starting a process. A command that is
-/// not refused runs in the test's own process, and its row fails.
+/// Returns what `mailrun` answers to a command line, without starting a process. If the command is
+/// not refused, it runs in the process of the test, which then fails.
 pub(crate) fn refusal(words: &[String]) -> String {
     let words: Vec<OsString> =
         std::iter::once("mailrun").chain(words.iter().map(String::as_str)).map(OsString::from).collect();
@@ -45,7 +45,7 @@ pub(crate) fn assert_refused<'a>(rows: impl IntoIterator<Item = (Vec<String>, Ve
 
 /// A command line, and the pieces that its answer must contain, separated by bars. Blanks separate
 /// the words of the command line, and `␣` is a blank within a word. DIR is a directory with the
-/// files of [`files`], and AT is a time to start at.
+/// files of [`files`], and AT stands for a `--start-at` option with a time.
 type Row = (&'static str, &'static str);
 
 const SERVERS: &[Row] = &[
@@ -603,7 +603,7 @@ const CAPACITY: &[Row] = &[
     ("capacity mades --broker amqp://a:secret@127.0.0.1:1", "use --password-file"),
 ];
 
-/// Wrong uses of `--shard`, the part of a load that one of several machines sends.
+/// Wrong uses of `--shard`, with which one of several machines sends its part of a load.
 const SHARDS: &[Row] = &[
     ("bench 127.0.0.1:2 --shard=0/2", "--start-at"),
     ("bench 127.0.0.1:2 --shard=2/2 AT", "the last of 2 is 1/2"),
@@ -670,7 +670,6 @@ const NAMES: &[(&str, &[&str], &str)] = &[
     ("--frobnicate", &["bench", "source 127.0.0.1:1", "sink", "install-links"], "unknown option \"--frobnicate\""),
 ];
 
-/// Creates the files that rows name.
 fn files(place: &Path) {
     fs::write(place.join("empty"), "\n").unwrap();
     fs::write(place.join("marked"), "\u{feff}Subject: x\n").unwrap();
@@ -680,7 +679,7 @@ fn files(place: &Path) {
     fs::write(place.join("taken/smtp-source"), "a tool").unwrap();
 }
 
-/// Splits the command line of a row into words.
+/// Splits a command line into words, and replaces AT, DIR and `␣`.
 fn words(line: &str, place: &Path) -> Vec<String> {
     let place = place.to_str().unwrap();
     let word = |word: &str| match word {

@@ -4,8 +4,7 @@ use crate::wrong_inputs::assert_refused;
 use std::fs;
 
 /// A command line, and words that its answer must contain. `GOOD` stands for a valid relay.toml.
-/// `DIR` stands for a directory of the row's own, with a file `file` and an empty directory
-/// `empty`.
+/// `DIR` stands for a directory that contains a file `file` and an empty directory `empty`.
 type Row = (&'static str, &'static [&'static str]);
 
 const NO_RELAY: &str = "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required";
@@ -71,8 +70,8 @@ const COMMANDS: &[Row] = &[
     ("spool export DIR/empty", &["--out <DIR> is required"]),
 ];
 
-/// Lines of a relay.toml that follow the line with the spool, and how the error about them must
-/// begin.
+/// Text after the `spool.directory` line of a relay.toml, and words that the error about this text
+/// must contain.
 const FILES: &[Row] = &[
     ("listn = '127.0.0.1:0'", &["relay.toml:2:1: unknown key \"listn\"; did you mean \"listen\"?"]),
     ("foo = 1", &["relay.toml:2:1: unknown key \"foo\"; known keys: "]),

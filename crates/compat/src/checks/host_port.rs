@@ -1,5 +1,5 @@
-//! Parses arbitrary text as an address of Postfix's host_port(3) and as a number of strtol(3). The numbers must agree
-//! with Rust's own parser. Texts with host names are left out, because the test must not ask a name server.
+//! Parses arbitrary text as an address, like Postfix's host_port(3), and as a number, like strtol(3). The numbers must
+//! agree with Rust's own parser. Texts with host names are left out, because the test must not ask a name server.
 use crate::host_port::{EndpointAddress, Family, OptionalPart, port_in};
 use crate::hostname;
 use crate::numbers;

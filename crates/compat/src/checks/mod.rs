@@ -23,7 +23,7 @@ fn check_replies<T: PartialEq + Debug>(
     assert_eq!(replies(bytes.chunks(usize::from(size).max(1)), &is_last, &parse), whole);
 }
 
-/// Returns all replies in these blocks. A last reply that is not complete becomes `None`.
+/// Returns all complete replies in `blocks`. A reply that is too long becomes `None` and ends the list.
 fn replies<'a, T>(
     blocks: impl Iterator<Item = &'a [u8]>,
     is_last: impl Fn(&[u8], &[u8]) -> bool,

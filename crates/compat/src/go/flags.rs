@@ -17,7 +17,7 @@ pub(crate) enum BadFlag {
     Value { name: String, value: String, why: BadNumber },
     #[error("invalid boolean value {} for -{name}: {why}", quoted(.value.as_bytes()))]
     Boolean { name: String, value: String, why: BadNumber },
-    /// `-h` is not a mistake. The user asks for the usage.
+    /// The user asked for the usage with `-h`, which is not a mistake.
     #[error("help requested")]
     Help,
     /// A value with which the imitated program would crash. mailrun refuses it instead.

@@ -22,8 +22,8 @@ use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Runs the program. The exit status is 0 if everything was done or the run was interrupted, 1 after a fatal error or
-/// if a message did not get through, and 2 after a bad flag.
+/// Runs go-mades-bench. The exit status is 0 if everything was done or the run was interrupted, 1 after a fatal error
+/// or if a message did not get through, and 2 after a bad flag.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
@@ -87,8 +87,8 @@ fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -
     }
     let released = mades.map_or(0, |mades| mades.released);
     if released > 0 {
-        // The word "received" is right even for repeated messages: the broker may send a message again after it was
-        // given back.
+        // Count receptions and not messages: this program gives foreign messages back, and the broker may then send the
+        // same message again.
         go::log(&format!("msgs not from this run: received {released} times and left in their queues"));
     }
     let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);

@@ -1,4 +1,4 @@
-//! Follows a run. It counts the messages that reach each stage and records their times, prints a report every two
+//! Observes a run: counts the messages that reach each stage, records their latencies, prints a report every two
 //! seconds, and decides when to give up.
 use super::latency::LatencyHistogram;
 use super::options::Options;
@@ -36,7 +36,7 @@ struct ObserverState {
 struct StageProgress {
     reported: ReportedStage,
     latencies: LatencyHistogram,
-    /// Time at which the last message arrived, or `None` if some are missing.
+    /// Time at which the last message of the run reached this stage, or `None` if some are still missing.
     completed: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ impl BenchObserver {
         }
     }
 
-    /// Returns how many messages have not reached each stage, without the stages that all messages reached.
+    /// Returns the name of each stage that some messages have not reached, with the number of these messages.
     pub(super) fn missing(&self) -> Vec<(&'static str, u64)> {
         let state = self.state.borrow();
         let missing =
@@ -221,8 +221,8 @@ mod tests {
 
     #[test]
     fn what_never_comes_is_not_waited_for_for_ever() {
-        // go-mades-bench waits forever for a message that never comes. This program stops when 3 s have passed since
-        // the last arrival.
+        // go-mades-bench waits forever for a message that never comes. This program stops when no message has arrived
+        // for 3 s.
         let observer = observer("--timeout 3 -n 2", MadesMode::Amqp);
         assert_eq!(observer.poll(&view(1_020, 1_000)), StopRequest::Nothing);
         observer.stage_reached(MessageStage::Inbox, ms(9), ms(2_000));

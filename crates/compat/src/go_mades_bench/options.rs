@@ -33,7 +33,7 @@ pub(super) struct Options {
     pub(super) mode: String,
 }
 
-/// The flags for one of the two brokers. Their names begin with the name of the queue, `inbox` or `outbox`.
+/// The flags for one broker. Their names begin with `inbox` or `outbox`, for example `inbox-addr`.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct BrokerFlags {
     pub(super) queue: String,

@@ -21,10 +21,10 @@ const FIRST_NUMBER: u64 = 1;
 const CREDIT: u32 = 1_000;
 /// Maximum number of messages in transit. The limit is needed because each of them has an entry in a table in memory.
 const MAX_IN_TRANSIT: u64 = 1_000_000;
-/// One year, which is practically forever. Single messages do not time out, but the whole run does if no more messages
-/// arrive.
+/// Time-out of a single message: one year, which is practically forever, because go-mades-bench has no such time-out.
+/// Instead, the whole run ends if no message arrives for the time of `--timeout`.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Time for which the queues are still read after the last message.
+/// Time for which the queues are read after the last message. go-mades-bench waits as long for messages out of order.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the options for the engine. Fails if an address is invalid, or if it is public and public addresses are not

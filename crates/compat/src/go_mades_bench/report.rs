@@ -73,7 +73,7 @@ impl fmt::Display for GoFloat {
 mod tests {
     use super::*;
 
-    /// Output of the original, commit b243801, for the numbers of the test.
+    /// Final report that go-mades-bench (commit b243801) printed for the numbers of the first test.
     const ORIGINALS: &str = "\
 ==============================================================================
 Started at       : 2022-11-22T11:16:58+01:00
@@ -90,7 +90,7 @@ Received event    : 6.549 msgs/s     0.001 mb/s  10000/10000 msgs    duration: 2
 ==============================================================================
 ";
 
-    /// Output of the original for a run that has just begun, and for a run with impossible numbers.
+    /// Report that go-mades-bench printed for extreme numbers, such as no elapsed time and a limit of 2⁶⁴ − 1 messages.
     const STRANGE: &str = "\
 ==============================================================================
 Started at       : 2022-11-22T10:16:58Z

@@ -1,7 +1,7 @@
 //! The stages that each mode reports, with their names and the assumed size of their events.
 use mailrun_mades_bench::{MadesMode, MessageStage};
 
-/// Size in bytes that go-mades-bench assumes for an event and for a toolbox's reply. It does not measure them.
+/// Size in bytes that go-mades-bench assumes, instead of measuring it, for an event and for a toolbox's reply.
 const EVENT_BYTES: u64 = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

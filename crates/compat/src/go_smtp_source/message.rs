@@ -1,4 +1,4 @@
-//! The message, which is either made of generated headers and a body that all messages share, or an unchanged file.
+//! A message of go-smtp-source: generated headers with a body that all messages share, or an unchanged file.
 use super::options::Options;
 use super::subject::subject;
 use crate::go::reason;
@@ -30,7 +30,7 @@ struct GoHeaderTemplate {
 }
 
 impl GoSourceMessage {
-    /// Builds the message that the options describe.
+    /// Reads the file that the options name or, without one, generates a body and a template for the headers.
     ///
     /// # Errors
     ///

@@ -89,13 +89,12 @@ impl Options {
         }
     }
 
-    /// Returns the number of recipients per transaction. If there are fewer than two, the recipient's address gets no
-    /// number.
+    /// Returns the number of recipients per transaction. Zero and negative numbers also mean one recipient.
     pub(super) fn recipients_each(&self) -> i64 {
         self.recipients.max(1)
     }
 
-    /// Returns the number of sessions that have a message to send. More sessions than messages would be idle.
+    /// Returns the number of sessions to start. More sessions than messages would be idle, so they are not started.
     pub(super) fn active_sessions(&self) -> u64 {
         self.sessions.max(1).min(self.messages).unsigned_abs()
     }

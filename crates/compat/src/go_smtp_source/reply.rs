@@ -1,5 +1,5 @@
-//! Parses replies as Go's net/textproto does. The code of the first line counts. The reply ends with the first line
-//! that has the same code and no hyphen after it.
+//! Parses replies as Go's net/textproto does. The code of a reply is the code of its first line. The first line with
+//! this code and without a hyphen after it ends the reply.
 use crate::go::flags::quoted;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ pub(super) struct GoSourceRun {
     pub(super) rate_limiter: RateLimiter,
     pub(super) shared: SharedState,
     taken: Cell<i64>,
-    /// Number of connections on which messages were given up.
+    /// Number of messages that were given up because their connection failed or the server refused it.
     failed: Cell<u64>,
     closed: Cell<i64>,
 }
@@ -80,9 +80,9 @@ impl GoSourceRun {
         format!("ntx:{messages} i:{} txidx:{number} nrcpt:{recipients} recipients:[{named}]", number - 1)
     }
 
-    /// Returns the address of a message's recipient in three parts. `place` counts the recipients from 0. With several
-    /// recipients, each address has a number. It comes first or, with `--trace`, at the end of the local part, because
-    /// the receiver looks for it there.
+    /// Returns the address of a message's recipient in three parts, to be written one after the other. `place` counts
+    /// the recipients from 0. If there are several recipients, each address contains a number: at its start or, with
+    /// `--trace`, at the end of the local part, because the receiver looks for the number there.
     pub(super) fn recipient(&self, message: i64, place: i64) -> [Cow<'_, str>; 3] {
         let Options { recipients: each, recipient, own_options: extras, .. } = &self.options;
         if *each <= 1 {
@@ -97,7 +97,6 @@ impl GoSourceRun {
         [number.to_string().into(), "_".into(), recipient.as_str().into()]
     }
 
-    /// Waits until the rate limit allows another message.
     pub(super) async fn wait_for_rate(&self) {
         if self.rate_limiter.is_limited() {
             mailrun_net::sleep_until(self.rate_limiter.reserve(clock::now())).await;
@@ -120,11 +119,11 @@ impl GoSourceRun {
         }
     }
 
-    /// Prints the report, if requested, and ends the run.
+    /// Prints the line of `--report` at the end of the run.
     ///
     /// # Errors
     ///
-    /// Fails if messages were given up. go-smtp-source does not report them.
+    /// Fails if some messages were not sent. go-smtp-source does not report such messages.
     pub(super) fn finish(&self) -> Result<(), FatalError> {
         if self.options.own_options.reports {
             log(&self.shared.timing.report(self.options.messages));

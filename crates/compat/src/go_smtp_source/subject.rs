@@ -2,10 +2,10 @@
 
 /// Largest width and precision that Go accepts in a format.
 const MAX_WIDTH: i64 = 1_000_000;
-/// Text that Go appends if the format did not use its argument. go-smtp-source cuts it off, and so does this program.
+/// Text that Go appends if the format did not use its argument. This program cuts the text off, as go-smtp-source does.
 const EXTRA_ARGUMENT: &str = "%!(EXTRA";
 
-/// Returns the subject of a message: the format of the user, with the number inserted as Go's `Printf` does it.
+/// Returns the subject of a message. The number is inserted into the user's format as Go's `Printf` does it.
 pub(crate) fn subject(format: &str, number: i64) -> Vec<u8> {
     let mut printer =
         SubjectFormatter { rest: format.as_bytes(), out: Vec::new(), number, is_used: false, is_reordered: false };
@@ -37,9 +37,9 @@ struct SubjectFormatter<'f> {
     rest: &'f [u8],
     out: Vec<u8>,
     number: i64,
-    /// Set when the format has used the number, its only argument.
+    /// Set when the format has used the number. Further verbs have no argument, unless `[1]` selects the number again.
     is_used: bool,
-    /// Set when an index has selected the argument. In that case, Go does not report unused arguments.
+    /// Set when an index such as `[1]` has selected the argument. Go then does not report an unused argument.
     is_reordered: bool,
 }
 
@@ -119,8 +119,8 @@ impl<'f> SubjectFormatter<'f> {
         Some(self.number).filter(|number| is_there && number.unsigned_abs() <= MAX_WIDTH.unsigned_abs())
     }
 
-    /// Reads a number if there is one. If the number is too large, Go skips the rest of the format, and so does this
-    /// function.
+    /// Reads a decimal number, if the rest of the format starts with one. If the number is too large, the rest of the
+    /// format is skipped, as in Go.
     fn decimal(&mut self) -> Option<usize> {
         let (number, used) = decimal(self.rest);
         self.rest = &self.rest[used..];

@@ -18,14 +18,14 @@ pub(super) struct DialTarget {
 }
 
 impl DialTarget {
-    /// Splits an address into host and port. The error texts are Go's.
+    /// Parses `HOST:PORT`. If this fails, the error text is the one that Go's net package has.
     pub(super) fn parse(typed: &str, allowed: PublicTargets) -> Result<Self, String> {
         let (host, port) = split(typed).map_err(|what| format!("address {typed}: {what}"))?;
         Ok(Self { host: host.to_owned(), port: port.to_owned(), address: None, allowed })
     }
 
-    /// Implements `-resolve-once`: looks up the host, and uses its first address for all connections. The error texts
-    /// are Go's.
+    /// Implements `-resolve-once`: looks up the host, and uses its first address for all connections. If the lookup
+    /// fails, the error text is Go's.
     pub(super) fn resolve(self) -> Result<Self, String> {
         let first = if self.host.is_empty() { None } else { look_up(&self.host)?.first().copied() };
         let address = Some(first.ok_or_else(|| format!("lookup {}: no such host", self.host))?);
@@ -58,7 +58,7 @@ impl DialTarget {
     }
 }
 
-/// Splits an address into host and port. The port is required. A host that contains colons must be in brackets.
+/// Splits an address into host and port. Fails if it has no port. A host that contains colons must be in brackets.
 fn split(typed: &str) -> Result<(&str, &str), &'static str> {
     let Some((before, port)) = typed.rsplit_once(':') else { return Err("missing port in address") };
     let host = match typed.strip_prefix('[') {

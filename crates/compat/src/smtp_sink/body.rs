@@ -9,7 +9,7 @@ const END: &[u8; 5] = b"\r\n.\r\n";
 /// instructions.
 static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
 
-/// Search for the end of data, of which `matched` bytes have been found so far.
+/// Search for the end of data across blocks. The input so far ends with the first `matched` bytes of `END`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndOfData {
     matched: usize,

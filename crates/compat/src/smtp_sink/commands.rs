@@ -61,8 +61,8 @@ pub(super) enum Reject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReplyDelay {
     pub(super) seconds: u32,
-    /// Probability in per cent with which the delay is extended. The delay starts at zero and grows by `seconds` as
-    /// long as a random number is below this value. With 0, the delay is always `seconds`.
+    /// Probability in per cent with which the delay grows. The delay starts at zero, and `seconds` are added to it for
+    /// each random number, until one is not below `odds`. If `odds` is 0, the delay is always `seconds`.
     pub(super) odds: u32,
 }
 

@@ -23,7 +23,7 @@ const MAX_LINE_BYTES: usize = 2048;
 /// reply for each recipient and there may be millions of them.
 const REPLY_BATCH_LIMIT: i32 = 4096;
 
-/// Observer of a session, which is told about its events. Implementors count, print or store them.
+/// Receives the events of a session, for example to count, print or store them.
 pub(super) trait DialogueObserver {
     /// Called for each command line. `line` ends before its first NUL.
     fn line_received(&mut self, line: &[u8]);
@@ -44,7 +44,7 @@ pub(super) trait DialogueObserver {
     fn quit_accepted(&mut self);
     /// Called when a line was longer than any command may be.
     fn line_too_long(&mut self);
-    /// Returns true if the sink should not accept any more messages.
+    /// Returns true if the limit of `-M` is reached, so the sink should not accept any more messages.
     fn reached_message_limit(&self) -> bool;
     /// Returns the delay of a reply in seconds, which may be random.
     fn delay_seconds(&mut self, delay: ReplyDelay) -> u32;
@@ -109,8 +109,8 @@ impl SmtpSinkDialogue {
         self.apply_rule(Command::Connect, b"connect", b"", out, observer)
     }
 
-    /// Takes bytes from the front of `input`, and handles them. Unless the returned step is `Read`, some of them may be
-    /// left.
+    /// Takes bytes from the front of `input`, and handles them. If the returned step is not `Read`, `input` may still
+    /// contain bytes, which the caller must pass again.
     pub(super) fn receive(
         &mut self,
         input: &mut &[u8],
@@ -432,7 +432,6 @@ mod tests {
     use crate::own_options::Invocation;
     use proptest::prelude::*;
 
-    /// Writes all observations into a string.
     #[derive(Default)]
     struct EventTranscript {
         text: String,
@@ -503,7 +502,7 @@ mod tests {
         }
     }
 
-    /// Returns all replies that a client receives, including the pauses, and all observations.
+    /// Returns all replies, with marks for pauses and for the end, and all events that the observer received.
     fn run_dialogue(options: &[&str], blocks: &[&[u8]], wanted: Option<usize>) -> (String, String) {
         let arguments = [options, &[":1", "1"]].concat().into_iter().map(str::to_owned).collect();
         let settings = Settings::read(&Invocation { program: "x".to_owned(), arguments }).unwrap();

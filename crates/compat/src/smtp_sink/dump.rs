@@ -70,7 +70,7 @@ struct OpenDump {
     text: LocalText,
 }
 
-/// Place at which a message is stored until it is complete.
+/// Storage for a message that is not complete yet.
 #[derive(Debug)]
 enum DumpStorage {
     OwnFile(BufWriter<File>),
@@ -282,7 +282,8 @@ fn address_of(client: Option<SocketAddr>) -> String {
     }
 }
 
-/// Returns the text after the first colon, without leading colons and blanks. For MAIL and RCPT it is the address.
+/// Returns the text after the first colon, without leading colons and blanks. For MAIL and RCPT, this is the address
+/// with its parameters.
 fn argument(rest: &[u8]) -> String {
     let text = printable(rest);
     let after = text.find(':').map_or("", |at| &text[at..]);

@@ -15,7 +15,7 @@ enum After {
 }
 
 impl LocalText {
-    /// Passes the next bytes of the message to `keep` in pieces, without the bytes that must be removed.
+    /// Passes the next bytes of the message to `keep` in pieces, without CRs and without the dots of dot stuffing.
     pub(super) fn pass<E>(&mut self, octets: &[u8], mut keep: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut rest = octets;
         while let Some(first) = rest.first() {

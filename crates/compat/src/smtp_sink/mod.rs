@@ -50,8 +50,8 @@ const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time that clients have to send QUIT once the limit of `-M` is reached.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs the program. It prints messages on standard error, and the counter of `-c` on standard output. The exit status
-/// is 0 if the limit of `-n` or `-M` ended the run, and 1 otherwise.
+/// Runs smtp-sink, which prints messages on standard error and the counter of `-c` on standard output. The exit status
+/// is 0 if the limit of `-n` or `-M` or, with `--trace` or `--report`, a signal ended the run, and 1 otherwise.
 pub(super) fn run(call: &Invocation) -> ExitCode {
     let stderr = StderrWriter::new(&call.program);
     let refused = |StartupError(lines): StartupError| {
@@ -74,7 +74,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
     }
 }
 
-/// Does everything that needs the privileges with which the program was started, and then drops them.
+/// Opens the socket and raises the limit of open files with the original privileges, and then drops them.
 fn prepare(call: &Invocation, stderr: &StderrWriter) -> Result<(Settings, OwnedFd), StartupError> {
     let settings = Settings::read(call)?;
     if settings.user.is_none() && rustix::process::geteuid().is_root() {

@@ -51,7 +51,7 @@ pub(super) struct Settings {
     pub(super) dump_prefix: Vec<u8>,
 }
 
-/// The lines of an error that prevents the start. The program's name is added when they are printed.
+/// Lines of an error that prevents the start. `StderrWriter` puts the program's name before each of them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StartupError(pub(super) Vec<String>);
 
@@ -177,7 +177,7 @@ impl SettingsBuilder {
                 extensions.pix = true;
                 extensions.esmtp = false;
             }
-            // This is the letter `p`, because all other letters have been handled above.
+            // The only remaining letter is `p`.
             _ => extensions.pipelining = false,
         }
     }

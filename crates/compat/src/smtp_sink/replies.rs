@@ -90,7 +90,7 @@ fn line(text: &str) -> Vec<u8> {
     [text, "\r\n"].concat().into_bytes()
 }
 
-/// Renders the reply to EHLO. Its last line is `250 ` without a text, and RFC 5321 §4.2 requires the space even then.
+/// Renders the reply to EHLO. Its last line is `250 ` without a text. RFC 5321 §4.2 requires the space even then.
 fn ehlo(hostname: &str, extensions: &AnnouncedExtensions) -> Vec<u8> {
     let keywords = [
         (true, hostname),

@@ -3,14 +3,13 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Each number is the sum of two earlier ones: the number this many places before it, and a nearer one (`SEPARATION`).
 const DEGREE: usize = 31;
 const SEPARATION: usize = 3;
 /// Number of values that glibc discards after seeding.
 const DISCARDED_NUMBERS: usize = 310;
 
-/// Additive feedback generator. Each number is the sum of the numbers 3 and 31 places before it. The lowest bit of the
-/// sum is not returned.
+/// Additive feedback generator of glibc. Each number is the sum of the numbers 3 and 31 places before it. The generator
+/// returns the sum without its lowest bit.
 #[derive(Debug)]
 pub(super) struct GlibcRng(RefCell<VecDeque<u32>>);
 

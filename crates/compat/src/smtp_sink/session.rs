@@ -49,7 +49,7 @@ enum WaitResult<T> {
     TimedOut,
 }
 
-/// Messages of a session with `--trace`: the one that is being read, and a complete one that is not accepted yet.
+/// For `--trace`: the message that is being read, and the complete message that the sink has not accepted yet.
 #[derive(Default)]
 struct SessionTrace {
     reading: Option<Box<TracedMessageReader>>,
@@ -97,7 +97,8 @@ impl Session {
         counters.print();
     }
 
-    /// Runs one step of the dialogue. Its replies are left in the sink's write buffer.
+    /// Runs one step of the dialogue, whose replies stay in the sink's write buffer. If the run has ended, this
+    /// function never returns, so the replies are not sent.
     async fn run_step(
         &mut self,
         act: impl FnOnce(&mut SmtpSinkDialogue, &mut Vec<u8>, &mut SessionRecorder<'_>) -> SmtpSinkStep,
@@ -194,7 +195,6 @@ impl Session {
     }
 }
 
-/// Polls until the result is ready or the time-out has passed.
 async fn with_timeout<T>(
     timer: &mut Timer,
     timeout_s: u32,
@@ -212,8 +212,8 @@ async fn with_timeout<T>(
     .await
 }
 
-/// Runs one step of the dialogue. Its replies go into the sink's write buffer. New counts are printed first, so that a
-/// client that has received a reply also sees its count.
+/// Runs one step of the dialogue, whose replies go into the sink's write buffer. Prints new counts before the replies
+/// can be sent, so that a client that has received a reply also sees its count.
 fn run_and_hold<'s>(
     recorder: &mut SessionRecorder<'s>,
     act: impl FnOnce(&mut Vec<u8>, &mut SessionRecorder<'s>) -> SmtpSinkStep,

@@ -1,5 +1,4 @@
-//! The state that all sessions share: settings, counters, one buffer for reading, one for writing, and the end of the
-//! run.
+//! The state that all sessions share, such as the settings, the counters, a read buffer and a write buffer.
 use super::counters::SmtpSinkCounters;
 use super::dump::{DiskError, DumpContext};
 use super::options::Settings;
@@ -19,7 +18,7 @@ const KEPT_BUFFER_LIMIT: usize = 256 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SinkExit {
-    /// The number of QUITs or messages that the user asked for was reached.
+    /// The limit of `-n` or `-M` was reached or, with `--trace` or `--report`, a signal arrived.
     Done,
     Failed(String),
 }
@@ -77,7 +76,7 @@ impl SmtpSink {
         self.write_buffer.take()
     }
 
-    /// Puts back a buffer whose bytes must still be written.
+    /// Puts the write buffer back while its bytes still have to be sent.
     pub(super) fn keep_unsent(&self, out: Vec<u8>) {
         *self.write_buffer.borrow_mut() = out;
     }

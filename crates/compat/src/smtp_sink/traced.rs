@@ -8,7 +8,7 @@ use mailrun_smtp::data::{DataPiece, DataReader};
 
 #[derive(Debug)]
 pub(super) struct TraceStats {
-    /// Identity of this host's clock. Only creation times of the same clock can be compared with ours.
+    /// Identity of this host's clock. A latency is computed only if the message was created by the same clock.
     clock: ClockId,
     runs: RunTallies,
     recognised: u64,
@@ -51,16 +51,16 @@ impl TraceStats {
                 self.corrupt += 1;
                 self.mark_recipients(trace, message);
             }
-            // As in `mailrun sink`, a message whose trace header is unreadable counts as foreign, because its run is
-            // unknown.
+            // A message whose trace header is unreadable counts as foreign, because its run is unknown. `mailrun sink`
+            // counts it in the same way.
             TraceResult::Corrupt(None) | TraceResult::Absent => self.foreign += 1,
         }
     }
 
     fn mark_recipients(&mut self, trace: &Trace, message: &TracedMessage) {
         let run = self.runs.open(trace.run);
-        // Record the time of the delivery: if there are too many runs, the one that has been silent for longest is
-        // removed.
+        // Record the time of the delivery, because `RunTallies` keeps a limited number of runs and evicts the run that
+        // has been inactive for longest.
         run.last_delivered = Some(clock::now());
         for recipient in &message.recipients {
             match run.units.mark(trace.sequence, trace.numbering.number(*recipient)) {
@@ -107,8 +107,8 @@ impl TraceStats {
 pub(super) struct TracedMessage {
     found: TraceResult,
     recipients: Vec<RecipientId>,
-    /// Number of recipients that cannot be told apart from an earlier one, because both have the same number in their
-    /// address.
+    /// Number of recipients beyond `MAX_RECIPIENTS`. They count as duplicates, because recipients have only that many
+    /// different numbers.
     excess_recipients: u64,
 }
 

@@ -1,5 +1,5 @@
-//! smtp-source's commands, and its reaction to replies. An unexpected reply ends the program. With `-A` it only causes
-//! a warning: a refused transaction is reset, and 421 or 521 end the connection.
+//! smtp-source's commands, and its reaction to replies. An unexpected reply ends the program. With `-A`, the program
+//! only prints a warning, resets a refused transaction, and ends the connection after 421 or 521.
 use super::options::SendDelay;
 use super::reply::{self, Reply};
 use super::run_state::SmtpSourceRun;
@@ -49,7 +49,7 @@ impl Dialect for SmtpSourceRun {
         reason(error)
     }
 
-    /// Returns the first message, which `assign_first_messages` has counted already, before the sessions began.
+    /// Returns a message without counting it, because `assign_first_messages` has counted all first messages.
     async fn first_message(&self) -> Option<MessageTask> {
         Some(self.task())
     }
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
     use crate::source::dialogue::{Dialogue, Output, Step};
 
-    /// Runs replies through a dialogue. Returns its commands, its diagnostics and its last result.
+    /// Passes the server's replies to a new dialogue. Returns the commands, the diagnostics, and the last result.
     fn run_dialogue(line: &str, replies: &[&str]) -> (Vec<String>, Vec<Diagnostic>, Result<Step, String>) {
         let words: Vec<String> = line.split_whitespace().chain(["127.0.0.1:9"]).map(str::to_owned).collect();
         let run = SmtpSourceRun::for_tests(&words);
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// The matrix in §1.3 of the reference: the commands after a refusal and after the end.
+    /// Each row has the server's replies, one of which is a refusal, and the last command of the client.
     #[test]
     fn refusals_are_tolerated_with_a() {
         let rows: [(&str, &[&str], &str, Step); 9] = [

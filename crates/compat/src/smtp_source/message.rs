@@ -1,4 +1,4 @@
-//! The message, of which headers and body are rendered once, and the variable parts when it is sent.
+//! The messages of smtp-source. Headers and body are rendered once, and each message only adds the parts that vary.
 use super::options::Options;
 use super::recipient::RecipientGenerator;
 use crate::source::dialect::RenderContext;
@@ -45,8 +45,8 @@ impl SmtpSourceMessage {
         let mut body = content.0;
         let traces = options.own_options.traces;
         if traces && options.is_old_mode && options.file.is_none() {
-            // With `-o`, the data consists only of a body. The trace header is then the only header, so an empty line
-            // must end the headers (RFC 5322 §2.1).
+            // With `-o`, a message has no headers. A trace header would be its only one, so an empty line must follow
+            // it (RFC 5322 §2.1).
             body.splice(..0, *b"\r\n");
         }
         body.extend_from_slice(data::END_OF_DATA);
@@ -55,8 +55,8 @@ impl SmtpSourceMessage {
         Ok(Self { message, head })
     }
 
-    /// Writes the message. `remaining` is the number of remaining messages, which is negative if there are more
-    /// sessions than messages. As in Postfix's smtp-source, it is printed as an unsigned int.
+    /// Writes the message. Its Message-Id contains `remaining`, the number of remaining messages. If there are more
+    /// sessions than messages, this number is negative but printed as an unsigned int, as in Postfix's smtp-source.
     pub(super) fn render(
         &self,
         place: RenderContext,
@@ -86,7 +86,7 @@ impl HeaderTemplate {
         }
     }
 
-    /// Returns sample headers without the variable parts, for the check whether messages can be traced.
+    /// Returns the headers without the variable parts, as the sample from which the trace header is built.
     fn sample(&self) -> Vec<u8> {
         [self.before_recipient.as_slice(), &self.before_id, &self.after_id].concat()
     }

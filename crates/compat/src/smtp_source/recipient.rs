@@ -50,8 +50,8 @@ impl RecipientGenerator {
         }
     }
 
-    /// Returns the number of the next recipient, or `None` if it gets no number. `left` is the number of remaining
-    /// recipients, including this one.
+    /// Returns the number in the address of the next recipient, or `None` if the address gets no number. `left` is the
+    /// number of remaining recipients, including this one.
     pub(super) fn next_number(&self, left: u32) -> Option<u32> {
         let number = self.next.get();
         match self.style {
@@ -77,7 +77,8 @@ impl RecipientGenerator {
         out.extend_from_slice(self.domain.as_bytes());
     }
 
-    /// Writes the address for the `To:` header. `last` is the number of the last recipient of the transaction.
+    /// Writes the address for the `To:` header. It contains `last`, the number of the transaction's last recipient,
+    /// only if numbers are at the end of the local part.
     pub(super) fn write_header(&self, last: Option<u32>, out: &mut Vec<u8>) {
         self.write(last.filter(|_| self.style == NumberStyle::CountedBehind), out);
     }
@@ -93,7 +94,7 @@ fn write_number(number: Option<i64>, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Returns the addresses and the `To:` header of two transactions.
+    /// Returns the addresses in RCPT and in the `To:` header for two transactions.
     fn two(line: &str, address: &str) -> Vec<String> {
         let words: Vec<String> = line.split_whitespace().chain(["host"]).map(str::to_owned).collect();
         let options = Options::parse(&words).unwrap();
@@ -115,8 +116,7 @@ mod tests {
         seen
     }
 
-    /// §1.4 of the reference, and the manual page of Postfix 3.9: `-t localpart+` turns the numbers
-    /// into address extensions.
+    /// Some rows use `-t localpart+`, which turns the numbers into address extensions (manual page of Postfix 3.9).
     #[test]
     fn dialects_differ_in_numbering() {
         let rows: [(&str, &str, &[&str]); 13] = [

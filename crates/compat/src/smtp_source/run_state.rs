@@ -72,8 +72,8 @@ impl SmtpSourceRun {
     }
 
     /// Gives each session its first message, and returns the number of sessions that got one. As in Postfix's
-    /// smtp-source, the number of remaining messages is reduced even for sessions that got none, which can be seen in
-    /// the Message-Ids.
+    /// smtp-source, sessions that got none also reduce the number of remaining messages. This can be seen in the
+    /// Message-Ids, which contain that number.
     pub(super) fn assign_first_messages(&self) -> u32 {
         let Options { sessions, messages, .. } = self.options;
         self.remaining.set((i64::from(messages) - i64::from(sessions)).max(i32::MIN.into()) as i32);

@@ -11,10 +11,10 @@ use tokio::sync::Semaphore;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageTask {
-    /// Number of the message, counted from 1. It is always 0 in smtp-source, which does not number its messages in this
+    /// Number of the message, counted from 1, or always 0 in smtp-source, which does not number its messages in this
     /// way.
     pub(crate) number: i64,
-    /// Time at which a session took up the message, or `None` if the time is not needed.
+    /// Time at which a session took up the message, or `None` if neither traces nor the report need the time.
     pub(crate) began: Option<Duration>,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Failure {
 
 #[derive(Debug)]
 pub(crate) enum FailureCause {
-    /// The server sent an unexpected reply, or a command could not be sent. The text says which.
+    /// The server sent an unexpected reply, or a command could not be sent. The text describes the error.
     Refused(String),
     EndlessReply,
     End,
@@ -149,7 +149,7 @@ pub(crate) trait Dialect: Sized + 'static {
 
     fn write_message(&self, place: RenderContext, out: &mut Outbox);
 
-    /// Called for each command that was written. For a message, it is called with `.`.
+    /// Called for each written command, with its bytes but no line end. After a message, it is called with `.`.
     fn command_written(&self, _line: &[u8], _diagnostics: &mut Vec<Diagnostic>) {}
 
     /// Called when `count` messages have been written. Their replies have not arrived yet.
@@ -177,9 +177,9 @@ pub(crate) struct SharedState {
     /// connections at once would overflow the server's listen queue. The kernel would then wait for seconds before it
     /// tries again, which would spoil the measurement.
     pub(crate) connect_semaphore: Semaphore,
-    /// Read buffer of all sessions. A session may use it only during its turn.
+    /// Read buffer of all sessions. A session must copy the bytes that it still needs when it has to wait.
     pub(crate) input: RefCell<Vec<u8>>,
-    /// Write buffer of all sessions. A session may use it only during its turn.
+    /// Write buffer of all sessions. A session must not leave bytes in it when it has to wait.
     pub(crate) outbox: RefCell<Outbox>,
     pub(crate) timing: Timing,
     pub(crate) timeout: Duration,

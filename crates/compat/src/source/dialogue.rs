@@ -12,7 +12,7 @@ use mailrun_net::Outbox;
 pub(crate) enum Step {
     /// Send the commands that were written, if any, and then wait for a reply.
     Wait,
-    /// Like `Wait`, but the data to send ends with a message.
+    /// Send the written data, which ends with a message, and then wait for a reply.
     Message,
     /// Begin TLS, and then call [`Dialogue::tls_established`].
     StartTls,
@@ -28,8 +28,7 @@ pub(crate) struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Ends the command that starts at offset `start` with a line end. Before that, the dialect is told that the
-    /// command was written.
+    /// Reports the command that starts at offset `start` to the dialect, and then ends the command with CRLF.
     fn end_command<D: Dialect>(&mut self, run: &D, start: usize) {
         let out = self.out.bytes();
         run.command_written(&out[start..], self.diagnostics);
@@ -50,7 +49,7 @@ pub(crate) struct Dialogue {
     extensions: Extensions,
     recipients_sent: i64,
     recipients_accepted: u32,
-    /// The number in the address of the last recipient.
+    /// Number in the address of the message's last recipient. The `To:` header may repeat it.
     recipient_number: Option<u32>,
     /// Number of replies to the end of data that the server must still send.
     replies_due: u32,

@@ -93,8 +93,8 @@ mod tests {
     }
 
     proptest! {
-        /// No text may end the data early. A receiver that removes the dots must get the text with
-        /// CRLF line ends.
+        /// An encoded text must not contain the end of data. When a receiver has removed the added dots, it must have
+        /// the original text with CRLF line ends.
         #[test]
         fn any_text_comes_out_as_it_went_in(text in "[.a\n]{0,30}") {
             let wire = encode(text.as_bytes(), |_| false);

@@ -13,7 +13,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Runs session `number` to its end. A fatal error is sent to `fatal_errors`, which ends the program.
+/// Runs session `number` until no message is left. Sends a fatal error to `fatal_errors`, which ends the program.
 pub(super) async fn run<D: Dialect>(run: Rc<D>, number: u64, fatal_errors: UnboundedSender<FatalError>) {
     if let Err(fatal) = send(&run, number).await {
         // Ignore the error, which means that an earlier fatal error has already ended the run.
@@ -65,9 +65,9 @@ struct Connection<D: Dialect> {
     read_ahead: Vec<u8>,
     pending_output: PendingOutput,
     queued: Option<Queued>,
-    /// Number of messages in the data that is currently being written.
+    /// Number of messages in the output that has not been completely written yet.
     messages: u32,
-    /// Step that the dialogue has reached. The session acts on it once everything is written.
+    /// Step that the dialogue has reached. The session acts on the step once all output is written.
     final_step: Option<Step>,
     timer: Timer,
     deadline: Duration,
@@ -264,7 +264,7 @@ impl PendingOutput {
         self.unsent = Some(outbox);
     }
 
-    /// Writes the output that is still waiting. If there is none, writes the output of this turn.
+    /// Writes the output that an earlier turn left behind. If there is none, writes the output of this turn.
     pub(super) fn flush(&mut self, outbox: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
         let mut some = false;
         if self.unsent.is_none() {

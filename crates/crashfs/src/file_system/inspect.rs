@@ -21,9 +21,9 @@ impl FileSystem {
         names: &dyn Fn(&'f super::Directory) -> Vec<(&'f String, &'f Inode)>,
     ) -> Vec<String> {
         let mut paths = Vec::new();
-        // Each entry has a directory that leads to the file, the path from this directory to the file, and the
-        // directories that were already passed. After renames, two directories may seem to contain each other on the
-        // media, so each is passed only once.
+        // Search upwards from the file. Each entry is a directory, the path from it to the file, and the directories on
+        // this path. After renames, the media may have two directories that contain each other, so no path visits a
+        // directory twice.
         let mut open = vec![(inode, String::new(), BTreeSet::from([inode]))];
         while let Some((at, below, passed)) = open.pop() {
             if at == ROOT {
@@ -45,7 +45,7 @@ impl FileSystem {
         paths
     }
 
-    /// Returns true if these bytes of a file are durable as processes see them.
+    /// Returns true if these bytes of a file are the same on the media as processes see them.
     pub fn is_durable(&self, inode: Inode, bytes: Range<usize>) -> bool {
         let Some(Content::File(file)) = self.nodes.get(&inode).map(|node| &node.content) else { return true };
         let part = |of: &[u8]| of.get(bytes.start.min(of.len())..bytes.end.min(of.len())).map(<[u8]>::to_vec);

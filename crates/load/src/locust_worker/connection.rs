@@ -9,8 +9,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of a write to the master. A master reads all the time, so a write that takes longer
 /// has failed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit of a read from the master. It is short, because all other work of this thread waits
-/// for as long.
+/// Time limit of a read from the master. It is short, because the thread sends reports and
+/// heartbeats only between two reads.
 const READ_TIMEOUT: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -51,8 +51,7 @@ impl MasterConnection {
         Ok(self.stream.write_all(&bytes)?)
     }
 
-    /// Waits briefly for bytes, and returns the messages that are complete by then, which may be
-    /// none.
+    /// Waits up to `READ_TIMEOUT` for bytes, and returns the messages that are now complete.
     pub(super) fn receive(&mut self) -> Result<Vec<Vec<u8>>> {
         let mut bytes = [0; 16_384];
         match self.stream.read(&mut bytes) {

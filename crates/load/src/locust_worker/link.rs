@@ -17,28 +17,29 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Interval at which the processor time of this process is measured.
+/// The CPU usage that the master is told is an average over at least this time.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause of the loop while there is no connection to the master.
+/// Pause of the loop while there is no connection to read from.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
-/// Time for which the socket stays open after the last message. Closing it with unread bytes would
-/// drop that message.
+/// Time for which the socket stays open after the worker's last message. Closing a socket that has
+/// unread bytes could drop that message.
 const LINGER: Duration = Duration::from_millis(150);
-/// Largest index that a master may give to this worker. Message numbers of a larger index would
-/// reach the bits of a trace that hold the stage of the load.
+/// Largest worker index from which message numbers are derived; this value replaces a larger index
+/// from the master. The index is in the upper bits of a message number, and a larger one would
+/// overwrite the bits above that name the stage of the load.
 const MAX_INDEX: u64 = (MESSAGE_NUMBERS >> NUMBERS_LOG2) - 1;
-/// Smallest clock difference that is taken as real. A smaller difference may be the travel time of
-/// a message.
+/// Smallest difference between the master's clock and ours that counts as real. A smaller
+/// difference may be the travel time of a message.
 const LEAST_SKEW_S: f64 = 1.0;
-/// Largest clock difference that is taken as real, ten years. If the clocks differ by more, one of
-/// them was never set.
+/// Clock differences of ten years or more are ignored, because one of the clocks was never set.
 const MOST_SKEW_S: f64 = 315_360_000.0;
 
 pub(super) struct MasterLink {
     master: String,
     worker: LocustWorker,
     connection: Option<MasterConnection>,
-    /// Prefix of all identities of this process. Each connection appends its own number to it.
+    /// Prefix of the identities under which this process registers with the master. Each connection
+    /// appends its own number.
     process: String,
     connections: u64,
     identity: String,
@@ -50,11 +51,12 @@ pub(super) struct MasterLink {
     index: Option<u64>,
     reports: u64,
     reported_at_s: f64,
-    /// Number of accepted messages that the next report must name as left out of the statistics.
+    /// Number of accepted messages that were left out of the statistics since the last report. The
+    /// next report tells the master this number.
     left_out: u64,
     clock: MasterClockExchange,
-    /// Seconds by which the master's clock is ahead of ours, according to the last `spawn`. Used
-    /// only until the difference has been measured.
+    /// Seconds by which the master's clock is ahead of ours, according to the last `spawn`. This
+    /// value is used only until `clock` has measured the difference.
     offset_s: i64,
     has_said_absent: bool,
 }
@@ -89,7 +91,7 @@ impl UsageMeter {
 }
 
 impl MasterLink {
-    /// Fails if there is no randomness for the identity, which must be unique.
+    /// Fails if the system provides no random bytes for the worker's unique identity.
     pub(super) fn new(
         master: String,
         limits: WorkerLimits,
@@ -119,8 +121,8 @@ impl MasterLink {
         })
     }
 
-    /// Works until the worker has to end. The channel for orders closes when the link is dropped,
-    /// so the main thread then stops waiting for orders.
+    /// Runs until the worker has to end. The link is then dropped, which closes the channel for
+    /// orders, so that the main thread stops waiting for orders.
     pub(super) fn run(mut self) -> WorkerExit {
         loop {
             self.receive();
@@ -160,8 +162,8 @@ impl MasterLink {
             MasterCommand::Ack(index) if self.index.is_none() => {
                 let index = (*index).min(MAX_INDEX);
                 self.index = Some(index);
-                // Derive the first message number from the index, so that this worker does not
-                // repeat its numbers after another registration.
+                // If this worker registers again, the master gives it another index. Derive the
+                // first message number from the index, so that no number is used twice.
                 self.next_message = index << NUMBERS_LOG2;
                 mailrun_process::tell!("worker {index} of the Locust master at {}", self.master);
             }
@@ -235,8 +237,8 @@ impl MasterLink {
     fn connect(&mut self) {
         self.connection = None;
         self.index = None;
-        // By now, the address may belong to another master with another clock, so forget the
-        // measurements of the old clock.
+        // The address may now belong to another master, so forget what was measured about the clock
+        // of the old one.
         self.clock = MasterClockExchange::default();
         self.connections += 1;
         self.identity = format!("{}-{}", self.process, self.connections);
@@ -289,13 +291,12 @@ impl MasterLink {
             return load.control().set_users(users);
         }
         if users == 0 {
-            // There is nothing to start: a load without users would send nothing.
             return;
         }
         if let Some(ended) = &self.load {
             let next = ended.control().next_message();
-            // Continue after the numbers of the ended load. If the worker has registered again
-            // since, they may belong to another worker.
+            // If the worker still has the index of the ended load, continue after that load's
+            // message numbers. Otherwise, it uses the numbers of its new index.
             if next >> NUMBERS_LOG2 == self.next_message >> NUMBERS_LOG2 {
                 self.next_message = self.next_message.max(next);
             }
@@ -308,8 +309,7 @@ impl MasterLink {
         let _ = self.orders.send(order);
     }
 
-    /// Keeps the socket open for a moment and reads from it. Closing a socket with unread bytes
-    /// could drop our last messages.
+    /// Reads input for up to `LINGER`, so that closing the socket does not drop our last messages.
     fn linger(&mut self) {
         let until = clock::now() + LINGER;
         while clock::now() < until {
@@ -322,7 +322,7 @@ impl MasterLink {
 }
 
 /// Returns the prefix of this process's identities. A master takes the part before the underscore
-/// as the host, over which it distributes users.
+/// as the host, and distributes the users of a test over the hosts.
 fn process_identity() -> Result<String> {
     let host = rustix::system::uname().nodename().to_string_lossy().replace('_', "-");
     let host: String = host.chars().filter(char::is_ascii).take(64).collect();
@@ -333,11 +333,11 @@ fn unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// Order to run a load, which the link gives to the main thread. Both keep a clone, by which the
-/// main thread tells the link that the load has ended.
+/// Order to run a load. The link sends a clone to the main thread, which runs the load and then
+/// calls [`Self::finish`], so that the link learns of the end.
 #[derive(Clone, Debug)]
 pub(super) struct LoadOrder {
-    /// Server to which the load goes, or `None` if the master has named none.
+    /// Server that the master has named, or `None` for the worker's own server.
     pub(super) host: Option<String>,
     pub(super) run_id: Option<String>,
     control: Arc<LoadControl>,

@@ -1,5 +1,5 @@
-//! The source as a worker of a Locust master. Each test of the master is a load. A user of the test is a session or, in
-//! an open loop, a share of the rate.
+//! Runs the source as a worker of a Locust master. Each test that the master starts is a load of the source. Each user
+//! of the test is a session or, in an open loop, a share of the rate.
 //!
 //! ```text
 //! thread "locust": master ⇄ mailrun_locust::LocustWorker ─ an order per test ─→ main thread: source::run
@@ -39,7 +39,7 @@ pub struct LocustWorkerOptions {
 ///
 /// # Errors
 ///
-/// Fails if there is no master for the whole `master_timeout`.
+/// Fails if the worker has had no connection to a master for `master_timeout`.
 pub fn run(options: &LocustWorkerOptions, load_for: impl Fn(Option<&str>) -> Result<SourceOptions>) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let (orders, received) = channel::<LoadOrder>();

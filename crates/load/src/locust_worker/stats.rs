@@ -1,5 +1,5 @@
-//! Converts the counts of a load into a report for a master. Whole messages are the master's
-//! aggregate and its first row. Stages and phases follow as further rows.
+//! Converts the counts of a load into a report for a master. In the master's statistics, the
+//! aggregate and the first row count whole messages. Each further row times a stage or phase.
 //!
 //! All values come from the histograms, so a master's percentiles agree with the exact percentiles
 //! to two digits.
@@ -9,8 +9,8 @@ use mailrun_measurement::{Latencies, Phase};
 use std::collections::BTreeMap;
 
 const NS_PER_MS: f64 = 1e6;
-/// Shortest time in a table of times, 10 µs. Shorter times count as this one, so that the table has
-/// few rows.
+/// Shortest time in a report, 10 µs. Shorter times are reported as 10 µs, so that the report lists
+/// few different times.
 const SHORTEST_MS: f64 = 0.01;
 const PROTOCOL: &str = "SMTP";
 
@@ -105,12 +105,12 @@ fn timed_entry(name: &str, latencies: &Latencies, times: ReportTimes) -> StatsEn
     }
 }
 
-/// Rounds a time to two significant digits, so that a table of times has few rows.
+/// Rounds a time to two significant digits, so that the report lists few different times.
 fn two_digits(ms: f64) -> f64 {
     let ms = ms.max(SHORTEST_MS);
     let unit_exponent = ms.log10().floor() as i32 - 1;
-    // Divide instead of multiplying by 0.1 and so on, so that 1.2 is the same number as Python's
-    // 1.2.
+    // Divide by 10 instead of multiplying by 0.1, for example: 12 / 10 is the same number as
+    // Python's 1.2, but 12 * 0.1 is slightly larger.
     match u32::try_from(-unit_exponent) {
         Ok(decimals) => {
             let scale = 10_f64.powi(decimals as i32);

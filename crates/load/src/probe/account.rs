@@ -1,10 +1,10 @@
-//! The account of a probe: the fate of each message. It is the sum of events that the journal keeps, so a probe that
-//! was killed still knows what it knew before.
+//! The account of a probe: how many messages it has sent, and what became of each. The account is computed from events
+//! that the journal keeps on disk, so a probe that was killed recovers it.
 //!
 //! Apart from [`unix_ns`], which the probe's threads call, nothing here reads a clock. A test can therefore simulate
 //! weeks in seconds.
 //!
-//! Every message ends in exactly one way, so the ends add up:
+//! Every message that is no longer in flight has exactly one fate, so the counts add up:
 //!
 //! ```text
 //! created = in flight + rejected + failed + in doubt + delivered + bounced + lost − late + unwatched
@@ -21,11 +21,12 @@ use std::time::Duration;
 pub(crate) type Ns = u64;
 
 const DAY_NS: Ns = 86_400 * 1_000_000_000;
-/// Number of bits of a message's number within its route. The number of the route is in the bits above them.
+/// In a message number, the bits from this one on are the number of the route, and those below count its messages.
 const ROUTE_SHIFT: u32 = 32;
-/// Upper bound of route numbers, so that message numbers fit into a trace.
+/// Maximum number of routes. With more routes, message numbers would not fit into a trace.
 pub(super) const MAX_ROUTES: u16 = 1 << 10;
-/// Maximum number of lost messages of a route that may still arrive late. If there are more, the oldest are forgotten.
+/// Maximum number of overdue messages that a route remembers in case they still arrive. If there are more, the oldest
+/// are forgotten.
 const MAX_MISSING: usize = 1000;
 
 /// The server's answer to a message, as far as the probe knows it.
@@ -47,7 +48,7 @@ pub(crate) enum Answer {
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
     /// A message is about to be sent. The event is on disk before the message leaves, so that a probe that is killed
-    /// meanwhile knows about the message.
+    /// while it sends still knows about the message.
     Created {
         number: u64,
         due_ns: Ns,
@@ -63,17 +64,18 @@ pub(crate) enum Event {
         arrival: Arrival,
         at_ns: Ns,
     },
-    /// A message has not arrived in time. `looked` is false if its route was removed from the configuration, because
-    /// nobody looks for the message then.
+    /// A message has not arrived in time. `looked` is false if nobody has looked for the message, because its route was
+    /// removed or is no longer watched.
     Overdue {
         number: u64,
         looked: bool,
     },
-    /// The wall clock was set, which changed it by `by_ns`. The times of messages in flight move with it.
+    /// The wall clock was set forward by `by_ns`, or back if `by_ns` is negative. The due times of messages in flight
+    /// move along.
     ClockSet {
         by_ns: i64,
     },
-    /// The report of a route's day was written, so the day is dropped from the account.
+    /// The daily report of a route was written, so the account no longer needs that day.
     Reported {
         route: u16,
         day: u64,
@@ -93,8 +95,8 @@ impl ProbeStage {
         [(Self::Accepted, "accepted"), (Self::Announced, "announced"), (Self::Delivered, "delivered")];
 }
 
-/// Numbers of messages by their fate. `lost` counts each message that was ever called lost. `late` counts overdue
-/// messages that arrived or bounced afterwards, so `lost - late` are still missing.
+/// Numbers of messages by their fate. `lost` counts each message that was ever called lost. `late` counts lost messages
+/// that arrived or bounced afterwards, so `lost - late` are still missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Counts {
@@ -103,28 +105,27 @@ pub(crate) struct Counts {
     pub(crate) accepted: u64,
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
-    /// Messages that may be lost or not: the server did not answer and the message did not arrive in time, or the route
-    /// was removed from the configuration, so that nobody looked for the message.
+    /// Messages that may have been delivered or lost. Either the server's answer is unknown and the message did not
+    /// arrive in time, or nobody looked for the message any longer.
     pub(crate) in_doubt: u64,
     pub(crate) delivered: u64,
     pub(crate) bounced: u64,
     pub(crate) lost: u64,
     pub(crate) late: u64,
-    /// Accepted messages of a route without a sink or mailbox, so that their further fate is unknown.
+    /// Accepted messages whose further fate is unknown, because their route has no sink or mailbox.
     pub(crate) unwatched: u64,
-    /// Arrivals of messages whose fate was already known, such as copies, and mail that had bounced before.
+    /// Arrivals of messages whose fate was already known, for example of copies, or of mail after its bounce.
     pub(crate) repeated: u64,
 }
 
 impl Counts {
-    /// Returns the number of messages whose fate is known, for tests.
     #[cfg(test)]
     pub(super) fn settled(&self) -> u64 {
         let Self { rejected, failed, in_doubt, delivered, bounced, unwatched, .. } = *self;
         rejected + failed + in_doubt + delivered + bounced + unwatched + self.missing()
     }
 
-    /// Returns the number of accepted messages that are lost at present.
+    /// Returns the number of lost messages that have not arrived or bounced since.
     pub(super) fn missing(&self) -> u64 {
         self.lost.saturating_sub(self.late)
     }
@@ -136,7 +137,7 @@ pub(super) struct OpenMessage {
     due_ns: Ns,
     watched: bool,
     answer: Option<Answer>,
-    /// Kind of the arrival, if the message has arrived. Mail may arrive before its sender gets the answer.
+    /// How the message arrived, or `None` if it has not. It may arrive before the sender gets the server's answer.
     arrival: Option<ArrivalKind>,
 }
 
@@ -156,7 +157,8 @@ pub(super) struct Day {
     pub(super) latencies: [Latencies; ProbeStage::ALL.len()],
 }
 
-/// The form in which the journal stores a day. Its distributions are texts, as in interval logs.
+/// The form in which the journal stores a day. Latency distributions are stored as text, in the same form as in
+/// interval logs.
 #[derive(Serialize, Deserialize)]
 struct StoredDay {
     counts: Counts,
@@ -184,7 +186,7 @@ pub(super) struct RouteAccount {
     pub(super) buckets: [Buckets; ProbeStage::ALL.len()],
     open: BTreeMap<u64, OpenMessage>,
     missing: VecDeque<MissingMessage>,
-    /// Time at which the last message was accepted and, in the next field, delivered. 0 means never.
+    /// Time of the last acceptance. The next field is the time of the last delivery. In both, 0 means never.
     pub(super) last_accepted_ns: Ns,
     pub(super) last_delivered_ns: Ns,
     pub(super) days: BTreeMap<u64, Day>,
@@ -246,8 +248,9 @@ impl Account {
         open.filter(|(_, message)| message.answer.is_none()).map(|(number, _)| *number).collect()
     }
 
-    /// Returns the messages of a route that are overdue: the answer to them is known, and they had not arrived
-    /// `lost_after_ns` after they were due. Arrivals are known until `seen_until_ns`.
+    /// Returns the messages of a route that are overdue: the server's answer is known, and the message had not arrived
+    /// `lost_after_ns` after it was due. Messages whose time ends after `seen_until_ns` are left out, because they may
+    /// have arrived unseen.
     pub(super) fn overdue(&self, route: u16, seen_until_ns: Ns, lost_after_ns: Ns) -> Vec<u64> {
         let open = self.routes.get(&route).into_iter().flat_map(|route| &route.open);
         let is_overdue = |message: &OpenMessage| {
@@ -256,9 +259,9 @@ impl Account {
         open.filter(|(_, message)| is_overdue(message)).map(|(number, _)| *number).collect()
     }
 
-    /// Returns true if an arrival changes the account. `is_own` is true if this process has sent the message. An
-    /// arrival of an earlier process's message does not count again if its fate is known, because sinks and mailboxes
-    /// report arrivals again to a new process.
+    /// Returns true if an arrival changes the account. `is_own` is true if this process has sent the message. If an
+    /// earlier process has sent the message and its fate is known, the arrival does not count again, because sinks and
+    /// mailboxes report old arrivals to each new process.
     pub(super) fn concerns(&self, arrival: &Arrival, is_own: bool) -> bool {
         let Some(route) = self.routes.get(&route_of(arrival.number)) else { return false };
         let is_expected = route.open.contains_key(&arrival.number)
@@ -266,7 +269,7 @@ impl Account {
         is_expected || is_own || arrival.kind == ArrivalKind::Duplicate
     }
 
-    /// Returns the routes and days that are over and whose messages all have known fates.
+    /// Returns the days, each with its route, that can be reported, because they are over and no message is in flight.
     pub(super) fn finished_days(&self, today: u64) -> Vec<(u16, u64)> {
         let days =
             self.routes.iter().flat_map(|(number, route)| route.days.keys().map(move |day| (*number, route, *day)));
@@ -351,7 +354,7 @@ impl RouteAccount {
             });
             message.day
         } else {
-            // Nobody waits for this message, so its own day is unknown. Count it under the latest day.
+            // The day on which this message was due is no longer known, so count the arrival under the latest day.
             self.counts.repeated += 1;
             if let Some(mut day) = self.days.last_entry() {
                 day.get_mut().counts.repeated += 1;
@@ -366,8 +369,8 @@ impl RouteAccount {
         self.settle(number);
     }
 
-    /// Removes a message whose fate is now known, and counts the fate. Without an answer, or while a watched message
-    /// may still arrive, nothing changes.
+    /// Removes a message whose fate is now known, and counts the fate. Does nothing if the server's answer is not known
+    /// yet, or if a watched message may still arrive.
     fn settle(&mut self, number: u64) {
         let Some(OpenMessage { due_ns, watched, answer: Some(answer), arrival }) = self.open.get(&number).copied()
         else {
@@ -398,8 +401,8 @@ impl RouteAccount {
         }
     }
 
-    /// Changes the counts of the route and of the day. The day's counts stay as they are if its report has been
-    /// written.
+    /// Applies `change` to the counts of the route and of the day. A day whose report has been written has no counts
+    /// any longer.
     fn count(&mut self, day: u64, change: impl Fn(&mut Counts)) {
         change(&mut self.counts);
         if let Some(day) = self.days.get_mut(&day) {
@@ -428,7 +431,7 @@ mod tests {
 
     /// Plays a script of events for messages of the first route. The letters mean created (c), accepted (a), rejected
     /// (r), failed (f), unknown answer (u), delivered (d), bounced (b), delivered again (D), overdue (o), and overdue
-    /// without anybody looking (x). A digit selects another message than message 0.
+    /// without anybody looking (x). A digit after a letter is the number of the message, which is otherwise 0.
     fn played(script: &str, watched: bool) -> RouteAccount {
         let mut account = Account::new(String::new());
         assert_eq!(account.open_route("a"), Some(0));

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 
 /// Size of the events in bytes after which the file is replaced by a new snapshot.
 const MAX_EVENT_BYTES: usize = 256 << 10;
-/// Maximum size of the file in bytes that is read.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 const VERSION: u32 = 1;
 /// Length of the checksum at the beginning of a line, and of the space after it.
@@ -53,7 +52,7 @@ pub(super) struct Journal<S> {
 #[derive(Debug, PartialEq)]
 pub(super) struct Recovered {
     pub(super) account: Account,
-    /// Number of lines before the last one that cannot be read. Their events are missing from the account.
+    /// Number of damaged lines, whose events are missing from the account. An unfinished last line does not count.
     pub(super) damaged: u64,
 }
 
@@ -72,8 +71,8 @@ impl<S: Storage> Journal<S> {
         content.map(|content| recover(&content)).transpose()
     }
 
-    /// Replaces the file by a new one that contains only a snapshot of this account. Afterwards, an earlier failure no
-    /// longer matters.
+    /// Replaces the file by a new one that contains only a snapshot of this account. This also repairs the file after a
+    /// write that has failed.
     pub(super) fn compact(&mut self, account: &Account) -> Result<(), String> {
         let result = line(&Snapshot { version: VERSION, account }).and_then(|content| {
             self.storage.replace(&content)?;
@@ -161,7 +160,7 @@ fn recover(content: &[u8]) -> Result<Recovered, String> {
     Ok(recovered)
 }
 
-/// A file in a directory that only one process may use at a time.
+/// The journal's file, in a directory that is locked so that two probes cannot use it at the same time.
 pub(super) struct FileStorage {
     directory: PathBuf,
     lock: File,
@@ -207,7 +206,7 @@ impl Storage for FileStorage {
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&new, self.directory.join(FILE_NAME))?;
-        // From here on, events are added to the new file, even if the next call fails.
+        // The new file has replaced the old one, so events must go to it even if the directory cannot be synced.
         self.file = Some(file);
         self.lock.sync_all()
     }
@@ -294,7 +293,7 @@ mod tests {
             match recover(&damaged) {
                 Ok(recovered) => {
                     assert!(place > first, "byte {place}");
-                    // A damaged line end joins two lines, which then count as damaged.
+                    // If the byte is a line end, two lines become one damaged line or, at the end, an unfinished line.
                     let is_last = place == content.len() - 1;
                     assert!(recovered.damaged >= 1 || is_last, "byte {place}");
                     let route = &recovered.account.routes[&0];

@@ -1,10 +1,9 @@
-//! The storage of a journal in tests.
+//! Storage in memory for a journal, so that tests can simulate full disks and restarts.
 use super::journal::Storage;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
-/// A disk in memory with room for a number of bytes.
 #[derive(Clone, Default)]
 pub(super) struct MemoryStorage {
     pub(super) content: Rc<RefCell<Option<Vec<u8>>>>,

@@ -53,8 +53,8 @@ pub(super) fn render(
     Ok(line)
 }
 
-/// Replaces the letters of a name that are not ASCII, because a server might change the encoding
-/// that they need in a header.
+/// Replaces characters that are not printable ASCII by `?`. In a header, they would have to be
+/// encoded, and a server might change the encoding.
 fn printable_name(name: &str) -> String {
     name.chars().map(|letter| if letter.is_ascii_graphic() || letter == ' ' { letter } else { '?' }).collect()
 }

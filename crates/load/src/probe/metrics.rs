@@ -21,7 +21,6 @@ pub(super) struct Shared {
     pub(super) is_reload_good: bool,
 }
 
-/// State of the journal, the file that keeps the account.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct JournalState {
     pub(super) is_writable: bool,
@@ -31,7 +30,7 @@ pub(super) struct JournalState {
 
 type Value = fn(&RouteAccount) -> u64;
 
-/// Counters of a route, each with its name, its meaning and its value.
+/// Counters of a route, each with its name, its help text and the function that reads its value.
 const COUNTERS: [(&str, &str, Value); 10] = [
     ("created_total", "messages written down, to be sent", |account| account.counts.created),
     ("accepted_total", "messages that the server accepted", |account| account.counts.accepted),

@@ -1,4 +1,4 @@
-//! The probe: a gentle load that never ends, with an account of every message.
+//! The probe sends a light load without end, and keeps an account of what became of each message.
 //!
 //! ```text
 //! options ─▶ this file: a loop ─┬─ pacer: when to send, what is overdue ──▶ events ─▶ account: what became of each message
@@ -56,16 +56,15 @@ use watch::{Report, WatchThread};
 const TICK: Duration = Duration::from_millis(250);
 /// Time that messages in transit have for their answers when the probe ends.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time after which a report is written again if it could not be written.
+/// Time until the next attempt if a daily report could not be written.
 const REPORT_RETRY: Duration = Duration::from_secs(600);
 
-/// A report from a thread that sends a message or watches a mailbox, to the loop.
+/// What a thread that sends a message, or watches a sink or mailbox, reports to the probe's loop.
 enum Input {
     Answered { number: u64, outcome: Outcome },
     Watched { routes: Vec<u16>, keeps_times: bool, report: Report },
 }
 
-/// Result of sending a message. The thread that has sent the message reports it to the loop.
 struct Outcome {
     answer: Answer,
     took: Duration,
@@ -143,7 +142,8 @@ pub fn run(options: ProbeOptions) -> Result<()> {
     Ok(())
 }
 
-/// State of the loop, which decides everything while other threads only send and watch.
+/// State of the probe's loop. The loop makes all decisions, and other threads only send messages and watch for
+/// arrivals.
 struct Shell {
     run: RunId,
     shared: Arc<Mutex<Shared>>,
@@ -162,7 +162,7 @@ struct Shell {
 }
 
 impl Shell {
-    /// Replaces the routes, and starts to watch where their mail arrives.
+    /// Replaces the routes, and starts to watch their sinks and mailboxes.
     fn set_routes(&mut self, routes: Vec<RouteOptions>) -> Result<()> {
         for (place, route) in routes.iter().enumerate() {
             if routes[..place].iter().any(|other| other.name == route.name) {
@@ -180,8 +180,8 @@ impl Shell {
         if !shared.probe.set_routes(paces.collect(), unix_ns()) {
             bail!("there are too many routes: at most {} in the life of an account", account::MAX_ROUTES);
         }
-        // Write the names and numbers of the routes first, because a later reader of the journal needs them for the
-        // events of their messages.
+        // Write a snapshot with the names and numbers of the routes first. Events contain only the number of the route,
+        // so a later reader of the journal needs the names.
         let written = self.journal.compact(&shared.probe.account);
         self.tell_written(&written, &mut shared);
         shared.watches.clear();
@@ -204,8 +204,8 @@ impl Shell {
         let mut threads = Vec::new();
         for (_, watch, routes) in groups {
             let input = self.input_tx.clone();
-            // A sink has recorded the time of each arrival, even while there was no probe. A mailbox was not watched in
-            // that time, so times of its older mail would be wrong.
+            // A sink has recorded the time of each arrival, even while there was no probe. A mailbox was not watched
+            // while no probe was running, so the times of mail from that period would be wrong.
             let keeps_times = matches!(watch, Watch::Sink(_));
             let send = move |report| input.send(Input::Watched { routes: routes.clone(), keeps_times, report }).is_ok();
             threads.extend(WatchThread::start(watch, self.run, &self.settled, send)?);
@@ -270,7 +270,7 @@ impl Shell {
         Duration::from_nanos(next_ns.saturating_sub(unix_ns())).min(TICK)
     }
 
-    /// Writes the reports of days that are over. If writing fails, it is tried again after a while.
+    /// Writes the reports of days that are over. After a failure, the next attempt follows after `REPORT_RETRY`.
     fn report_days(&mut self, shared: &mut Shared, now_ns: Ns) {
         if clock::now() < self.report_from {
             return;
@@ -376,7 +376,7 @@ impl Shell {
         if events.is_empty() {
             return;
         }
-        // Apply the events even if they cannot be written. The whole account is written as soon as that is possible.
+        // Apply the events even after a failed write, because the next write begins with a snapshot of the account.
         let written = self.journal.append(events, &shared.probe.account, false);
         events.iter().for_each(|event| shared.probe.account.apply(event));
         self.tell_written(&written, shared);
@@ -412,7 +412,7 @@ impl Shell {
     }
 }
 
-/// Sends a message, and returns how that ended. A failure is an outcome as well.
+/// Sends a message, and returns the outcome. An error, such as a server without an address, counts as a failure.
 fn deliver(route: &RouteOptions, run: RunId, number: u64, due_at: Duration) -> Outcome {
     let failed =
         |line: String| Outcome { answer: Answer::Failed, took: clock::now() - due_at, line, certificate_ends: None };

@@ -18,7 +18,7 @@ pub enum Watch {
     Mailbox { mailbox: Box<MailboxOptions>, keep: bool },
 }
 
-/// A server to which the probe sends messages, with the messages and the place where they arrive.
+/// A server to which the probe sends messages, and the place where they should arrive.
 #[derive(Clone, Debug)]
 pub struct RouteOptions {
     pub name: String,
@@ -47,7 +47,7 @@ pub struct ProbeOptions {
     pub state: PathBuf,
     /// Address on which `/metrics` is served.
     pub http: SocketAddr,
-    /// The host of `http` as the user typed it, for which requests are accepted.
+    /// Host part of `http` as the user typed it. Requests may name it in their `Host` header.
     pub http_name: String,
     /// Called at SIGHUP to read the configuration again. Without it, SIGHUP ends the probe.
     pub reload: Option<Reload>,

@@ -1,5 +1,5 @@
-//! Decides when each route sends, and which messages are overdue. It has no clock, socket or file: times are arguments,
-//! and results are events for the account.
+//! Decides when each route sends, and which messages are overdue. Times are arguments and results are events for the
+//! account, so that tests need no clock, socket or file.
 use super::account::{Account, Answer, Event, Ns, day_of, route_of};
 use crate::sink::arrivals::{Arrival, ArrivalKind};
 use mailrun_measurement::{Ledger, MarkResult};
@@ -7,8 +7,7 @@ use mailrun_measurement::{Ledger, MarkResult};
 /// Maximum pause of a route whose server refuses messages. If the route's interval is longer, the pause is one
 /// interval.
 const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;
-/// Minimum change of the difference between wall clock and monotonic clock that means that the wall clock was set, one
-/// second.
+/// If the difference between wall clock and monotonic clock changes by this much, one second, the wall clock was set.
 const CLOCK_SET_NS: u64 = 1_000_000_000;
 
 /// How often a route sends, and when its messages count as lost.
@@ -47,7 +46,8 @@ pub(super) struct Route {
     /// Number of messages that were not accepted since the last accepted one.
     pub(super) refusals: u32,
     backoff_until_ns: Ns,
-    /// Time up to which all arrivals on the route are known. Messages may be called lost only up to this time.
+    /// Time up to which all arrivals on the route are known. Messages whose time limit ends later cannot be called lost
+    /// yet.
     seen_until_ns: Ns,
     pub(super) skipped: [u64; Skip::ALL.len()],
     /// True if the server accepted the last message. `None` if no message was sent since the start.
@@ -66,8 +66,8 @@ pub(super) struct Probe {
     pub(super) routes: Vec<Route>,
     /// The first message number of this process, for each route. Earlier numbers belong to earlier processes.
     own_from: Vec<(u16, u64)>,
-    /// Messages that were reported to this process as arrived. A sink that is asked from the beginning reports them
-    /// again.
+    /// Messages that were reported to this process as arrived. They are remembered, because a sink or mailbox reports
+    /// them again when it is watched anew, for example after SIGHUP.
     told: Ledger,
     /// Wall clock minus monotonic clock at the last comparison. A sudden change shows that the wall clock was set.
     clock_offset_ns: Option<i128>,
@@ -75,8 +75,8 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Continues the account of an earlier process. Also returns an event for each message without an answer, which
-    /// says that the answer is unknown: the process that waited for the answer is gone.
+    /// Continues the account of an earlier process. Also returns an event for each message whose answer that process
+    /// was still waiting for. The event says that the answer is unknown.
     pub(super) fn new(mut account: Account) -> (Self, Vec<Event>) {
         let answer = |number| Event::Answered { number, answer: Answer::Unknown, took_ns: 0, at_ns: 0 };
         let events: Vec<Event> = account.unanswered().into_iter().map(answer).collect();
@@ -96,7 +96,7 @@ impl Probe {
     }
 
     /// Replaces the routes. A known route keeps its account and, unless its interval has changed, its schedule. Returns
-    /// false if there are more routes than numbers.
+    /// false if there would be more than `MAX_ROUTES`, including removed routes.
     #[must_use]
     pub(super) fn set_routes(&mut self, paces: Vec<Pace>, now_ns: Ns) -> bool {
         let numbers: Option<Vec<u16>> = paces.iter().map(|pace| self.account.open_route(&pace.name)).collect();
@@ -126,8 +126,8 @@ impl Probe {
         true
     }
 
-    /// Compares the clocks, and moves all schedules and the messages in flight if the wall clock was set. Otherwise, a
-    /// message might seem to have taken an hour.
+    /// Checks whether the wall clock was set. If so, moves all schedules by the same amount, and returns an event that
+    /// moves the messages in flight. Without this, messages might seem to be overdue.
     pub(super) fn compare_clocks(&mut self, wall_ns: Ns, monotonic_ns: Ns) -> Option<Event> {
         let offset = i128::from(wall_ns) - i128::from(monotonic_ns);
         let by = offset - *self.clock_offset_ns.get_or_insert(offset);
@@ -226,9 +226,9 @@ impl Probe {
         seen.for_each(|route| route.seen_until_ns = route.seen_until_ns.max(at_ns));
     }
 
-    /// Returns an event for each overdue message. A message is not overdue until somebody has looked for it, so a
-    /// mailbox that cannot be read loses no mail. For messages of removed routes, nobody looks, so they are overdue at
-    /// once.
+    /// Returns an event for each overdue message. A message is overdue only if its sink or mailbox was read after the
+    /// time limit, so no message counts as lost while the mailbox cannot be read. Messages of removed routes are
+    /// overdue as soon as they are answered, because nobody looks for them.
     pub(super) fn overdue(&self) -> Vec<Event> {
         let watched = |number| self.routes.iter().find(|route| route.number == number && route.pace.is_watched);
         let overdue = self.account.routes.keys().flat_map(|number| {
@@ -290,7 +290,7 @@ mod tests {
         probe
     }
 
-    /// Begins everything that is due, and returns the seconds at which it was due.
+    /// Begins to send all due messages, and returns the number of each and the second at which it was due.
     fn begin(probe: &mut Probe, second: u64) -> Vec<(u64, u64)> {
         let due = probe.due(second * SECOND);
         for one in &due {

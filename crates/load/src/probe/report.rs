@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// Writes the report of a day into its own directory below `reports`. Days count from 1970. `route` is `None` if the
-/// configuration no longer has the route.
+/// Writes the report of a day into its own directory below `reports`. `day` is the number of days since 1 January 1970.
+/// `route` is `None` if the configuration no longer has the route.
 pub(super) fn write(
     reports: &Path,
     (name, route): (&str, Option<&RouteOptions>),
@@ -32,7 +32,7 @@ pub(super) fn write(
     Ok(directory)
 }
 
-/// Replaces letters that are not safe in file names. The name of a route may contain any letters.
+/// Replaces the characters of a route's name that are not safe in a file name, such as slashes.
 fn file_name(name: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
     let name: String = name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();

@@ -1,4 +1,4 @@
-//! A probe in a world without clock, network and disk: weeks pass in seconds.
+//! Simulates a probe without clock, network and disk, so that a week passes in seconds.
 use super::account::{Account, Answer, Event, Ns};
 use super::journal::{Journal, Storage as _};
 use super::memory_storage::MemoryStorage;
@@ -20,9 +20,9 @@ struct Truth {
     copies: u64,
 }
 
-/// Servers with all kinds of behaviour, which a pseudo-random number selects.
+/// Simulated servers. A pseudo-random number decides the fate of each message.
 struct World {
-    /// Events to come, ordered by their time.
+    /// Answers and arrivals that are still to come, ordered by their time.
     future: BTreeMap<(Ns, u64), Happening>,
     count: u64,
     truth: HashMap<String, Truth>,
@@ -50,7 +50,7 @@ impl World {
         self.future.insert((at, self.count), happening);
     }
 
-    /// Handles a message as the server of this route does.
+    /// Decides what happens to a message, and schedules its answer and its arrival.
     fn receive(&mut self, route: &str, number: u64, now: Ns) {
         let chance = self.random() % 1000;
         let took = SECOND / 1000 * (1 + self.random() % 400);
@@ -84,7 +84,7 @@ impl World {
                 self.later(now + 3 * SECOND, arrive(ArrivalKind::Duplicate, took));
                 (Answer::Accepted, Some((ArrivalKind::Delivered, took)))
             }
-            // The message arrives before the answer to it, or this answer is lost.
+            // The message arrives before its answer, and half of these answers are lost.
             (_, 20..40) => {
                 truth.delivered += 1;
                 let answer = if chance < 30 { Answer::Accepted } else { Answer::Unknown };
@@ -113,8 +113,7 @@ fn paces(names: &[&str]) -> Vec<Pace> {
     names.iter().map(pace).collect()
 }
 
-/// Largest sizes in a part of a simulation. By comparing the parts, a test sees whether a size
-/// grows with time.
+/// Sizes after a simulated day. By comparing the days, a test sees whether a size grows with time.
 #[derive(Debug, Default)]
 struct Sizes {
     file: usize,

@@ -15,26 +15,26 @@ use std::time::Duration;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for a sink's response to a request for arrivals.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum length of a sink's response in bytes. A response with as many arrivals as a sink keeps is half as long.
+/// Maximum length of a sink's response in bytes. A response with all the arrivals that a sink keeps needs half of this.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
-/// Pause before a mailbox that could not be opened is tried again. It doubles with each failure, up to the next value.
+/// Pause before a mailbox that could not be opened is tried again. It doubles with each failure, up to `LONGEST_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// The probe checks a mailbox at least this often, even if the mailbox's server reports new mail by itself. An arrival
-/// may therefore become known this much later.
+/// An arrival in a mailbox is assumed to be known after this time or, if the user has set an interval of polling, after
+/// both together.
 const MAILBOX_LAG: Duration = Duration::from_secs(10);
-/// Time after which a mailbox is opened anew for the first time. Mail is not deleted when it is first seen, but when it
-/// is seen again after that. A probe that is killed therefore still finds the mail whose arrival it has not recorded.
-/// The next constant is the time between later openings.
+/// A mailbox is opened anew after this time, and later at intervals of `LATER_PASSES`. Mail is deleted only then, when
+/// it is seen for the second time. If the probe is killed before it records an arrival, the next probe therefore still
+/// finds the mail.
 const FIRST_PASS: Duration = Duration::from_secs(10);
 const LATER_PASSES: Duration = Duration::from_secs(300);
 /// Interval at which a pausing thread checks whether it should end.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// A report of a thread that watches a sink or mailbox, to the probe's loop.
+/// What a thread that watches a sink or mailbox reports to the probe's loop.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// Arrivals that were not reported before. With them, everything that arrived until `until_ns` is reported.
+    /// New arrivals. Everything that arrived until `until_ns` has now been reported.
     Seen { until_ns: Ns, arrivals: Vec<Arrival> },
     /// The sink or mailbox could not be read, for this reason.
     Blind(String),
@@ -46,8 +46,8 @@ pub(super) struct WatchThread {
 }
 
 impl WatchThread {
-    /// Starts a thread that watches. `send` takes its reports, and returns false when nobody wants them any longer.
-    /// `settled` contains messages whose arrival is recorded, so they may be deleted.
+    /// Starts the thread, or returns `None` if there is nothing to watch. The thread ends when `send`, which takes its
+    /// reports, returns false. Messages in `settled` may be deleted, because their arrival is recorded.
     pub(super) fn start(
         watch: &Watch,
         run: RunId,
@@ -107,7 +107,7 @@ fn ask_sink(client: &HttpClient, run: RunId, send: &dyn Fn(Report) -> bool, stop
     while !stop.load(Ordering::Relaxed) {
         let until_ns = unix_ns();
         let report = match arrivals(client, run, after) {
-            // The sink has been restarted, so its numbers begin again. Ask for all of its arrivals.
+            // The sink has been restarted and counts its arrivals from 0 again, so ask for all of them.
             Ok(list) if list.sink != sink && after > 0 => {
                 (sink, after) = (list.sink, 0);
                 continue;
@@ -175,7 +175,7 @@ fn follow(
         let lag_ns = u64::try_from(lag.as_nanos()).unwrap_or(u64::MAX);
         let is_blind = now_ns.saturating_sub(up_since_ns) < lag_ns;
         let has_none = arrivals.is_empty();
-        // If the mailbox could not be read for the whole lag, it may contain mail that nobody has seen.
+        // Until the mailbox has been readable for the whole lag, it may contain mail that nobody has seen.
         let until_ns = if is_blind { 0 } else { now_ns - lag_ns };
         if !send(Report::Seen { until_ns, arrivals }) {
             return;

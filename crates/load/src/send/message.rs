@@ -8,7 +8,6 @@ use mail_builder::headers::raw::Raw;
 use mail_builder::headers::text::Text;
 use std::str::FromStr;
 
-/// A file that is attached to the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     pub name: String,
@@ -25,11 +24,12 @@ pub struct HeaderField {
 }
 
 impl HeaderField {
-    /// Makes a header field from its name and its value.
+    /// Removes white space around the value.
     ///
     /// # Errors
     ///
-    /// Fails if the name is not valid for a header field, or if the value would begin a new line.
+    /// Fails if the name is not valid for a header field, or if the value contains a line end or
+    /// NUL.
     pub fn new(name: &str, value: &str) -> Result<Self, String> {
         if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
             return Err(format!("{name:?} is not the name of a header field"));

@@ -34,8 +34,8 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 ///
-/// Fails if the options cannot be used, for example because a file with certificates cannot be read. A server that
-/// cannot be reached, or that rejects the message, is not an error. The returned [`SendReport`] says so.
+/// Fails if the options cannot be used, for example because a file with certificates cannot be read. If no server can
+/// be reached, or if the server rejects the message, the returned [`SendReport`] says so instead.
 pub fn send(options: SendOptions) -> Result<SendReport> {
     if options.quit_after == Some(QuitAfter::Tls) && options.transport.tls == TlsMode::None {
         bail!("--quit-after tls requires --tls starttls or --tls implicit");
@@ -134,7 +134,7 @@ fn start(command: &str) -> io::Result<(Socket, Child)> {
     Ok((Socket::from_accepted(ours.into())?, child))
 }
 
-/// Waits for the command to end after its connection was closed. A command that goes on is killed after a while.
+/// Waits for the command to end after its connection was closed, and kills it after `COMMAND_TIMEOUT`.
 fn wait(mut child: Child) {
     let latest = clock::now() + COMMAND_TIMEOUT;
     while clock::now() < latest {

@@ -7,7 +7,6 @@ use mailrun_process::tls_mode::TlsMode;
 use mailrun_smtp::client::StopPoint;
 use std::time::Duration;
 
-/// A message, its envelope, and the servers to which it may be sent.
 #[derive(Debug)]
 pub struct SendOptions {
     /// Servers in the order in which they are tried, until one accepts the connection.
@@ -86,8 +85,8 @@ impl QuitAfter {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Returns the point at which the client stops by itself. `None` if the session stops because
-    /// no transaction begins.
+    /// Returns the point at which the client stops by itself. Two points need no such stop: at
+    /// `Connect`, no client is started, and at `Auth`, the session begins no transaction.
     pub(super) fn stop_point(self, tls: TlsMode) -> Option<StopPoint> {
         match self {
             Self::Connect | Self::Auth => None,

@@ -6,8 +6,8 @@ use mailrun_smtp::client::{GaveUp, Verb};
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Stage at which a message was rejected or the session failed. The exit statuses are the same as in swaks. For a
-/// failed connection, this is 2, as in our other commands.
+/// Stage at which a message was rejected or the session failed. Each stage has the same exit status as in swaks. The
+/// status of a failed connection, 2, is also that of our other commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendStage {
     Connect,
@@ -143,8 +143,8 @@ pub(super) fn failure(ended: &SessionEnd, is_over_tls: bool, is_pipe: bool, time
     let (stage, text) = match ended {
         SessionEnd::Closed => (SendStage::Closed, "the server ended the session".to_owned()),
         SessionEnd::GaveUp(cause) => (stage_of_cause(*cause), cause.to_string()),
-        // In TLS 1.3, a server checks the client's certificate after the client's handshake is complete, so this is a
-        // TLS failure.
+        // In TLS 1.3, the client's handshake is complete before the server has checked the client's certificate. If the
+        // server rejects it, the error comes here, but belongs to TLS.
         SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => (SendStage::Tls, reason(error)),
         SessionEnd::Lost(verb, _) if is_pipe => (SendStage::Pipe, format!("the command ended{}", before(verb))),
         SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {

@@ -43,7 +43,7 @@ pub(super) struct SingleMessage {
 }
 
 impl SingleMessage {
-    /// Prepares the session that sends the message.
+    /// Checks the envelope before a connection is made, so that a malformed address is reported at once.
     ///
     /// # Errors
     ///
@@ -147,10 +147,10 @@ impl SingleMessage {
             }
             text
         });
-        // Each text consists of the address and the parameters of RCPT. The number is the length of the address.
+        // Each pair has the address followed by the parameters of RCPT, and the length of the address.
         let recipients: Vec<(Vec<u8>, usize)> = recipients.zip(self.to.iter().map(String::len)).collect();
         let recipients = recipients.iter().map(|(text, length)| text.split_at(*length));
-        // Begin with placeholders, because the next line replaces the addresses and an envelope cannot be empty.
+        // Begin with placeholders, because an envelope cannot be empty. The next line replaces them.
         let mut envelope = Envelope::verbatim("<>", ["<>"]).map_err(|error| anyhow!(error))?;
         let written = envelope.rewrite_with(self.from.as_bytes(), parameters.join(" ").as_bytes(), recipients);
         written.map_err(|_| match self.to.iter().find(|to| to.contains(',')) {
@@ -161,8 +161,8 @@ impl SingleMessage {
     }
 
     fn reject(&mut self, stage: SendStage, reply: String) {
-        // Keep only the first rejection. Later ones are its consequence, for example the rejection of a DATA that was
-        // sent with a rejected RCPT.
+        // Keep only the first rejection. Later rejections follow from it, for example the rejection of a DATA that was
+        // pipelined after a rejected RCPT.
         self.rejection.get_or_insert((stage, reply));
     }
 }
@@ -175,7 +175,7 @@ impl MessageSource for SingleMessage {
         self.has_begun = true;
         Poll::Ready(match self.envelope(client.extensions()) {
             Ok(envelope) => NextAction::Transaction(Arc::new(envelope)),
-            // The envelope has no recipients if the options ask for less than a message.
+            // There may be no recipients if `--quit-after` ends the session before RCPT.
             Err(_) => NextAction::Quit,
         })
     }

@@ -1,9 +1,9 @@
-//! The rules in force. They can be replaced while sessions run, sessions check for changes without
-//! a lock, and the actions of each rule are counted for the record.
+//! The rules in force. They can be replaced while sessions run. The sink counts for the record how
+//! often each rule acts.
 //!
-//! For each command, a worker only compares a version number, and looks at the rules only if the
-//! number has changed. If a change of the rules keeps a rule, the rule's count and the memory of
-//! its policy are kept, too.
+//! For each command, a worker compares a version number without a lock, and fetches the rules only
+//! if the number has changed. A rule that remains in force after a change keeps its count and the
+//! memory of its policy.
 use super::policies::{DomainCap, GcraLimiter, Greylist, KeyedLimiter};
 use super::rulebook::Rulebook;
 use super::rules::{LimitKey, Rule, RuleAction};
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Maximum number of changes that are remembered. If there are more, the oldest are forgotten.
+/// Maximum number of rule changes for the record. If there are more, the oldest are forgotten.
 const MAX_CHANGES: usize = 1000;
-/// Maximum number of former rules that keep their own count. Former rules that never acted are
-/// forgotten.
+/// Maximum number of removed rules that keep their own count. The counts of further removed rules
+/// are added up.
 const MAX_RETIRED: usize = 1000;
 
 #[derive(Debug)]
@@ -163,8 +163,8 @@ impl ActiveRules {
             .collect();
         retire(&mut counts, &rules);
         *current = Arc::new(Ruleset { seed: rulebook.seed.unwrap_or(self.seed), rules });
-        // The order is relaxed, because workers read the rules under the mutex. The number only
-        // tells the workers that there are new rules.
+        // Relaxed ordering is enough, because the number only tells workers that there are new
+        // rules. They read the rules themselves under the mutex.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -185,8 +185,8 @@ impl ActiveRules {
         changes.drain(..excess);
     }
 
-    /// Returns the begins and ends of faults until `now`: changes of the rules, and stalls. The
-    /// times of stalls count from the first connection.
+    /// Returns the begin and the end of each fault until `now`. Faults come from changes of the
+    /// rules and from stalls, whose times count from the first connection.
     pub(super) fn changes(&self, first_connection: Option<Duration>, now: Duration) -> Vec<RuleChange> {
         let mut changes = lock(&self.changes).clone();
         let rules = Arc::clone(&lock(&self.current));

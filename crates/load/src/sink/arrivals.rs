@@ -1,9 +1,10 @@
 //! The messages of a run one by one, in the order in which the sink received them. A probe asks for
 //! them, because it keeps an account of each message.
 //!
-//! Workers record nothing for this. A tally covers a quarter of a second, so with a gentle load it
-//! has one message, and its histograms have one value, which belongs to this message. If a tally
-//! has several messages, the times are correct, but some may be assigned to the wrong message.
+//! The list is derived from tallies, the counts and histograms that each worker has for a quarter
+//! of a second. Under a light load, a tally covers one message, so its histograms contain the times
+//! of this message. If a tally covers several messages, the times are correct, but some may be
+//! assigned to the wrong message.
 use mailrun_measurement::trace::message_number;
 use mailrun_measurement::{Latencies, Ledger, RunId, RunTally, SinkTally};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,6 @@ use std::collections::VecDeque;
 /// Maximum number of messages that are kept for a probe that asks for them later.
 const MAX_KEPT: usize = 4096;
 
-/// How a message has reached the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ArrivalKind {
@@ -97,14 +97,14 @@ pub(crate) struct ArrivalList {
     /// Identity of the sink's process. A new process counts arrivals from 0 again, so the client
     /// must ask from the beginning.
     pub(crate) sink: String,
-    /// Number of arrivals so far, after which the next request should ask.
+    /// Number of arrivals so far. The next request should pass this number as `after`.
     pub(crate) next: u64,
     pub(crate) arrivals: Vec<Arrival>,
 }
 
 impl ArrivalLog {
-    /// Begins with the messages that the sink has counted so far. Their times are unknown, because
-    /// many tallies are merged.
+    /// Starts a log that contains the messages that have arrived so far. Their times are unknown,
+    /// because the tallies have been merged.
     pub(super) fn begin(so_far: Option<&RunTally>) -> Self {
         let mut log = Self::default();
         if let Some(tally) = so_far {

@@ -43,7 +43,7 @@ pub enum LoginPolicy {
 }
 
 impl CapabilityOptions {
-    /// Returns true if the options offer or require anything beyond plain SMTP without a login.
+    /// Returns true if the options ask for TLS, logins or LMTP.
     pub fn is_used(&self) -> bool {
         let is_plain = self.tls == TlsMode::None && self.protocol == Protocol::Smtp;
         !is_plain || !matches!(self.login, LoginPolicy::Off)
@@ -105,7 +105,6 @@ impl CapabilityOptions {
         }
     }
 
-    /// Sets the extensions that EHLO offers, and the requirements of the sink.
     pub(super) fn apply(&self, offer: &mut Offer) {
         offer.protocol = self.protocol;
         offer.extensions.auth = match self.login {

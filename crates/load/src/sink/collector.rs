@@ -1,4 +1,4 @@
-//! Collects the workers' counts. From the counts, it makes the totals, the figures per second, the
+//! Collects the workers' counts, and computes from them the totals, the figures per second, the
 //! live line, the status over HTTP and, at the end, the record.
 use super::mailboxes::WatchCounts;
 use super::options::SinkOptions;
@@ -39,7 +39,6 @@ pub(super) struct SinkPlace {
     pub(super) watched: Option<Arc<WatchCounts>>,
 }
 
-/// The sink, in the form in which the monitor watches it.
 struct SinkRun {
     report: Arc<Mutex<SinkReport>>,
     context: Arc<SinkContext>,

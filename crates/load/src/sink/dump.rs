@@ -8,11 +8,11 @@
 //! | one file | each message after a line of JSON with its length: `{"bytes":N,…}` LF, N bytes, LF |
 //!
 //! The single file is not an mbox. An mbox ends lines in LF and quotes `From ` in the text, so the
-//! received bytes could not be restored. A length works for any content, while any separator (such
-//! as that of smtp-sink's `-D`) may occur in the content.
+//! received bytes could not be restored. The length comes before each message, because any
+//! separator, such as that of smtp-sink's `-D`, might occur in a message.
 //!
-//! A message that cannot be stored is refused, so it is never acknowledged. Writing is synchronous
-//! and without fsync. As in smtp-sink, the other sessions of the worker wait for it.
+//! A message that cannot be stored is refused. Messages are written without fsync. As in smtp-sink,
+//! the other sessions of the worker wait during a write.
 use anyhow::{Context, Result};
 use mailrun_lock::lock;
 use serde::Serialize;
@@ -81,8 +81,9 @@ impl MessageDump {
         Ok(Self { target, prefix, suffix, serial: AtomicU64::new(0), file })
     }
 
-    /// Returns the path of a new file while it is being written, and its final path. For the single
-    /// file, both are the same, because its messages are appended to it.
+    /// Returns the path of a new file while it is being written, and its final path. If messages go
+    /// to a single file, both name a temporary file, which is copied to the single file and
+    /// removed.
     fn names(&self) -> (PathBuf, PathBuf) {
         let number = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{number:08}{}", self.prefix, self.suffix);
@@ -121,8 +122,8 @@ fn create_directory(path: &Path) -> Result<()> {
         .with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// Returns the host name for the file names of a Maildir. It must not contain `/` or `:`, so these
-/// are replaced.
+/// Returns the host name for the file names of a Maildir. Characters that such a name must not
+/// contain, for example `/` and `:`, are replaced.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect()

@@ -32,7 +32,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// The service of a worker, which makes a handler for each session. It hands its tally to the collector at every tick.
+/// The service of a worker, which makes a handler for each session. At every tick, it hands its counts to the
+/// collector.
 pub(super) struct SinkService(Rc<SinkWorkerState>);
 
 impl SinkService {
@@ -86,12 +87,13 @@ pub(super) struct SinkHandler {
     client: SocketAddr,
     reader: TraceReader,
     recipients: Vec<SinkRecipient>,
-    /// Phase of the client's last command. It shows at which command clients leave that deliver nothing.
+    /// Phase of the client's last command. The sink counts in which phase sessions end, so that the user sees at which
+    /// command clients leave if they deliver nothing.
     phase: Phase,
     /// Time at which the client could begin to send the message. `None` if the sink has rules, because the sink itself
     /// may then delay the message.
     began: Option<Duration>,
-    /// Further state of a session with rules, with stored mail, or with a message from <>.
+    /// State that a session needs only if there are rules, if mail is stored, or if a message comes from <>.
     extended: Option<Box<ExtendedSession>>,
 }
 
@@ -356,13 +358,12 @@ impl Handler for SinkHandler {
 }
 
 impl SinkHandler {
-    /// Returns true if the session only counts messages, because it has no rules and stores nothing. Most sessions take
-    /// this short way.
+    /// Returns true if the session only counts messages, because it has no rules and stores nothing.
     fn only_counts(&self) -> bool {
         self.extended.is_none() && self.worker.context.active_rules.version() == 0
     }
 
-    /// Applies the rules to a command, and returns the answer, as `Err` if a rule refuses the command.
+    /// Applies the rules to a command. Returns the answer, which is an `Err` if a rule refuses the command.
     fn apply_rules(&mut self, command: RuleCommand, address: Option<Path<'_>>) -> Result<Answer, Answer> {
         let Some(rules) = self.worker.rules() else { return Ok(Answer::Yes) };
         let RuleDecision { delay, effect, decided_by: by } = self.decide(&rules, command, address, None, clock::now());
@@ -456,7 +457,7 @@ impl SinkHandler {
         if fates.iter().all(RecipientDecision::is_unchanged) { Vec::new() } else { fates }
     }
 
-    /// Handles the end of a message in a session that does more than count.
+    /// Handles the end of a message if there are rules, if messages are stored, or if a message came from <>.
     fn handle_message(&mut self, found: TraceResult, bytes: u64, now: Duration) -> Answer {
         let (mut delay, effect, fates) = self.decide_message(sequence(&found), now);
         let recipients = std::mem::take(&mut self.recipients);
@@ -540,8 +541,8 @@ impl ExtendedSession {
         reader.receive(block);
     }
 
-    /// Ends the transaction, and returns the message that is being stored, and the transaction's slots under domain
-    /// caps.
+    /// Ends the transaction. Returns the writer of the message, and the slots of domain caps that the transaction
+    /// occupies.
     fn end_transaction(&mut self) -> (Option<MessageWriter>, DomainSlots) {
         let domain_slots = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
         (self.message_writer.take(), domain_slots)
@@ -729,7 +730,7 @@ mod tests {
         use mailrun_smtp::command::Command;
         let single = RecipientNumbering::address_bits(16);
         let number = |address: &str| single.number(RecipientId::new(address.as_bytes()));
-        // Each row expects the numbers delivered, rewritten, copied and duplicated.
+        // The four numbers are the expected counts: delivered, rewritten, copied and duplicated.
         for (rcpt, numbering, expected, pairs) in [
             ("<to@x>", single, [1, 0, 0, 0], ""),
             ("<to@x> ORCPT=rfc822;To@X", single, [1, 0, 0, 0], ""),

@@ -25,8 +25,8 @@ impl RecipientDecision {
         self.effect == RuleEffect::Accept && self.delay.is_zero()
     }
 
-    /// Returns true if this result makes the results of later recipients irrelevant. In SMTP, this is any refusal,
-    /// because it decides for the whole message. In LMTP, only the end of the session does that.
+    /// Returns true if this result makes the results of later recipients irrelevant. In SMTP, any refusal does so,
+    /// because it decides for the whole message. In LMTP, only a result that ends the session does so.
     pub(super) fn ends_evaluation(&self, protocol: Protocol) -> bool {
         let is_refused = |code| protocol == Protocol::Smtp || code == SERVICE_CLOSING;
         self.effect.cuts_connection() || self.effect.error_code().is_some_and(is_refused)
@@ -38,8 +38,8 @@ impl RecipientDecision {
     }
 }
 
-/// Combines the results of all recipients into one result for the message. `recipients` and the envelope of `draft`
-/// keep only the recipients that count.
+/// Combines the results of all recipients into one result for the message. If the message is accepted, `recipients`
+/// then contains each recipient as often as it counts, and the envelope of `draft` contains those that count.
 pub(super) fn combine(
     decisions: &[RecipientDecision],
     recipients: &mut Vec<SinkRecipient>,
@@ -88,7 +88,7 @@ pub(super) struct LmtpReplies {
 
 #[derive(Debug)]
 enum StorageState {
-    /// No recipient has been accepted yet. The message is stored and counted with the first one.
+    /// No recipient has been accepted yet. The message is stored and counted when the first recipient is accepted.
     Pending(Option<MessageWriter>),
     Stored,
     /// The message could not be stored, so every further recipient is refused.
@@ -122,7 +122,7 @@ impl LmtpReplies {
         place + 1 >= self.decisions.len()
     }
 
-    /// Counts the message for this recipient, unless it is refused or dropped. Returns the answer.
+    /// Returns the reply for this recipient, and counts the message for the recipient unless it is refused or dropped.
     pub(super) fn answer(&self, place: usize, worker: &SinkWorkerState, now: Duration) -> Answer {
         let Some((decision, number)) = self.decisions.get(place).zip(self.recipients.get(place)) else {
             return Answer::Yes;

@@ -35,7 +35,7 @@ impl GcraLimiter {
     }
 }
 
-/// A separate rate limit for each key. A key whose bucket is full again takes no memory for long.
+/// A separate rate limit for each key. Full buckets are removed at `MAX_KEYS`.
 #[derive(Debug)]
 pub(super) struct KeyedLimiter {
     full_bucket: GcraLimiter,
@@ -45,8 +45,9 @@ pub(super) struct KeyedLimiter {
 }
 
 impl KeyedLimiter {
-    /// Number of keys at which buckets are forgotten, to limit the memory to 5 MB. First, buckets
-    /// that are full again are forgotten, which changes nothing. If that is not enough, all are.
+    /// Number of keys at which all full buckets are removed, to limit the memory to 5 MB. This
+    /// changes no decision, because a new bucket is full as well. If no bucket is full, all are
+    /// removed.
     const MAX_KEYS: usize = 100_000;
 
     pub(super) fn new(rate_per_s: f64, burst: u32) -> Self {
@@ -160,9 +161,9 @@ pub(super) fn tarpit(step: Duration, max: Duration, before: u32) -> Duration {
     step.saturating_mul(before).min(max)
 }
 
-/// Slow reading: limits the bytes per second, in 20 reads per second. The wait comes before each
-/// read instead of after it, so that a message of n bytes takes at least n / rate until its end is
-/// read.
+/// Slow reading. Limits the bytes per second, which are read in 20 steps per second. The wait comes
+/// before each read instead of after it, so that a message of n bytes takes at least n / rate until
+/// its end is read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReadThrottle {
     octets_per_s: f64,
@@ -294,7 +295,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the steps of the clock, no period may get more than its burst and its rate.
+        /// In no period may the limiter grant more than the burst plus what the rate allows.
         #[test]
         fn a_bucket_never_gives_more_than_it_may(
             rate in 1.0..1000.0_f64, burst in 1..50_u32, steps in proptest::collection::vec(0..30_u64, 1..300)

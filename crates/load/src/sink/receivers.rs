@@ -1,5 +1,5 @@
 //! Rules that imitate receivers by limits that the receivers or the makers of their software
-//! document. The files, with their sources, are in `crates/load/receivers`.
+//! document. Each file in `crates/load/receivers` names the document that states its limits.
 use super::rulebook::Rulebook;
 use mailrun_text::words::is_misspelling;
 
@@ -21,11 +21,11 @@ impl Receiver {
     pub const ALL: [Self; 5] =
         [receiver!("exchange"), receiver!("exim"), receiver!("gmail"), receiver!("postgrey"), receiver!("yahoo")];
 
-    /// Returns the receiver with this name.
+    /// Returns the receiver that the user has named.
     ///
     /// # Errors
-    /// Fails if there is no such receiver. The error suggests a receiver with a similar name, or
-    /// else names all receivers.
+    /// Fails if no receiver has this name. The error suggests a receiver with a similar name, or
+    /// lists all names.
     pub fn named(name: &str) -> Result<Self, String> {
         if let Some(known) = Self::ALL.iter().find(|known| known.name == name) {
             return Ok(*known);
@@ -44,7 +44,7 @@ impl Receiver {
         self.text.lines().next().unwrap_or_default().trim_start_matches("# ")
     }
 
-    /// Returns the receiver's file, with the limits, their sources and the rules.
+    /// Returns the receiver's file, whose comments describe the limits and name their source.
     pub fn text(&self) -> &'static str {
         self.text
     }
@@ -52,7 +52,7 @@ impl Receiver {
     /// Parses the rules of the receiver's file.
     ///
     /// # Errors
-    /// Fails with the place of a mistake if the file cannot be parsed.
+    /// Fails if the file has a mistake, which a test of all files rules out.
     pub fn rulebook(&self) -> Result<Rulebook, String> {
         Rulebook::read_file(self.name, self.text)
     }

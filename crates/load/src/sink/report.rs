@@ -1,4 +1,4 @@
-//! The sink's run record. It describes one run or, if no message has a trace, all mail.
+//! Makes the sink's run record. It describes one run or, if no message carries the trace that names its run, all mail.
 use super::DumpTarget;
 use super::active_rules::{self, ActiveRules, RuleChange, RuleCount};
 use super::arrivals::{ArrivalList, ArrivalLog};
@@ -26,28 +26,27 @@ pub(super) struct SinkReport {
     pub(super) options: SinkOptions,
     /// Address on which the sink listens, or the mailboxes that it watches, for the record.
     pub(super) place: String,
-    /// Counts of the watchers of mailboxes, if the sink watches mailboxes.
     pub(super) watched: Option<Arc<WatchCounts>>,
     pub(super) active_rules: Arc<ActiveRules>,
     pub(super) began: Duration,
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
-    /// Figures per second of each run. The key `None` stands for mail without a trace.
+    /// Figures per second of each run. The key `None` is for mail without a trace, whose run is unknown.
     series: Vec<(Option<RunId>, Series)>,
     host_sampler: HostSampler,
     usage_sampler: UsageSampler,
-    /// Time at which the first client connected. Stalls count from this time.
+    /// Time at which the first client connected. The times in `stall` rules count from it.
     first_connection: Option<Duration>,
-    /// Counts of the sink at the time at which each announced run began.
+    /// What the sink had counted when each run was announced.
     starts: Vec<(RunId, RunStart)>,
     untraced_sample: Option<HeaderSample>,
     /// Latencies of all runs until delivery, for Prometheus.
     pub(super) delivered: Buckets,
     /// Latencies of all runs until a mailbox's server announced the message, for Prometheus.
     pub(super) announced: Buckets,
-    /// Arrivals of the runs for which an HTTP client has asked.
+    /// Lists of the messages that arrived, for the runs for which an HTTP client has asked `/arrivals/RUN`.
     arrivals: Vec<(RunId, ArrivalLog)>,
-    /// Identifies this process in responses with arrivals.
+    /// Sent with each list of arrivals. If it changes, the sink was restarted, and the client begins again.
     process: String,
 }
 
@@ -94,7 +93,7 @@ impl SinkReport {
         }
     }
 
-    /// Begins to count a run before anything of it arrives. A run that is already known keeps its counts.
+    /// Begins to count a run before its first message arrives. Does nothing if the run is already known.
     pub(super) fn announce(&mut self, run: RunId) {
         let total = &mut self.total;
         if total.runs.find(run).is_some() {
@@ -116,7 +115,8 @@ impl SinkReport {
         self.starts.push((run, start));
     }
 
-    /// Returns the arrivals of a run except the first `after`. The sink keeps arrivals only from the first request on.
+    /// Returns the messages of a run that arrived after the first `after` ones, which the client already has. The sink
+    /// lists the messages of a run one by one only from the first request on.
     pub(super) fn arrivals(&mut self, run: RunId, after: u64) -> ArrivalList {
         self.announce(run);
         if !self.arrivals.iter().any(|(known, _)| *known == run) {
@@ -149,8 +149,8 @@ impl SinkReport {
         self.series.retain(|(run, _)| run.is_none_or(|run| self.total.runs.find(run).is_some()));
     }
 
-    /// Returns the series of a run, whose second 0 is the second in which the sink began. `begin` must be the begin of
-    /// any second of the run.
+    /// Returns the figures per second of a run. `begin` must be the start of any second of the run, because a run's
+    /// seconds need not begin at whole seconds of the clock. Second 0 is the one in which the sink began.
     fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
         let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
             self.series.push((run, Series::new(second_of(self.began, begin))));
@@ -177,7 +177,7 @@ impl SinkReport {
         self.total.messages - tally.messages_before - tally.messages - tally.bounces.notices
     }
 
-    /// Makes the record of a run or, for `None`, of all mail.
+    /// Makes the record of a run. With `None`, the record is about all mail, whether or not it belongs to a run.
     pub(super) fn record(&mut self, run: Option<RunId>) -> Record {
         let known = self.series.iter().find(|(known, _)| *known == run).map(|(_, series)| series.clone());
         let mut series = known.unwrap_or_else(|| Series::new(self.began));
@@ -241,8 +241,8 @@ impl SinkReport {
         record
     }
 
-    /// Makes the record of one run at a sink that other clients use, too. Errors and handshakes count since the run was
-    /// announced or, without an announcement, since its first message.
+    /// Makes the record of one run at a sink that also serves other clients. Errors and TLS handshakes before the run
+    /// are left out. The run begins when it is announced or, without an announcement, with its first message.
     pub(super) fn record_since_first(&mut self, run: RunId) -> Record {
         let mut record = self.record(Some(run));
         if let Some(tally) = self.total.runs.find(run) {
@@ -274,7 +274,7 @@ impl SinkReport {
         }
     }
 
-    /// Lists the stalls and the changes of rules since the run began.
+    /// Lists for the record when rules stalled the sink or were replaced since the run began.
     fn events(&self, origin: Duration, start: &RunStart) -> Vec<EventRow> {
         let changes = self.active_rules.changes(self.first_connection, clock::now());
         let changes = changes.into_iter().filter(|change| change.at >= start.at);
@@ -302,8 +302,7 @@ impl SinkReport {
             duplicates: Some(tally.duplicates),
             rewritten: Some(tally.rewrites.units.count()),
             copied: Some(tally.rewrites.copied()),
-            // The count is known only if the sink saw the bodies, because only then does it know whether they are
-            // intact.
+            // A sink that watches mailboxes without reading bodies cannot tell whether they are intact.
             corrupt: self.watched.as_ref().is_none_or(|watched| watched.checks_bodies()).then_some(tally.corrupt),
             converted: Some(tally.converted),
             foreign: Some(self.foreign_count(tally)),
@@ -314,8 +313,8 @@ impl SinkReport {
         }
     }
 
-    /// Makes the row of all mail if no message has a trace. Count and rate cover the time from the first to the last
-    /// arrival.
+    /// Makes the record's only stage if no message has a trace. It has no latencies, because creation times are
+    /// unknown. The rate covers the time from the first to the last arrival.
     fn untraced_stage(&self) -> StageRow {
         let total = &self.total;
         let elapsed = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
@@ -357,8 +356,8 @@ impl SinkReport {
     }
 }
 
-/// Lists the messages that took longest to arrive. Their dialogue with the source is unknown to the sink, and some of
-/// their recipients may be unknown, too.
+/// Lists the messages that took longest to arrive. Fields that only the source knows, such as the phases of its
+/// dialogue, stay empty.
 fn slowest(tally: &RunTally, origin: Duration) -> Vec<SlowMessage> {
     let row = |(latency, slow): (Duration, SlowDelivery)| SlowMessage {
         message: slow.message,

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
 
-/// Maximum length of a rules file in bytes, and so of a request that replaces the rules.
+/// Maximum length of a rules file in bytes. HTTP requests to the sink must not be longer, either.
 pub(super) const MAX_FILE_BYTES: usize = 1 << 20;
 const MAX_RULES: usize = 1000;
 
@@ -99,7 +99,7 @@ impl Rulebook {
 }
 
 /// Returns the offset of a rule's mistake in the text of the file. If the rule's string has escapes
-/// or several lines, this is only the offset of the rule, because the characters cannot be matched.
+/// or several lines, its offsets differ from the file's, so this returns the rule's start.
 fn rule_offset(text: &str, span: Range<usize>, mistake: &RuleError) -> usize {
     let raw = &text[span.clone()];
     let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");

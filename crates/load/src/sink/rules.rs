@@ -1,5 +1,5 @@
 //! The language of rules. A rule describes a fault of the sink, the commands to which it applies, and how often it
-//! occurs. This module only parses: text in, rules out.
+//! occurs. This module only parses rules, and `session_rules` applies them.
 //!
 //! ```text
 //! rule     = command *( [","] command ) [ "to" pattern / "from" pattern ] ":" action [ chance ]
@@ -28,8 +28,8 @@
 //! "."      / "lose reply"                 the message is accepted, and the connection closed instead of the 250
 //!          / "drop" / "duplicate" / "corrupt"            250, but not counted, counted twice, a byte changed
 //! ```
-//! Mail from <> is mail about other mail, mostly bounces. If rules refused it, nobody would learn what became of the
-//! other mail. So only delays apply to it, and rules with "from <>".
+//! Mail from <> reports what became of other mail, mostly as a bounce. If rules refused it, nobody would learn that.
+//! Therefore, only delays and rules with "from <>" apply to it.
 //!
 //! Words that Postfix's smtp-sink also has mean the same as in smtp-sink. Rules are evaluated in their order. Delays
 //! add up, and the first rule that refuses or cuts the connection decides.
@@ -174,7 +174,7 @@ pub(super) enum RuleAction {
     Corrupt,
 }
 
-/// Key of a rate limit. The limit has a separate bucket for each value of the key.
+/// What shares the rate of a `limit` rule. For example, each recipient can have a token bucket of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitKey {
     /// Everything to which the rule applies shares one rate.
@@ -236,8 +236,7 @@ impl Rule {
         self.commands.contain(RuleCommand::Dot) && (self.pattern.is_some() || self.action == RuleAction::Directed)
     }
 
-    /// Returns true if the rule applies to mail from the sender of a transaction. `is_notice` is true if that sender is
-    /// <>.
+    /// Returns true if the rule applies to the transaction. `is_notice` tells whether the transaction's sender is <>.
     pub(super) fn matches_sender(&self, is_notice: bool) -> bool {
         let only_delays = matches!(
             self.action,
@@ -251,7 +250,7 @@ impl Rule {
     }
 
     /// Returns true if the rule applies to mail for this address. A rule without a pattern applies to every address,
-    /// and also without an address.
+    /// and to commands that have no address.
     pub(super) fn matches_address(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
@@ -275,7 +274,6 @@ pub(super) fn directed_reply(local_part: &[u8]) -> Option<Reply> {
     Some(Reply::new(code, &format!("{}.0.0 Requested by the recipient address", class - b'0')))
 }
 
-/// A mistake in a rule, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct RuleError {
     /// Offset of the mistake in the rule, in bytes.
@@ -350,8 +348,7 @@ fn unknown_command(word: Option<&str>) -> String {
     }
 }
 
-/// All actions of the language. Each has the words with which it begins, and the function that parses the words after
-/// them.
+/// The words with which each action begins, and the function that parses the words after them.
 const ACTIONS: &[(&str, ActionParser)] = &[
     ("hang up", hang_up),
     ("soft reject", |words| Ok(RuleAction::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
@@ -395,8 +392,8 @@ fn parse_action(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     Err(words.error(format!("{word:?} is not an action; use {}", known.join(", "))))
 }
 
-/// Returns the only command to which the action can apply. `None` if it can apply to several. `directed` can also apply
-/// to `.`.
+/// Returns the only command to which the action can apply, or `None` if there are several. For `directed`, returns
+/// RCPT, although it can also apply to `.`.
 fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     match action {
         RuleAction::Greylist { .. } | RuleAction::DomainCap { .. } | RuleAction::Directed => {
@@ -422,7 +419,6 @@ fn usual_command(action: &RuleAction) -> CommandSet {
     commands
 }
 
-/// Checks that the action can apply to these commands.
 fn check_commands(action: &RuleAction, commands: CommandSet) -> Result<(), &'static str> {
     let is_directed = *action == RuleAction::Directed;
     match own_command(action) {
@@ -619,7 +615,8 @@ impl<'t> RuleTokens<'t> {
         Ok(value)
     }
 
-    /// Parses the next word as a reply if it is in quotes. Otherwise, skips nothing and returns `None`.
+    /// Parses the next word as a reply if it is in quotes. If it is not, returns `None` and leaves the word to the next
+    /// call.
     fn reply(&mut self, classes: &[u8]) -> Result<Option<Reply>, RuleError> {
         let quoted = self.peek().and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
         quoted.map(|text| self.value("a reply", |_| quoted_reply(text, classes))).transpose()

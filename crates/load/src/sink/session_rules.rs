@@ -1,12 +1,10 @@
-//! Effects of the rules on each command of a session, and on the reading of its messages. The
-//! functions are pure except for the memory that rules share: the time and the number of the
-//! session are arguments.
+//! Decides what the rules do to each command of a session, and to the reading of its messages. The caller passes the
+//! time, so no clock is read here. Sessions affect each other only through rules with a memory, such as greylists.
 //!
-//! A random choice depends on the seed and on the rule's position. It also depends on the session's
-//! number and on how often the session has sent the command before. If a message is to be dropped
-//! or counted twice, its own number replaces these two. The same seed therefore affects the same
-//! sessions and messages, however their commands are interleaved with the commands of other
-//! sessions.
+//! A random choice depends on the seed, on the rule's position, on the session's number, and on how often the session
+//! has sent the command before. Whether a message is dropped or counted twice depends on the message's number instead
+//! of the session. With the same seed, rules therefore hit the same sessions and messages, however the commands of
+//! different sessions are interleaved.
 use super::active_rules::{PolicyState, RuleState, Ruleset};
 use super::policies::{DomainKey, ReadThrottle, Triplet, tarpit};
 use super::rules::{LimitKey, RuleAction, RuleCommand, directed_reply};
@@ -29,7 +27,6 @@ pub(super) struct SessionRules {
     /// True if the transaction's sender is <>, so most rules do not apply.
     is_notice: bool,
     recipients: RecipientList,
-    /// Slots that the open transaction holds under domain caps.
     domain_slots: DomainSlots,
     body_rules: Option<Box<BodyRules>>,
 }
@@ -60,10 +57,9 @@ pub(super) struct RuleDecision {
 /// Code of the reply with which a server may end a session after any command (RFC 5321 §3.8).
 pub(super) const SERVICE_CLOSING: u16 = 421;
 
-/// Effect of the rules on a command or a message.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum RuleEffect {
-    /// The command is answered as without rules.
+    /// No rule interferes, so the sink answers as usual.
     Accept,
     Reject(Reply),
     HangUp(Option<Reply>),
@@ -96,8 +92,8 @@ impl RuleEffect {
         }
     }
 
-    /// Returns the code of the error that the client sees. It is 0 if the connection is cut without
-    /// a reply. `None` if the client sees no error.
+    /// Returns the reply code of the error that the client sees, or 0 if the connection is cut without a reply. Returns
+    /// `None` if the client sees no error.
     pub(super) fn error_code(&self) -> Option<u16> {
         match self {
             Self::Reject(reply) | Self::HangUp(Some(reply)) => Some(reply.code()),
@@ -116,9 +112,9 @@ struct BodyRules {
     throttle: Option<ReadThrottle>,
     /// Maximum number of bytes of the message that are taken in one read.
     piece: Option<usize>,
-    /// Number of the message's byte at which a rule resets the connection (RST).
+    /// Number of bytes of the message after which a rule resets the connection (RST).
     reset: Option<(u64, Arc<RuleState>)>,
-    /// Time at which a rule stops reading, and the reply that the sink then sends.
+    /// Time at which a rule makes the sink stop reading, and the reply with which the sink then closes the connection.
     abort: Option<(Duration, Reply, Arc<RuleState>)>,
     octets: u64,
 }
@@ -128,7 +124,7 @@ pub(super) enum ReadStep {
     All,
     AtMost(usize),
     NotBefore(Duration),
-    /// The sink must stop reading the message, because of this rule.
+    /// The sink must stop reading the message and cut the connection, as this rule orders.
     Stop(RuleEffect, Arc<RuleState>),
 }
 
@@ -137,8 +133,8 @@ pub(super) enum ReadStep {
 #[derive(Debug, Default)]
 struct RecipientList {
     octets: Vec<u8>,
-    /// End of each address in `octets`. The address is empty if the recipient was accepted before any
-    /// rule needed addresses.
+    /// End of each address in `octets`. The address is empty if the recipient was accepted before a rule that needs
+    /// addresses came into force.
     ends: Vec<usize>,
 }
 
@@ -158,7 +154,7 @@ impl RecipientList {
     }
 }
 
-/// Slots that a transaction holds under domain caps. Dropping this value releases them.
+/// Slots that a transaction holds in `domain cap` rules. Dropping this value releases the slots for other transactions.
 #[derive(Debug, Default)]
 pub(super) struct DomainSlots(Vec<(Arc<RuleState>, DomainKey)>);
 
@@ -196,8 +192,8 @@ impl SessionRules {
         decision
     }
 
-    /// Evaluates the rules for the recipient at `place`, from 0. The caller must have called
-    /// [`Self::decide`] for the end of the message before.
+    /// Evaluates, at the end of a message, the rules for the recipient at `place`, counted from 0. The caller must
+    /// first call [`Self::decide`] for the end of the message.
     pub(super) fn decide_recipient(
         &mut self,
         rules: &Ruleset,
@@ -205,7 +201,7 @@ impl SessionRules {
         place: usize,
     ) -> RuleDecision {
         let recipients = std::mem::take(&mut self.recipients);
-        // `decide` has already counted the end of this message, so its own number is one less.
+        // `decide` has already counted the end of this message, so subtract one to get the number of earlier messages.
         let nth = self.command_counts[context.command as usize].saturating_sub(1);
         let sample = RuleSample { seed: rules.seed, session: self.number, nth, recipient: place as u64 + 1 };
         let decision =
@@ -304,7 +300,8 @@ impl SessionRules {
         }
     }
 
-    /// Returns true if the memory of the rule's policy finds the command within the limit.
+    /// Asks the rule's policy, such as a rate limit or a greylist, whether it accepts the command. The policy remembers
+    /// the command for later decisions.
     fn policy_accepts(&mut self, rule_state: &Arc<RuleState>, context: &CommandContext<'_>) -> bool {
         let recipient = context.address.as_ref();
         match &*rule_state.policy {
@@ -401,16 +398,16 @@ impl SessionRules {
         }
     }
 
-    /// Ends the reading of a message. Returns an effect if a rule should have cut the connection
-    /// before the end, because the message ended before the sink could act.
+    /// Ends the reading of a message. Returns an effect if a rule must cut the connection while a message is read, but
+    /// this message ended before the sink could act.
     pub(super) fn finish_message(&mut self) -> Option<(RuleEffect, Arc<RuleState>)> {
         let body_rules = self.body_rules.take()?;
         let abort = |(_, reply, by)| (RuleEffect::HangUp(Some(reply)), by);
         body_rules.reset_due().or_else(|| body_rules.abort.map(abort))
     }
 
-    /// Ends the transaction, or begins to answer its message. Returns the transaction's slots under
-    /// domain caps, which the caller holds until the answer.
+    /// Forgets the transaction. Returns its slots in `domain cap` rules, which the caller must hold until the message
+    /// is answered, because the transaction counts as open until then.
     pub(super) fn end_transaction(&mut self) -> DomainSlots {
         self.body_rules = None;
         self.recipients = RecipientList::default();
@@ -426,7 +423,7 @@ impl BodyRules {
 }
 
 impl DomainSlots {
-    /// Releases the slots that were taken last. The first `kept` slots are kept.
+    /// Releases all slots but the first `kept`.
     fn release_after(&mut self, kept: usize) {
         for (rule_state, domain) in self.0.drain(kept..) {
             if let PolicyState::DomainCap(domains) = &*rule_state.policy {
@@ -453,9 +450,9 @@ struct RuleSample {
 }
 
 impl RuleSample {
-    /// Decides at random whether a rule acts. If a message is to be dropped or counted twice, its
-    /// own number decides, so that the order of arrival does not matter. If it is to be refused,
-    /// its place in the session decides, so that a retry may succeed.
+    /// Decides at random whether a rule acts. Whether a message is dropped or counted twice depends on its number, so
+    /// that the order of arrival does not matter. Whether it is refused depends on its place in the session, so that a
+    /// retry may succeed.
     fn occurs(&self, rule_state: &RuleState, sequence: Option<u64>) -> bool {
         let chance = rule_state.rule.chance;
         if chance >= 1.0 {
@@ -471,8 +468,8 @@ impl RuleSample {
     }
 
     fn fraction(&self, place: u64) -> f64 {
-        // Session 5 and message 5 must not get the same random choices, so numbers of sessions have
-        // their highest bit set.
+        // Set the highest bit of the session's number, so that session 5 and message 5 do not get the same random
+        // choices.
         self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 
@@ -511,7 +508,6 @@ mod tests {
         CommandContext { address: Some(Path::mailbox(address.as_bytes()).unwrap()), ..context(RuleCommand::Recipient) }
     }
 
-    /// Returns the reply's code, or 0 without a reply.
     fn code(decision: &RuleDecision) -> u16 {
         match &decision.effect {
             RuleEffect::Reject(reply) | RuleEffect::HangUp(Some(reply)) => reply.code(),

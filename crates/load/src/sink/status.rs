@@ -1,4 +1,5 @@
-//! The sink's status and ledgers over HTTP. A separate thread serves them, so requests do not delay sessions.
+//! Serves the sink's status and the counts of its runs over HTTP. A separate thread does this, so that requests do not
+//! delay mail sessions.
 //!
 //! | path | what |
 //! |---|---|
@@ -95,7 +96,7 @@ async fn clock() -> Json<ClockAnswer> {
 /// Estimates the error of this host's clock. This starts a process, so it must not be part of `clock`, whose round trip
 /// is measured.
 async fn clock_error() -> Json<ChronyAnswer> {
-    // If the thread panicked or could not be started, no estimate is returned.
+    // If the estimation panics, answer without an estimate.
     Json(spawn_blocking(ChronyAnswer::now).await.unwrap_or_default())
 }
 
@@ -133,7 +134,7 @@ async fn ledger(State(view): ReportState, Path(run): Path<String>) -> Response {
     }
 }
 
-/// Begins to count a run, unless the run is already known and has counts.
+/// Begins to count a run before its first message arrives. Does nothing if the run is already known.
 async fn announce(State(view): ReportState, Path(run): Path<String>) -> Response {
     let mut view = lock(&view);
     if let Ok(run) = run.parse::<RunId>() {
@@ -199,7 +200,7 @@ async fn rules(State(view): ReportState) -> Json<Value> {
     Json(lock(&view).active_rules.rulebook().to_json())
 }
 
-/// Replaces the rules by those in the request. If the new rules contain a mistake, reports it and keeps the old rules.
+/// Replaces the rules of the running sink. If the new rules contain a mistake, answers 400 and keeps the old ones.
 async fn put_rules(State(view): ReportState, body: Bytes) -> Response {
     let text = text_file::decode(body.into()).map_err(|reason| format!("the text {reason}"));
     let rulebook = match text.and_then(|text| Rulebook::read(&text)) {
@@ -211,7 +212,6 @@ async fn put_rules(State(view): ReportState, body: Bytes) -> Response {
     Json(control.rulebook().to_json()).into_response()
 }
 
-/// Response that explains why a run cannot be shown.
 type ErrorResponse = (StatusCode, Json<Value>);
 
 fn find_run<'v>(view: &'v SinkReport, run: &str) -> Result<(RunId, &'v RunTally), ErrorResponse> {

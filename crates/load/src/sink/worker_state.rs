@@ -1,4 +1,4 @@
-//! Counts of a worker's sessions, and the state that its sessions share.
+//! State that the sessions of a worker share, such as their counts and a copy of the rules.
 use super::active_rules::{ActiveRules, RuleState, Ruleset};
 use super::dump::{MessageDump, MessageWriter};
 use super::rules::RuleCommand;
@@ -29,24 +29,22 @@ static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A full tally for the collector, with the channel on which the collector returns it when it is empty again.
+/// A worker's counts for the collector, with the channel on which the collector returns the memory for new counts.
 pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 
 #[derive(Debug)]
 pub(super) struct SinkContext {
     pub(super) active_rules: Arc<ActiveRules>,
-    /// Place where messages are stored, or `None` to store none.
     pub(super) dump: Option<MessageDump>,
     pub(super) users: Option<Users>,
     pub(super) first_connection: OnceLock<Duration>,
     message_limit: Option<u64>,
-    /// The run for which the sink was started, if there is one. Its counts are always kept.
+    /// The run for which the sink was started, if there is one. Its counts are never dropped for newer runs.
     own_run: Option<RunId>,
     /// Protocol of the sessions. At the end of a message, SMTP has one answer and LMTP one for each recipient.
     pub(super) protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
-    /// Time on the monotonic clock at which the sink began to count.
     pub(super) began: Duration,
     /// Unix time minus the monotonic clock when the sink began to count.
     unix_offset: Duration,
@@ -77,7 +75,8 @@ impl SinkContext {
         }
     }
 
-    /// Returns a time on this host's monotonic clock at which a second of the run in this trace begins.
+    /// Returns, on this host's monotonic clock, the start of any second of the run to which the trace belongs. A run's
+    /// seconds need not begin at whole seconds of the clock.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
@@ -99,9 +98,9 @@ pub(super) struct SinkWorkerState {
     pub(super) tally: RefCell<Box<SinkTally>>,
     tally_tx: Sender<TallyTransfer>,
     empty_tallies: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
-    /// Rules in force when the worker last looked.
+    /// Copy of the rules in force, so that sessions need not lock the original for each command.
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
-    /// Version of `cached_rules`. The worker looks again when the version of the rules in force differs.
+    /// Version of `cached_rules`. When the rules in force have another version, the worker copies them again.
     rules_version: Cell<u64>,
     /// Domain of the worker's first recipient. In most runs, all recipients have this domain, so comparing it is
     /// enough.
@@ -119,7 +118,7 @@ struct DomainNumbers {
 }
 
 impl DomainNumbers {
-    /// Returns the number of a domain, whatever the case of its letters. The first domain gets number 0.
+    /// Returns the number of a domain, and ignores the case of its letters. The first domain gets number 0.
     fn number_of(&mut self, domain: &[u8]) -> u16 {
         if let Some(number) = self.numbers.get(domain) {
             return *number;
@@ -142,18 +141,19 @@ impl DomainNumbers {
 /// because only the trace says how recipients are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SinkRecipient {
-    /// The recipient that the source had named, if the client tells it by ORCPT. Otherwise, the recipient of RCPT.
+    /// The recipient that the source named, if the client passes it on in ORCPT. Without ORCPT, the recipient of RCPT.
     pub(super) id: RecipientId,
     /// Index of the recipient's domain in this worker's list of domains.
     pub(super) domain: u16,
     pub(super) delivery: DeliveryAddress,
 }
 
-/// Address to which a client delivers, compared with the recipient that the source had named.
+/// Tells whether a server may have changed or added the address to which the client delivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryAddress {
     Same,
-    /// The same address, but with NOTIFY=NEVER, so the server may have added the recipient.
+    /// RCPT has NOTIFY=NEVER and ORCPT names no other address. Unless the source itself asked for NOTIFY=NEVER, a
+    /// server has added this recipient.
     Unnotified {
         pair: u16,
         hash: u32,
@@ -164,8 +164,8 @@ pub(super) enum DeliveryAddress {
     },
 }
 
-/// Numbers of pairs of addresses: the recipient that ORCPT names, and the address in RCPT. All pairs beyond the limit
-/// share the next number.
+/// Numbers the pairs of an address in ORCPT and the address in RCPT. All pairs after the first [`MAX_REWRITES`] share
+/// one number.
 #[derive(Debug, Default)]
 struct PairNumbers {
     numbers: HashMap<Box<[u8]>, u16>,
@@ -193,8 +193,8 @@ impl PairNumbers {
 }
 
 impl DeliveryAddress {
-    /// Returns the number of the pair of addresses, the hash of the second address, and true if the server added the
-    /// recipient. Returns `None` if the recipient is the one that the source named.
+    /// If a server has changed the address or added the recipient, returns the number of the pair of addresses, the
+    /// hash of the address in RCPT, and true for an added recipient. Otherwise, returns `None`.
     #[inline]
     fn elsewhere(self, trace: &Trace) -> Option<(u16, u32, bool)> {
         match self {
@@ -205,7 +205,7 @@ impl DeliveryAddress {
     }
 }
 
-/// A notification about a message of a run that the sink can identify.
+/// A delivery status notification that names the run and the message to which it belongs.
 #[derive(Debug)]
 pub(super) struct RunNotice {
     message: MessageName,
@@ -254,8 +254,8 @@ impl SinkWorkerState {
         }
     }
 
-    /// Returns the recipient that a client names in RCPT. Only servers send the parameters of RFC 3461. Without them,
-    /// this only computes the numbers of address and domain.
+    /// Returns the recipient that a client names in RCPT. If RCPT has neither ORCPT nor NOTIFY=NEVER, which is usual,
+    /// this only hashes the address and looks up the number of its domain.
     #[inline]
     pub(super) fn recipient(&self, recipient: &Recipient<'_>) -> SinkRecipient {
         if recipient.original.is_some() || recipient.notify == Some(Notify::NEVER) {
@@ -272,7 +272,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Returns the recipient with this address, for mail in a mailbox, whose envelope is unknown.
+    /// Returns the recipient with this address, for mail in a mailbox, where the sink does not see the envelope.
     pub(super) fn recipient_of(&self, address: &[u8]) -> SinkRecipient {
         let domain = memchr::memrchr(b'@', address).map(|at| &address[at + 1..]);
         SinkRecipient {
@@ -325,8 +325,8 @@ impl SinkWorkerState {
         self.tally.borrow_mut().count_error(error, || None);
     }
 
-    /// True until a message without a trace has been described. One per tick is enough, because a run needs only its
-    /// first such message.
+    /// Returns true until the tally describes a message without a trace. One description for each tally is enough,
+    /// because a record shows only the first such message of a run.
     pub(super) fn describes_untraced(&self) -> bool {
         self.tally.borrow().untraced_sample.is_none()
     }
@@ -337,7 +337,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Sends the tally to the collector, and continues with an empty tally.
+    /// Sends the worker's counts to the collector, and begins to count from zero.
     pub(super) fn send_tally(&self) {
         let empty = self.empty_tallies.1.try_recv();
         // If the collector has not returned a tally yet, make a new one instead of waiting.
@@ -382,7 +382,7 @@ impl SinkWorkerState {
         tally.ordered.replies += u64::from(code > 0);
     }
 
-    /// Counts the recipients that rules have dropped or counted more than once, as ordered faults.
+    /// Counts the recipients whose mail was dropped or counted twice by a rule as faults that the user ordered.
     pub(super) fn count_ordered<'a>(&self, result: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
         if sequence(result).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
@@ -424,20 +424,20 @@ impl SinkWorkerState {
         effect.into_answer()
     }
 
-    /// Counts recipients whose message counts although their client gets no reply, as ordered faults.
+    /// Counts the recipients of a message without a reply (`lose reply`) as faults that the user ordered.
     pub(super) fn count_unanswered(&self, recipients: &[SinkRecipient]) {
         self.tally.borrow_mut().ordered.unanswered += recipients.len() as u64;
     }
 
-    /// Counts a message that a rule has changed among the ordered faults. `times` is the number of times that the
-    /// message itself counts.
+    /// Counts a message that a rule has changed (`corrupt`) as a fault that the user ordered. `times` is 2 if another
+    /// rule makes the message itself count twice.
     pub(super) fn count_corrupted(&self, result: &TraceResult, times: u64) {
         if sequence(result).is_some() {
             self.tally.borrow_mut().ordered.corrupt += times;
         }
     }
 
-    /// Stores the message in the dump, if the user asked for one. If that fails, returns the refusal as the error.
+    /// Stores the message in the dump, if there is one. On failure, the error is the reply that refuses the message.
     pub(super) fn store(&self, draft: Option<MessageWriter>) -> Result<(), Answer> {
         let Some((draft, dump)) = draft.zip(self.context.dump.as_ref()) else { return Ok(()) };
         draft.store(dump).map_err(|error| {
@@ -451,7 +451,7 @@ impl SinkWorkerState {
         Answer::Reply(INSUFFICIENT_STORAGE.clone())
     }
 
-    /// Counts further recipients of a message that has already been counted.
+    /// Counts further recipients of an LMTP message. The message itself was counted with its first accepted recipient.
     pub(super) fn count_recipients(&self, result: &TraceResult, recipients: &[SinkRecipient], now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.recipients += recipients.len() as u64;
@@ -634,8 +634,8 @@ pub(super) fn sequence(result: &TraceResult) -> Option<u64> {
     }
 }
 
-/// Returns the phase under which an error at this command is counted. A command without a phase at the source counts
-/// under the reply.
+/// Returns the phase under which an error at this command is counted. Commands that the source does not time, such as
+/// NOOP, count under [`Phase::Reply`].
 fn phase(command: RuleCommand) -> Phase {
     match command {
         RuleCommand::Connect => Phase::Banner,
@@ -676,8 +676,8 @@ fn count_in_stage(
     }
 }
 
-/// Marks the units of a message in the ledger. Two kinds of units are marked later, when tallies are merged: units of
-/// domains other than the worker's first, and units that arrived under another address.
+/// Marks in the ledger for which recipients a message has arrived. Recipients in domains other than the worker's first,
+/// and recipients whose address a server has changed or added, are only listed here and marked when tallies are merged.
 fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
     for SinkRecipient { id, domain, delivery } in recipients {
         let recipient = trace.numbering.number(*id);

@@ -36,7 +36,7 @@ enum PatternPart {
         choices: Vec<WeightedText>,
         total_weight: u64,
     },
-    /// The message's number in the run. Only patterns of texts may contain it, and not patterns of addresses.
+    /// The message's number in the run. Only patterns from [`AddressPattern::text`] contain it, for example for ENVID.
     MessageNumber,
 }
 
@@ -53,7 +53,8 @@ pub(super) struct PatternDomains {
     pub(super) is_cut: bool,
 }
 
-/// How the recipient's number is written into the part before the `@`, from which the ledger reads the number.
+/// Form in which a recipient's number is added to the local part of its address. From there, the sink reads which
+/// recipient of the message it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientTag {
     /// The address stays as it is, without a number added.
@@ -72,11 +73,11 @@ impl AddressPattern {
         Ok(pattern)
     }
 
-    /// Parses a pattern of texts, which need not be addresses. `{n}` in it stands for the number of the message.
+    /// Parses a pattern of texts, for example of ENVIDs. `{n}` in it stands for the number of the message.
     ///
     /// # Errors
     ///
-    /// Fails if the pattern is malformed, or if `fits` rejects one of its texts.
+    /// Fails if the pattern is malformed, or if `fits` rejects a text that it can produce.
     pub(crate) fn text(typed: &str, fits: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, String> {
         let mut pieces = parse_parts(typed)?;
         for piece in &mut pieces {
@@ -120,7 +121,7 @@ impl AddressPattern {
         }
     }
 
-    /// Draws an address and appends it to `out`, with `number` in the form of `tag`.
+    /// Draws a random address and appends it to `out`. `tag` says how `number` is added to its local part.
     pub(super) fn write(&self, rng: &mut SeededRng, tag: RecipientTag, number: u32, out: &mut Vec<u8>) {
         let start = out.len();
         for piece in &self.parts {
@@ -190,7 +191,7 @@ impl AddressPattern {
         })
     }
 
-    /// Checks every text of the pattern, except that the longest number stands for all numbers of a range.
+    /// Checks every text that the pattern can produce. Of each range, only the longest number is checked.
     fn check_all(&self, check: impl Fn(Vec<u8>) -> Result<(), String>) -> Result<(), String> {
         let choices: Vec<usize> = self.parts.iter().map(PatternPart::choice_count).collect();
         let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));
@@ -344,8 +345,8 @@ fn parse_number_range(inside: &str, least: &str, most: &str) -> Result<PatternPa
 }
 
 fn parse_weighted_text(typed: &str) -> Result<WeightedText, String> {
-    // A text that ends in `]` has no weight, because the colons of an address literal such as [IPv6:::1] do not precede
-    // one.
+    // In a text that ends in `]`, the colons belong to an address literal such as [IPv6:::1], so none of them precedes
+    // a weight.
     let (text, weight) = match typed.rsplit_once(':') {
         Some((text, weight)) if !weight.ends_with(']') => {
             (text, parse_weight(weight).ok_or_else(|| weight_error(typed, weight))?)

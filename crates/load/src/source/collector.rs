@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// If a message was due less than this before the end and has not begun, this does not prove that the source was late.
+/// Messages that were due within this time before the end may be unsent although the source was not late.
 const LAST_MOMENTS: Duration = Duration::from_millis(100);
 
 pub(super) struct SourceCollector {
@@ -39,21 +39,20 @@ pub(super) struct SourceCollector {
     is_abandoned: bool,
 }
 
-/// The load, in the form in which the monitor watches it.
 struct SourceLoad {
     context: Arc<SourceContext>,
     total: SourceTally,
     usage_sampler: UsageSampler,
     /// Times at which the first and the last message since the last tick were accepted, if any were.
     reply_span: Option<(Duration, Duration)>,
-    /// Time at which the first message since the last tick was due, or in a closed loop was created.
+    /// Earliest time since the last tick at which a message was due (open loop) or created (closed loop).
     first_due: Option<Duration>,
     stalls: StallDetector,
     /// Schedules of all workers, by which messages become due in an open loop.
     schedules: Vec<ArrivalSchedule>,
     /// Number of messages in `schedules` that have become due so far.
     due_so_far: u64,
-    /// Time at which the load was stopped before all messages were offered, if it was.
+    /// Time at which the load was stopped early, or `None` if it was not.
     stopped_at: Option<Duration>,
 }
 
@@ -86,7 +85,7 @@ impl SourceCollector {
         Ok(Self { run, started_at, monitor, is_abandoned: false })
     }
 
-    /// Collects counts until the workers have ended. After the load was stopped, workers that do not end are abandoned.
+    /// Collects counts until the workers have ended. If the load is stopped, workers that end too late are abandoned.
     pub(super) fn collect(&mut self, workers: SourceWorkers, interrupt: &Interrupt) -> Result<()> {
         loop {
             let wait = self.monitor.next_tick().saturating_sub(clock::now());
@@ -143,15 +142,15 @@ impl SourceCollector {
         self.monitor.poll(
             now,
             match interrupt.requested() {
-                // If something else controls the load, such as a Locust master, it gets the request to stop and then
-                // ends the load, so ignore the request here.
+                // A controller of the load, such as a Locust master, handles this request itself and then ends the
+                // load, so ignore the request here.
                 StopRequest::Stop if control.is_some() => StopRequest::Nothing,
                 request => request,
             },
         )
     }
 
-    /// Makes the record, and writes it to files if the options ask for that.
+    /// Makes the record and writes the requested files. Even if a file cannot be written, returns the record.
     pub(super) fn finish(self) -> FinishedRun {
         let Self { run, started_at, mut monitor, is_abandoned } = self;
         let now = clock::now();
@@ -208,8 +207,8 @@ impl SourceLoad {
     }
 
     /// Returns the number of messages that were due after the warm-up, or `None` in a closed loop. If the server went
-    /// away, this includes the messages that were still to come. Messages of the last moments do not count as unsent,
-    /// because the load ended before they could be late.
+    /// away, this includes the messages that were due until the planned end. If only messages of the last moments were
+    /// not created, they do not count as due, because the load ended before they could be late.
     fn due(&self, ending: Ending) -> Option<u64> {
         let options = &self.context.options;
         let created = self.total.created - self.total.warm_up.created;
@@ -225,7 +224,7 @@ impl SourceLoad {
     }
 
     /// Returns the number of messages that were due after the warm-up in each stage of the load. The list is empty if
-    /// all due messages were created.
+    /// all due messages were created, because the created messages of each stage are then counted instead.
     fn due_by_stage(&self, ending: Ending) -> Vec<u64> {
         let context = &self.context;
         let created = self.total.created - self.total.warm_up.created;
@@ -245,8 +244,8 @@ impl SourceLoad {
         begins.zip(&context.load_stage_ends).map(|(begin, end)| due_by(*end).saturating_sub(due_by(begin))).collect()
     }
 
-    /// Counts the messages that have become due so far. The last moments are left out, because the workers' counts of
-    /// them have not arrived yet.
+    /// Counts the messages that have become due so far. The time of the last two tallies is left out, because the
+    /// workers' counts for it have not arrived yet.
     fn count_due(&mut self, now: Duration) {
         let now = now.saturating_sub(2 * TALLY_INTERVAL);
         let until = self.stopped_at.into_iter().chain(self.context.plan.until()).fold(now, Duration::min);
@@ -366,7 +365,8 @@ impl MonitoredLoad for SourceLoad {
     }
 }
 
-/// Begins to observe the host, unless the source runs in a bench, which observes the host for all parties.
+/// Begins to observe the host. A source that belongs to a bench, is controlled by another program or sends only a part
+/// of a load does not watch which other processes are busy.
 pub(super) fn observe_host(options: &SourceOptions) -> LoadHost {
     let is_alone = options.outputs.live != LiveMode::Json && options.control.is_none() && options.shard.is_none();
     let servers = if is_alone { std::slice::from_ref(&options.to) } else { &[] };

@@ -13,7 +13,7 @@ use mailrun_net::Endpoint;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// State that the workers and the collector of a run share. Workers only read it, except for the plan and the replies.
+/// State of a run. Workers only read it, except for the plan, from which they claim messages, and the list of replies.
 #[derive(Debug)]
 pub(super) struct SourceContext {
     pub(super) options: SourceOptions,
@@ -30,13 +30,13 @@ pub(super) struct SourceContext {
     pub(super) began: Duration,
     /// Second 0 of the record, at which the load began or, for a part of a load, all parts were to begin.
     pub(super) zero: Duration,
-    /// End of the warm-up. Messages that were created before are accounted for but not timed.
+    /// End of the warm-up. Messages that were created earlier are accounted for, but not timed.
     pub(super) warm_up_until: Duration,
     /// Times at which the stages of the load end; empty if the load has no stages.
     pub(super) load_stage_ends: Vec<Duration>,
-    /// The server's description of itself on the trial connection, if there was one.
+    /// The server's greeting and extensions on the trial connection, if one was made before the load.
     pub(super) introduction: Option<ServerRow>,
-    /// Replies to the last messages. Each worker adds the replies that it has kept when it ends.
+    /// The server's replies to the last messages of each worker. A worker adds them when it ends.
     pub(super) replies: Mutex<Vec<ReplyLog>>,
 }
 
@@ -48,8 +48,8 @@ impl SourceContext {
         if self.load_stage_ends.is_empty() { 0 } else { load_stage(&self.load_stage_ends, due) }
     }
 
-    /// Returns the recipients of a message for the lists of slow and missing messages. If there are many recipients,
-    /// returns only the first.
+    /// Returns the recipients of a message, for the lists of slow and missing messages. The result has at most the
+    /// first [`MAX_SLOW_RECIPIENTS`] recipients.
     pub(super) fn named_recipients(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut recipients = self.envelopes.recipients_of(number, recipients);
         recipients.truncate(MAX_SLOW_RECIPIENTS);

@@ -1,8 +1,9 @@
-//! Control of a load while it runs: somebody else sets the number of users, ends the load, and
-//! takes the counts so far. A user is a session or, in an open loop, a share of the rate.
+//! Lets other code, such as a worker of a Locust master, control a running load: it sets the number
+//! of users, ends the load, and takes the counts so far. A user is a session or, in an open loop, a
+//! share of the rate.
 //!
-//! The collector adds the tally of each worker four times per second. A message therefore costs no
-//! more than without a control.
+//! The collector passes on the counts of each worker four times per second, so the control takes no
+//! time for single messages.
 use super::plan::LoadPlan;
 use mailrun_lock::lock;
 use mailrun_measurement::errors::Errors;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Number of message numbers that each host of a load has, as a power of two.
+/// Each host of a distributed load has 2^30 message numbers of its own. This is the exponent.
 pub(crate) const NUMBERS_LOG2: u32 = 30;
 
 #[derive(Clone, Debug, Default)]
@@ -39,8 +40,9 @@ pub struct LoadCounts {
     pub ended_times: Latencies,
     pub phases: PhaseTimes,
     pub errors: Errors,
-    /// For each second of Unix time, the number of messages that ended, and how many of these were
-    /// not accepted. The second is exact to a quarter of a second, because tallies come that often.
+    /// For each second of Unix time, the number of messages that ended, and how many of them were
+    /// not accepted. A message may count a quarter of a second late, because workers report that
+    /// often.
     pub ended_by_second: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -86,7 +88,7 @@ pub struct LoadControl {
     next_message: AtomicU64,
 }
 
-/// The number of users that the load should have, and the time since which it should.
+/// The number of users that the load should have, and the time at which this number was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UserTarget {
     pub(super) users: u32,
@@ -94,8 +96,8 @@ pub(super) struct UserTarget {
 }
 
 impl LoadControl {
-    /// Creates the control of a load that begins with `users` users. The numbers of its messages
-    /// begin at `first_message`.
+    /// Creates the control of a load with `users` users at first. Its messages are numbered from
+    /// `first_message`, so that several hosts can use different numbers.
     pub fn new(users: u32, first_message: u64, interrupt: Interrupt) -> Self {
         Self {
             users: Mutex::new(UserTarget { users, since: clock::now() }),
@@ -159,8 +161,8 @@ impl LoadControl {
         *lock(&self.drain_limit)
     }
 
-    /// Connects this control with the plan of a load that begins. If [`Self::drain`] was called
-    /// before, the load stops at once.
+    /// Connects this control with a load at its beginning. If [`Self::drain`] was called earlier,
+    /// the load stops at once.
     pub(super) fn attach(&self, plan: &Arc<LoadPlan>) {
         let _ = self.plan.set(Arc::downgrade(plan));
         if self.drain_limit().is_some() {

@@ -10,18 +10,17 @@
 //!
 //! Line ends of any kind become `<CRLF>`. A message is invalid if it is empty, contains NUL, or has
 //! a line longer than 998 octets (RFC 5322 §2.1.1, §4). It is also invalid if receivers could
-//! disagree about the end of its header. This is the case if it begins with a byte order mark or
-//! with a line that is not a header field, or if a header line ends in a bare CR while others end
-//! in LF. An invalid message makes the source refuse the corpus or, if the user asked for that, is
-//! skipped and counted.
+//! disagree about the end of its header. Receivers could disagree if the message begins with a byte
+//! order mark or with a line that is not a header field, or if one header line ends in a bare CR
+//! and others in LF. An invalid message makes the source refuse the corpus or, if the user asked
+//! for that, is skipped and counted.
 //!
 //! In an mbox, a message begins at a separator that is the first line or follows an empty line.
 //! From `>From ` at the beginning of a line, one `>` is removed (mboxrd).
 //!
 //! Memory: each message is held once, in the form in which it will be sent, with 256 bytes of
-//! overhead. While a message is being read, it is held a second time. A corpus above its limit is
-//! refused as soon as that is known, because a silently shortened corpus would not represent the
-//! user's mail.
+//! overhead. While a message is read, memory holds it twice. A corpus that exceeds its limit is
+//! refused, because a silently shortened corpus would not represent the user's mail.
 use super::file_lines::{FileLine, FileLines, MAX_LINE_BYTES};
 use anyhow::{Context, Result, anyhow, bail};
 use mailrun_measurement::trace::Checksum;
@@ -44,9 +43,8 @@ const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorpusOptions {
     pub path: PathBuf,
-    /// Maximum number of bytes of memory that messages may take.
+    /// Maximum memory in bytes that all messages together may take.
     pub limit_bytes: u64,
-    /// Treatment of messages that cannot be sent as they are.
     pub invalid_messages: InvalidMessagePolicy,
 }
 
@@ -82,8 +80,8 @@ pub(super) struct CorpusMessage {
 ///
 /// # Errors
 ///
-/// Fails if the corpus does not exist, cannot be read, exceeds its limit, or contains invalid
-/// messages that may not be skipped.
+/// Fails if the corpus does not exist, cannot be read, exceeds its limit, or contains an invalid
+/// message and the options do not allow skipping it.
 pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
     let path = options.path.as_path();
     let about = fs::metadata(path).with_context(|| format!("--corpus {}: cannot be read", path.display()))?;
@@ -130,8 +128,8 @@ pub(super) fn read_file(path: &Path) -> Result<CorpusMessage> {
 /// Returns the files of a Maildir or of a directory of messages. They are sorted by name, so that
 /// the same seed chooses the same files on every host.
 fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<PathBuf>)> {
-    // A broken link is taken for a directory here. Reading it then fails with an error that names
-    // it.
+    // Take a broken link for a directory, so that reading it fails with an error that names the
+    // link.
     let is_directory = |path: &PathBuf| path.is_dir() || path.is_symlink() && !path.exists();
     let maildir: Vec<PathBuf> = ["cur", "new"].map(|name| path.join(name)).into_iter().filter(is_directory).collect();
     let (kind, directories, wanted): (_, _, fn(&Path) -> bool) = match maildir.is_empty() {
@@ -241,8 +239,8 @@ impl CorpusReader<'_> {
         Ok(())
     }
 
-    /// Stores a message that has been read. If it is invalid, it is skipped or the corpus is
-    /// refused.
+    /// Stores a message that has been read to its end. As the options say, an invalid message is
+    /// skipped, or makes the source refuse the corpus.
     fn finish(&mut self, draft: CorpusMessageBuilder, path: &Path) -> Result<()> {
         self.add(draft.finish(), path)
     }

@@ -1,8 +1,7 @@
-//! Domains of the recipients. They are numbered before the run, so that units can be counted by the
-//! number of their domain.
-//!
-//! If all recipients of a run are in one domain, there is no table, and nothing is counted by
+//! Numbers the domains of the recipients before the run, so that results can be counted for each
 //! domain.
+//!
+//! If all recipients of a run are in one domain, the totals are enough, so there is no table.
 use super::addresses::AddressPattern;
 use mailrun_measurement::domains::{DomainTally, MAX_DOMAINS};
 use memchr::memrchr;
@@ -56,7 +55,7 @@ pub(super) enum UnitFate {
     InDoubt,
 }
 
-/// Number of each recipient's domain in one message. It is empty if domains are not counted.
+/// For each recipient of a message, the number of its domain. Empty if domains are not counted.
 #[derive(Debug, Default)]
 pub(super) struct MessageDomains(Vec<u16>);
 
@@ -78,8 +77,8 @@ impl MessageDomains {
         self.0.iter().for_each(|domain| tally.open(*domain).created += 1);
     }
 
-    /// Counts each unit of the message by its fate. If its recipient was rejected, it counts as
-    /// rejected, and otherwise by `fate`.
+    /// Counts the result for each recipient of the message in the counts of its domain. For
+    /// recipients that were not rejected, `fate` returns the result.
     pub(super) fn count_ended(&self, tally: &mut DomainTally, fate: impl Fn(usize) -> UnitFate) {
         for (place, domain) in self.0.iter().enumerate() {
             let fates = tally.open(domain & !REJECTED);

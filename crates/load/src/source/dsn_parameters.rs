@@ -8,8 +8,8 @@ use mailrun_smtp::client::Notifications;
 use mailrun_smtp::dsn::{self, Notify, Return};
 use mailrun_smtp::xtext;
 
-/// Heading of these options in the help. Each option sets it itself, because the heading of a struct would also apply
-/// to the options that follow the struct.
+/// Heading of these options in the help. It is set on each option, because a heading on the struct would also apply to
+/// the options that follow the struct.
 const HEADING: &str = "Notifications (RFC 3461), requested only if the server offers DSN";
 
 /// The requested notifications; none by default. A server that does not offer DSN receives no such parameters.
@@ -35,7 +35,7 @@ pub struct DsnParameters {
 /// Pattern from which the ENVID of each message is made.
 #[derive(Clone, Debug)]
 pub enum EnvelopeId {
-    /// The run and the number of the message, as in its trace.
+    /// The run and the number of the message, by which a mailrun sink recognises notifications about it.
     Trace,
     Pattern(AddressPattern),
 }
@@ -66,8 +66,8 @@ pub(super) fn parse_envelope_id(typed: &str) -> Result<EnvelopeId, String> {
     if typed == EnvelopeId::TRACE { Ok(EnvelopeId::Trace) } else { parse_pattern(typed).map(EnvelopeId::Pattern) }
 }
 
-/// Parses a pattern of ENVID, in which `{n}` stands for the number of the message. As xtext, each of its texts may have
-/// at most a hundred octets. An error explains the mistake.
+/// Parses a pattern for ENVID, in which `{n}` stands for the number of the message. Each ENVID that it can produce may
+/// have at most 100 octets when it is encoded as xtext.
 fn parse_pattern(typed: &str) -> Result<AddressPattern, String> {
     AddressPattern::text(typed, |text| {
         // The value must decode to printable ASCII (RFC 3461 §4.4).
@@ -103,8 +103,8 @@ impl DsnParameters {
         (!words.is_empty()).then(|| words.join(" "))
     }
 
-    /// Appends the parameters of MAIL to the text. `begin` is where the parameters of MAIL begin in it. `number` is the
-    /// number of `message` without the mark of the warm-up.
+    /// Appends the DSN parameters of MAIL to `text`, in which all parameters of MAIL begin at `begin`. `number` is the
+    /// number of `message` without its marks of warm-up and stage.
     pub(crate) fn write_mail(&self, seed: u64, number: u64, message: &MessageName, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_parameter("RET=", returns.keyword(), begin, text);
@@ -120,7 +120,7 @@ impl DsnParameters {
         push_parameter("ENVID=", &xtext::encode(&id), begin, text);
     }
 
-    /// Appends the parameters of RCPT for the recipient, whose address begins at `recipient` and ends the text.
+    /// Appends the DSN parameters of RCPT to `text`, which must end with the address that begins at `recipient`.
     pub(crate) fn write_recipient(&self, recipient: usize, text: &mut Vec<u8>) {
         let begin = text.len();
         if let Some(notify) = self.notify {

@@ -15,15 +15,15 @@ use std::sync::Arc;
 
 #[derive(Debug)]
 pub(super) enum Envelopes {
-    /// All messages have the same envelope, in a variant for each combination of the server's
-    /// extensions.
+    /// All messages have the same envelope. It is rendered once for each combination of extensions
+    /// that a server can offer.
     Fixed(FixedEnvelopes),
     Generated(GeneratedEnvelopes),
 }
 
 #[derive(Debug)]
 pub(super) struct FixedEnvelopes {
-    /// The envelope in all variants of its parameters. In the index, bit 0 means SIZE, bit 1
+    /// The envelope with each combination of MAIL parameters. In the index, bit 0 means SIZE, bit 1
     /// BODY=8BITMIME, bit 2 SMTPUTF8, and bit 3 BODY=BINARYMIME.
     variants: [Arc<Envelope>; 16],
     needs_eight_bit: bool,
@@ -47,16 +47,16 @@ pub(super) struct GeneratedEnvelopes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EnvelopeInput<'a> {
     pub(super) number: u64,
-    /// The number of the message as in its trace, with the stage of the load and the mark of the
-    /// warm-up.
+    /// The message's number as in its trace, which also contains the stage of the load and marks
+    /// messages of the warm-up.
     pub(super) sequence: u64,
     pub(super) recipients: u32,
     pub(super) content: MessageChoice,
     pub(super) extensions: &'a Extensions,
 }
 
-/// Memory of a session for two envelopes. The protocol may still use one while the other is
-/// written.
+/// Memory of a session for two envelopes, because the SMTP client may still use one while the next
+/// is written.
 #[derive(Debug, Default)]
 pub(super) struct EnvelopeBuffer {
     envelopes: [Option<Arc<Envelope>>; 2],
@@ -108,14 +108,14 @@ impl Envelopes {
     }
 
     /// Returns the recipients of the message with this number, in the order of its envelope. They
-    /// are derived again, so that no message needs to keep them.
+    /// are drawn again from the seed, so that messages need not keep them.
     pub(super) fn recipients_of(&self, number: u64, recipients: u32) -> Vec<String> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope([number; 2], recipients, MailParameters::NONE, &mut buffer);
         buffer.recipients().map(|address| String::from_utf8_lossy(address).into_owned()).collect()
     }
 
-    /// Returns the number of the domain of each recipient of the message with this number.
+    /// Returns, for the message with this number, the number of each recipient's domain.
     pub(super) fn domains_of(&self, number: u64, recipients: u32, domains: &RecipientDomains) -> Vec<u16> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope([number; 2], recipients, MailParameters::NONE, &mut buffer);
@@ -188,7 +188,7 @@ impl GeneratedEnvelopes {
     }
 
     /// Writes the addresses and parameters of a message, and the numbers of its recipients, into
-    /// the buffer. `sequence` is the message's number with the mark of the warm-up.
+    /// the buffer. `sequence` is the message's number as in its trace.
     fn write_envelope(
         &self,
         [number, sequence]: [u64; 2],
@@ -262,8 +262,8 @@ impl EnvelopeBuffer {
         &self.text[self.ends[self.ends.len() - 2]..]
     }
 
-    /// Moves the written envelope into memory that the session has used before. The protocol may
-    /// still hold the envelope in the other slot.
+    /// Makes an envelope from the content of this buffer. It takes the memory of the session's last
+    /// envelope but one, unless the SMTP client still holds that.
     fn reuse_envelope(&mut self) -> Arc<Envelope> {
         let mut kept = self.envelopes[self.current_slot].take();
         match kept.as_mut().and_then(Arc::get_mut) {
@@ -275,11 +275,10 @@ impl EnvelopeBuffer {
         envelope
     }
 
-    /// Returns a new envelope with the content of this buffer. It is needed only if there is no
-    /// unused envelope in this slot.
+    /// Makes an envelope from the content of this buffer, in new memory.
     fn new_envelope(&self) -> Envelope {
-        // Begin with placeholders, because the next line replaces the addresses and an envelope
-        // cannot be empty.
+        // An envelope cannot be created without addresses, so begin with placeholders, which the
+        // next line replaces.
         let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");
         self.write(&mut envelope);
         envelope
@@ -427,8 +426,8 @@ mod tests {
             assert_eq!(envelope, fresh, "message {number} is the same wherever it is written");
             assert_eq!(envelope.recipients(), 1 + number as usize % 3);
             assert!(envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{envelope:?}");
-            // Keep the envelope until the next one is made, as the protocol does. Two envelopes in
-            // memory must be enough for that.
+            // Keep the envelope until the next one is made, as the SMTP client does. Memory for two
+            // envelopes must be enough.
             held = Some(envelope);
         }
         assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());

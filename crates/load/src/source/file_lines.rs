@@ -7,8 +7,8 @@ pub(super) const MAX_LINE_BYTES: usize = 998;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileLine<'a> {
-    /// Text of the line without its end. A line that is too long is cut at one byte more than
-    /// [`MAX_LINE_BYTES`], which shows that it is.
+    /// Text of the line without its end. A line that is too long is cut to [`MAX_LINE_BYTES`] and one byte, so that its
+    /// length shows that it was too long.
     pub(super) text: &'a [u8],
     pub(super) bytes: u64,
     pub(super) number: u64,
@@ -25,8 +25,8 @@ pub(super) struct FileLines<R> {
     reader: R,
     text: Vec<u8>,
     number: u64,
-    /// Number of CRs after the last line's end that are not followed by LF. Each of them ends an
-    /// empty line, which is still to be returned.
+    /// Number of bare CRs that follow the end of the last line. Each of them ends an empty line, which is still to be
+    /// returned.
     bare_crs: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The source's side of a session: its messages, the meaning of each reply for them, and their
-//! times.
+//! The source's side of a session. It claims the session's messages, decides what each reply means
+//! for them, and measures their times.
 use super::context::SourceContext;
 use super::domains::{MessageDomains, RecipientDomains, UnitFate};
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
@@ -39,18 +39,18 @@ pub(super) struct OutgoingMessage {
     since: Duration,
     /// Time at which the last byte of the message was handed to the kernel.
     sent: Option<Duration>,
-    /// True once the peer has answered a command of the message. It is then not moved to another
-    /// connection.
+    /// True once the peer has answered a command of the message. If the connection breaks after
+    /// that, the message is given up instead of sent over another connection.
     answered: bool,
     /// Bits of the first 64 recipients. A set bit means that the recipient was accepted.
     accepted: u64,
-    /// Bits of the recipients beyond the first 64, 64 in each word. Most messages have none.
+    /// Bits of further recipients, 64 in each word. Empty for messages with up to 64 recipients.
     accepted_beyond: Vec<u64>,
     /// Number of recipients that the peer has refused so far.
     rejected: u32,
-    /// Only in LMTP: number of recipients whose replies to the message have come, from the first
-    /// recipient on. The peer took responsibility for those that are still accepted (RFC 2033
-    /// §4.2).
+    /// Only in LMTP: number of recipients, from the first on, for whom the peer has answered the
+    /// end of the data. The peer has taken responsibility for those of them that are still marked
+    /// as accepted (RFC 2033 §4.2).
     answered_recipients: usize,
     /// Durations of the phases of the message's dialogue that have ended so far.
     phases: MessagePhases,
@@ -163,8 +163,8 @@ pub(super) struct LoadSession {
     context: Arc<SourceContext>,
     worker: Rc<SourceWorkerState>,
     park_entry: ParkEntry,
-    /// Messages in transit, the oldest first, to which the next replies belong. There are two
-    /// messages only if the commands of the next message are sent together with a message.
+    /// Messages in transit, the oldest first, to which the next replies belong. There is a second
+    /// message only if its commands are sent together with the content of the first.
     messages: VecDeque<OutgoingMessage>,
     /// Messages whose last reply has come, with the time of that reply. Their results are not
     /// [certain](Event::settled) yet.
@@ -175,7 +175,7 @@ pub(super) struct LoadSession {
     /// True if the data that is being written contains a message, and not only commands.
     writing_message: bool,
     connected_at: Duration,
-    /// Time at which AUTH was sent, or `None` once the login is over.
+    /// Time at which AUTH was sent, or `None` outside a login.
     auth_sent_at: Option<Duration>,
     /// True if the peer has refused the session, by a 421 or by refusing the connection or EHLO.
     /// The refusal has already been counted as an error.
@@ -240,9 +240,8 @@ impl LoadSession {
         self.messages.push_back(message);
     }
 
-    /// Counts an error that the session has met. The example for the error is the recipient at
-    /// `place` of the oldest message, if the session has already named that recipient to the
-    /// server.
+    /// Counts an error of the session. If it came at RCPT or later, the record shows a recipient as
+    /// an example: the one at `place` in the oldest message.
     fn count_error(&self, tally: &mut SourceTally, error: ErrorEvent<'_>, place: u32) {
         tally.count_error(error, self.context.zero, || {
             let message = self.messages.front().filter(|_| error.phase >= Phase::Rcpt)?;
@@ -303,9 +302,9 @@ impl LoadSession {
         self.fail_messages(MessageFailure::Failed);
     }
 
-    /// Handles the end of the connection, and gives up the messages in transit. An exception is a
-    /// message of which the peer can have received only commands: it is sent over the next
-    /// connection.
+    /// Handles the end of the connection, and gives up the messages in transit. The newest message
+    /// is kept for the next connection if the peer has neither answered its commands nor received
+    /// its content. The first message of a connection is given up even then.
     pub(super) fn connection_ended(&mut self, ended: &SessionEnd) {
         let (verb, what) = match ended {
             SessionEnd::Closed => (None, "the peer closed the session".to_owned()),
@@ -355,9 +354,9 @@ impl LoadSession {
         }
     }
 
-    /// Takes back the messages whose results are not certain because a reply may be missing. If
-    /// commands of a later message had been sent, replies to them may have been taken for replies
-    /// about recipients. The results of recipients are then not certain, either.
+    /// Treats messages whose results are not certain as unanswered again, because a reply may be
+    /// missing. If commands of a later message had been sent, replies to them may have been taken
+    /// for LMTP replies about recipients, so these are forgotten.
     fn take_back_answered(&mut self) {
         let is_certain = self.answered.is_empty() && self.messages.len() == 1;
         for (message, ..) in self.answered.drain(..).rev() {
@@ -443,8 +442,8 @@ impl LoadSession {
         }
     }
 
-    /// Counts the accepted units among the first `recipients` recipients of a message. Returns
-    /// their number.
+    /// Counts the accepted ones among the first `recipients` recipients of a message, and marks
+    /// them in the ledger. Returns their number.
     fn count_accepted(&self, tally: &mut SourceTally, job: &OutgoingMessage, recipients: usize) -> u64 {
         let numbers = self.context.envelopes.recipient_numbers(&self.envelope_buffer, job.envelope_slot);
         let sequence = job.sequence();
@@ -459,7 +458,7 @@ impl LoadSession {
         accepted_count
     }
 
-    /// Counts the result of a message, which came at `now`.
+    /// Counts the result of a message. `now` is the time of its last reply, not the present.
     fn finish_transaction(&mut self, job: OutgoingMessage, outcome: Outcome, now: Duration) {
         self.begin_pause(job.claim.number, now);
         let all = job.claim.recipients as usize;
@@ -525,8 +524,8 @@ impl LoadSession {
             Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
             _ => self.commands_sent_at,
         };
-        // A login with several replies counts as one exchange. The time of STARTTLS counts as part
-        // of the handshake.
+        // A login with several replies is timed as one exchange. STARTTLS is timed as part of the
+        // TLS handshake.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.auth_sent_at = None;
@@ -592,8 +591,8 @@ impl MessageSource for LoadSession {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.tls_established(handshake);
         }
-        // The wait for the next reply begins only now. The next reply is the greeting or the reply
-        // to EHLO.
+        // The server can send its greeting or its reply to EHLO only after the handshake, so the
+        // wait for it begins now.
         let now = clock::now();
         self.commands_sent_at = now;
         self.connected_at = now;
@@ -763,20 +762,20 @@ fn failed_verb(cause: GaveUp) -> Verb {
     }
 }
 
-/// Returns true if the reason was a reply of the peer. Such a reply has already been counted as an
-/// error.
+/// Returns true if the session ended because of a negative reply. Such a reply was counted as an
+/// error when it came.
 fn was_rejected(cause: GaveUp) -> bool {
     matches!(cause, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }
 
-/// Maximum number of lines of a message that are shown. For a longer message, only the number of
-/// its lines is shown.
+/// Maximum number of lines of a message that the dialogue shows. Of a longer message, it shows only
+/// the number of lines.
 const MAX_LINES: u64 = 200;
 
 #[derive(Debug)]
 pub(crate) struct DialoguePrinter {
     dialogue: Dialogue,
-    /// Lines that the current step shows. They are printed together in one write.
+    /// Lines of the dialogue that are still to be printed. They are printed together in one write.
     shown: String,
 }
 

@@ -1,5 +1,6 @@
-//! The message that a source sends many times. It is rendered, dot-stuffed and checksummed once.
-//! For each sending, only its sequence number, its time and its Message-ID are patched in place.
+//! Templates of the messages that a source sends. A template is rendered, dot-stuffed and
+//! checksummed once. For each message, only its sequence number, its time and its Message-ID are
+//! patched in place.
 use super::corpus::CorpusMessage;
 use super::options::TraceHeaders as Tracing;
 use anyhow::{Context, Result, bail};
@@ -57,7 +58,7 @@ impl TraceStamp {
         ZeroPhase::next_step(now + self.clock_offset).saturating_sub(self.clock_offset)
     }
 
-    /// Returns the last time until `then` at which a run may begin.
+    /// Returns the latest time, not after `then`, at which a run may begin.
     pub(super) fn last_zero(&self, then: Duration) -> Duration {
         self.next_zero((then + Duration::from_nanos(1)).saturating_sub(ZeroPhase::STEP))
     }
@@ -107,8 +108,8 @@ impl MessageHead {
         Self { octets, stamp, id_at }
     }
 
-    /// Sets the time at which the seconds of the run begin. Traces state it, so that the sink
-    /// counts in the same seconds.
+    /// Sets the time at which the first second of the run begins. Traces state when its seconds
+    /// begin, so that the source and the sink count events in the same seconds.
     fn set_zero(&mut self, zero: Duration) {
         self.stamp.zero = ZeroPhase::of(zero + self.stamp.clock_offset);
     }
@@ -132,8 +133,8 @@ impl MessageHead {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageIdMode {
-    /// The digits of the first Message-ID are replaced by the sequence number, so that each message
-    /// has its own.
+    /// The sequence number replaces the digits of the first Message-ID, so that no two messages
+    /// have the same.
     Patched,
     Unchanged,
 }
@@ -176,7 +177,6 @@ impl MessageTemplate {
         }
     }
 
-    /// Sets the time at which the seconds of the run begin, which traces state.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         self.head.set_zero(zero);
     }
@@ -204,8 +204,8 @@ pub(super) struct SizedTemplate {
     checksums: Vec<u32>,
 }
 
-/// Header line that fills the bytes which whole lines of the body leave. Its minimum is 11 bytes,
-/// because the field would be empty in a shorter line.
+/// Header field for the bytes that remain if the body has only whole lines. It has at least 11
+/// bytes, because a shorter field would have no value.
 const FILLER: &[u8; 91] =
     b"X-Fill: XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX";
 const MIN_FILLER_BYTES: usize = 11;
@@ -225,7 +225,6 @@ impl SizedTemplate {
         Self { head: MessageHead::new(stamp, 0, fields, MessageIdMode::Patched), body: body.into(), checksums }
     }
 
-    /// Sets the time at which the seconds of the run begin, which traces state.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         self.head.set_zero(zero);
     }
@@ -258,8 +257,8 @@ impl SizedTemplate {
         outbox.bytes().extend_from_slice(data::END_OF_DATA);
     }
 
-    /// Splits the room that a message of this size leaves for its content. Returns the number of
-    /// body lines and the length of the filler line in bytes.
+    /// Returns how many body lines and how many bytes of the filler line a message of this size
+    /// must have.
     fn split(&self, size: u64) -> (usize, usize) {
         let room = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(self.head.octets.len() + 2);
         match (room / LINE_BYTES, room % LINE_BYTES) {
@@ -317,8 +316,8 @@ pub(super) fn generate(stamp: TraceStamp, fields: &str, size: u64) -> Result<Mes
     }
 }
 
-/// Makes lines of text with `bytes` bytes in total, including their ends. This is possible for any
-/// number but 1.
+/// Makes lines of text with `bytes` bytes in total, including line ends. `bytes` must not be 1,
+/// because a line end takes two bytes.
 fn filler_text(bytes: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(bytes);
     while body.len() < bytes {

@@ -22,7 +22,7 @@ const DEFAULT_MIME_SIZES: &str = "lognormal:24576,1.5";
 pub(super) enum MessageSet {
     /// All messages are the same except for their number and time.
     Fixed(MessageTemplate),
-    /// Each message is one of these, which the seed and the message's number choose.
+    /// Each message has one of these templates, which the seed and the message's number choose.
     OneOf { templates: Vec<MessageTemplate>, seed: u64 },
     /// Each message has a random size of at least `least` bytes.
     BySize { template: SizedTemplate, sizes: Distribution, least: u64, seed: u64 },
@@ -150,8 +150,8 @@ impl PreparedMessages {
 }
 
 impl MessageSet {
-    /// Chooses the content of the message with this number. The number has no mark of the warm-up,
-    /// so a warm-up does not change the choice.
+    /// Chooses the content of the message with this number. `number` must not contain the mark of
+    /// the warm-up, so that a warm-up does not change the choice.
     pub(super) fn choose(&self, number: u64) -> MessageChoice {
         let of = |index: usize, template: &MessageTemplate| MessageChoice {
             index,
@@ -180,7 +180,6 @@ impl MessageSet {
         }
     }
 
-    /// Sets the time at which the seconds of the run begin, which traces state.
     pub(super) fn set_zero(&mut self, zero: Duration) {
         match self {
             Self::Fixed(template) => template.set_zero(zero),
@@ -212,8 +211,8 @@ impl MessageSet {
     }
 }
 
-/// Returns the address for the header field To. For a pattern, this is the first address that the
-/// pattern can produce.
+/// Returns the address for the header field To. For a pattern, this is one of its addresses, drawn
+/// with a fixed seed so that it is the same in every run.
 fn first_address(pattern: &AddressPattern) -> String {
     let mut address = Vec::new();
     pattern.write(&mut SeededRng::new(0, RandomStream::Words, 0), RecipientTag::Bare, 0, &mut address);

@@ -1,11 +1,10 @@
-//! Generated MIME messages that resemble messages of people. Each has a text, the same text as
-//! HTML, and an attachment that fills the size.
+//! Generates MIME messages that resemble mail of people. Each message has a text, the same text as
+//! HTML, and an attachment that brings it to its size.
 //!
 //! The seed determines a set of messages, from which each message is chosen. The sizes of the set
-//! are evenly spaced in the requested distribution, so that the set represents it. An attachment
-//! cannot fill the size to the byte, because Base64 comes in lines, so a message has the requested
-//! size or up to 80 bytes less. If the requested size leaves no room beside the text, the message
-//! has no attachment.
+//! are evenly spaced in the requested distribution, so that the set represents it. Because
+//! attachments consist of whole lines of Base64, a message may be up to 80 bytes smaller than
+//! requested. If the requested size leaves no room beside the text, the message has no attachment.
 use anyhow::{Context, Result, bail};
 use mail_builder::MessageBuilder;
 use mail_builder::headers::content_type::ContentType;
@@ -106,20 +105,20 @@ pub(super) fn messages(fields: MimeFields<'_>, sizes: &Distribution, overhead: u
         .collect()
 }
 
-/// Returns the number of messages that a set can have if their mean size is this, so that the set
-/// fits into [`MAX_SET_BYTES`].
+/// Returns how many messages of this mean size a set has, so that it fits into [`MAX_SET_BYTES`].
 fn set_size(mean_bytes: f64) -> u64 {
     ((MAX_SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MAX_SET_MESSAGES)
 }
 
-/// Generates a message of `bytes` bytes, or of up to a line less.
+/// Generates a message of `bytes` bytes, or up to one line of Base64 less. If `bytes` is too small
+/// for an attachment, the message has none and may be longer than `bytes`.
 fn message(fields: MimeFields<'_>, bytes: u64, rng: &mut SeededRng) -> Result<Vec<u8>> {
     let mime_text = MimeText::new(rng);
     let bare = mime_text.write(fields, None)?;
     let one = mime_text.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // `one` is the length of a message with a single byte of content. The line of this byte takes
-    // six bytes with its line end, which become free for the real content.
+    // `one` is the length of a message whose attachment has a single byte. In Base64, this byte
+    // takes a line of six bytes, which the real attachment can use.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;
@@ -230,7 +229,7 @@ fn sentence(words: u64, rng: &mut SeededRng) -> String {
     first.to_uppercase() + rest
 }
 
-/// Makes random bytes, because a relay could compress other content.
+/// Makes an attachment's content. It is random, because a relay could compress anything else.
 fn random_bytes(count: usize, rng: &mut SeededRng) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
     bytes.truncate(count);

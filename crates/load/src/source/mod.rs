@@ -78,7 +78,7 @@ use std::time::Duration;
 
 /// Time that each address of a server has to accept a connection before the next address is tried.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time between choosing the run's zero and starting its load, in which the collector is set up.
+/// The start of the load is planned this long in advance, so that the collector is ready by then.
 const SETUP_TIME: Duration = Duration::from_millis(2);
 
 /// Offers the load to its end, or until SIGINT or SIGTERM. Returns a record in either case.
@@ -204,8 +204,8 @@ pub fn look_up(to: &str, reach: AllowedTargets) -> Result<Vec<Endpoint>> {
     Ok(endpoints.into_iter().filter(is_allowed).collect())
 }
 
-/// Returns the first address that accepts a connection, or the very first if none does in time. If
-/// there is only one, it is not tested.
+/// Returns the first address that accepts a connection, or the first of the list if none does in
+/// time. A single address is returned without a test.
 fn first_reachable(mut endpoints: Vec<Endpoint>, wait: StartWait) -> Endpoint {
     let answers = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),

@@ -34,15 +34,14 @@ pub struct SourceOptions {
     /// Size of the messages in bytes, or `None` for the default. `file` and `corpus` have their own
     /// sizes and take precedence.
     pub sizes: Option<Distribution>,
-    /// Number of recipients of each message. They are addresses of a single pattern, or one address
-    /// for each of several patterns.
+    /// Number of recipients of each message. If there are several `recipient_patterns`, each
+    /// recipient has its own.
     pub recipients: Distribution,
     pub reuse: Option<Distribution>,
     pub think: Option<Distribution>,
     pub pipelining: Pipelining,
     pub from: AddressPattern,
     pub recipient_patterns: Vec<AddressPattern>,
-    /// How the ledger tells the recipients of a message apart.
     pub recipient_tags: RecipientTags,
     pub body_parameter: BodyParameter,
     pub dsn_parameters: DsnParameters,
@@ -56,7 +55,7 @@ pub struct SourceOptions {
     /// Rate of an open loop, which is offered however slow the server is, or `None` for a closed
     /// loop.
     pub offered_rate: Option<OfferedRate>,
-    /// Length of the warm-up. Messages of this time at the beginning are sent but not timed.
+    /// Length of the warm-up that begins the load. Its messages are sent but not timed.
     pub warm_up: Option<Duration>,
     pub arrival: Arrival,
     pub connect_timeout: Duration,
@@ -66,10 +65,10 @@ pub struct SourceOptions {
     pub trace_headers: TraceHeaders,
     /// True if messages ask programs that answer mail not to answer (`Auto-Submitted`, RFC 3834).
     pub auto_submitted: bool,
-    /// Identity of the run, or `None` for a new one.
+    /// Id of the run, or `None` to give it a new one.
     pub run: Option<RunId>,
-    /// The part that this source sends, if several machines send the load. Until the run begins,
-    /// the numbers of messages and sessions and the rate are totals of all parts.
+    /// The part that this source sends, if several machines send the load. `offered_rate` is the
+    /// total of all parts and, until the run begins, so are `messages` and `sessions`.
     pub shard: Option<SourceShard>,
     pub allowed_targets: AllowedTargets,
     pub transport: TransportOptions,
@@ -77,11 +76,10 @@ pub struct SourceOptions {
     pub abort_on: Vec<Threshold>,
     /// Time without a working server after which the run ends, so that it does not wait forever.
     pub give_up_timeout: Duration,
-    /// Whether one connection is tried before the load.
     pub preflight: Preflight,
     pub dialogue: DialogueOutput,
     pub outputs: Outputs,
-    /// Control of the load while it runs. Without it, `sessions` and the plan decide.
+    /// Lets a Locust master, for example, change the number of users and end the load.
     pub control: Option<Arc<LoadControl>>,
 }
 
@@ -135,9 +133,9 @@ impl SourceOptions {
         self.shard.as_ref().map_or(Shard::WHOLE, |shard| shard.part)
     }
 
-    /// Returns these options with this part's own number of messages and sessions. The number of
-    /// workers is reduced to the number of sessions, because a worker without a session would send
-    /// nothing of its schedule.
+    /// Reduces the numbers of messages and sessions to the share of this part. There are no more
+    /// workers than sessions, because in an open loop nobody would send the messages of a worker
+    /// without a session.
     ///
     /// # Errors
     ///
@@ -155,7 +153,6 @@ impl SourceOptions {
         Ok(self)
     }
 
-    /// Refuses options that contradict each other.
     pub(super) fn check(&self, server: &Endpoint) -> Result<()> {
         if self.transport.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
             bail!("--bind has IPv4 addresses, but {} is not an IPv4 address", self.to);
@@ -192,8 +189,8 @@ impl SourceOptions {
         ArrivalSchedule::new(self.arrival, offer, began, position, workers * part.count() as usize, self.seed)
     }
 
-    /// Returns the schedules of all workers. The list is empty in a closed loop, and if somebody
-    /// else controls the load.
+    /// Returns the schedule of each worker, by which its messages become due. The list is empty in
+    /// a closed loop, and if a [`LoadControl`] can change the rate.
     pub(super) fn schedules(&self, began: Duration) -> Vec<ArrivalSchedule> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none());
         let schedule = |offer: &OfferedRate| {
@@ -202,8 +199,9 @@ impl SourceOptions {
         offer.map(schedule).unwrap_or_default()
     }
 
-    /// Returns how many messages are due until `end`, counted from the start of the load, or in
-    /// total. Returns `None` in a closed loop, and if somebody else controls the load.
+    /// Returns how many messages become due within `end` after the start of the load. If `end` is
+    /// `None`, returns their total number. Returns `None` in a closed loop, and if a
+    /// [`LoadControl`] can change the rate.
     pub(super) fn due_within(&self, end: Option<Duration>) -> Option<u64> {
         let offer = self.offered_rate.as_ref().filter(|_| self.control.is_none())?;
         let workers = self.workers;
@@ -214,15 +212,15 @@ impl SourceOptions {
         end.map(due).into_iter().chain(self.messages).min()
     }
 
-    /// Returns the requested rate, if the run can be judged by it. It cannot if a limit on messages
-    /// or time cuts the stages of the load short.
+    /// Returns the requested mean rate of this part. Returns `None` in a closed loop, and if a
+    /// limit on messages or time cuts the stages of the load short and so changes their mean.
     pub(super) fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offered_rate.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.time_limit() == offer.length());
         is_whole.then(|| self.part().rate(offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64())))
     }
 
-    /// Returns the stages of the load with the rates of this part.
+    /// Returns the stages of the load, with this part's share of their rates.
     pub(super) fn own_stages(&self) -> Vec<OfferedStage> {
         let part = self.part();
         let own = |stage: OfferedStage| OfferedStage {
@@ -233,8 +231,8 @@ impl SourceOptions {
         self.offered_rate.as_ref().map(OfferedRate::stages).unwrap_or_default().into_iter().map(own).collect()
     }
 
-    /// Returns the time at which the message after `messages` others would be due in an open loop,
-    /// counted from the start of the run.
+    /// Returns how long after the start of an open loop the message that follows the first
+    /// `messages` ones would be due.
     pub(super) fn due_after(&self, messages: u64) -> Duration {
         let position = self.part().position(messages);
         let due_s = self.offered_rate.as_ref().map_or(0.0, |offer| offer.due_s(position as f64));

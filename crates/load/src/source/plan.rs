@@ -87,8 +87,8 @@ impl LoadPlan {
     }
 
     /// Records that a connection could not be established because this process lacked a resource.
-    /// Other sessions may have got it, so the run goes on. If no session ever connects, this is the
-    /// reason why the run could not begin.
+    /// Other sessions may have got the resource, so the run goes on. If no session ever connects,
+    /// [`Self::failure`] returns this reason.
     pub(super) fn record_resource_failure(&self, reason: &str) {
         if !self.connected.load(Ordering::Relaxed) {
             lock(&self.resource_failure).get_or_insert_with(|| reason.to_owned());

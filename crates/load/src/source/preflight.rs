@@ -1,8 +1,8 @@
-//! Tries one connection before the load: greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A failure here would
-//! affect every message. It is therefore reported in one line, with advice, and no load is sent.
+//! Tries one connection before the load: greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A failure of this trial
+//! would affect every message, so the source reports it in one line, with advice, and sends no load.
 //!
-//! The trial is not counted anywhere. A 4xx reply to MAIL or RCPT does not stop the run, because greylisting and limits
-//! cause such replies.
+//! The counts of the run do not include the trial. A 4xx reply to MAIL or RCPT does not stop the run, because
+//! greylisting and limits cause such replies.
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput, Envelopes};
 use super::message_set::MessageSet;
 use super::options::SourceOptions;
@@ -62,7 +62,8 @@ struct PreflightResult {
 }
 
 impl PreflightCheck {
-    /// Runs the trial and returns the server's description of itself, or `None` if the trial could not be run here.
+    /// Runs the trial and returns the server's greeting and extensions. Returns `None` if this host lacks a resource
+    /// for the trial, because the load then fails as well and reports that.
     ///
     /// # Errors
     ///
@@ -86,7 +87,7 @@ impl PreflightCheck {
         }
     }
 
-    /// Judges the result of the trial, where an `outcome` of `None` means that the user stopped it.
+    /// Judges the result of the trial. An `outcome` of `None` means that the user has stopped it.
     fn evaluate(&self, outcome: Option<io::Result<PreflightResult>>) -> Result<Option<ServerRow>> {
         let to = &self.options.to;
         match outcome {
@@ -124,8 +125,8 @@ impl PreflightCheck {
         Ok(PreflightResult { ended, rejections: prober.rejections, recipients, server: prober.server })
     }
 
-    /// Explains why there is no connection. Returns `None` if this side lacks resources or addresses, because the run
-    /// itself reports that.
+    /// Explains why there is no connection. Returns `None` if this host lacks a resource or an address of `--bind`,
+    /// because the load reports that itself.
     fn connect_failure(&self, error: &io::Error) -> Option<String> {
         let is_own = ResourceExhausted::from_error(error, self.transport.is_bound()).is_some();
         let is_own = is_own || error.kind() == io::ErrorKind::AddrNotAvailable;
@@ -158,7 +159,7 @@ impl PreflightCheck {
         if let Some(failure) = self.recipient_failure(attempt) {
             return Some(failure);
         }
-        // A refused EHLO is the reason only if no recipient followed it. If the server accepted HELO instead, the
+        // A refused EHLO matters only if the session did not reach RCPT. If the server accepted HELO instead, the
         // session has gone on.
         let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
         if let Some(refusal) = attempt.rejections.iter().rev().find(greeted) {

@@ -1,10 +1,10 @@
 //! The recipients of messages: their addresses, and the numbers by which the ledger distinguishes the recipients of a
 //! message.
 //!
-//! A message with one recipient needs no number if its address varies. For a single address, the number costs nothing,
-//! and shows whether mail arrived under another address. For several recipients, the source draws addresses until their
-//! numbers differ ([`RecipientNumbering::address_bits`]). More bits cost the ledger more memory, and fewer bits cost
-//! more draws.
+//! A number consists of some bits of the hash of the address. The only recipient of a message needs no number if it is
+//! drawn from a pattern. If it is always the same address, the number costs nothing and shows whether mail arrived
+//! under another address. For several recipients, the source draws addresses until their numbers differ
+//! ([`RecipientNumbering::address_bits`]). More bits cost the ledger more memory, and fewer bits cost more draws.
 //!
 //! With `--tag-recipients`, the number is written into the address instead. A server may then rewrite the domain, as
 //! long as it keeps the local part. `to@b` becomes `to0@b`, `to1@b` and so on. A pattern, or an address that ends in a
@@ -15,13 +15,14 @@ use mailrun_measurement::trace::{MAX_RECIPIENTS, RecipientId, RecipientNumbering
 use mailrun_schedule::distribution::SeededRng;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum number of bits if there are many addresses. The ledger then takes 64 bits of memory per message.
+/// Minimum number of bits of a recipient's number, for patterns with many addresses. With 6 bits, a message has 64
+/// possible numbers, so the ledger takes 64 bits of memory per message.
 const MIN_BITS: u32 = 6;
 /// The ledger has this many numbers for each recipient of a message, so that two addresses rarely share a number.
 const NUMBERS_PER_RECIPIENT: u64 = 8;
-/// Minimum number of bits if there are few addresses. The ledger's memory depends on the number of addresses and not on
-/// the number of bits. With 16 bits, an address that the source did not name has the number of a given recipient with a
-/// probability of only 1 in 65,536.
+/// Minimum number of bits of a recipient's number if there are few addresses. These bits cost no memory, because the
+/// ledger's memory then depends only on the number of addresses. With 16 bits, an address that the source did not name
+/// has the number of a given recipient with a probability of only 1 in 65,536.
 const MIN_BITS_OF_FEW: u32 = 16;
 /// Maximum number of random draws for a recipient. After that, the pattern is searched for an address with a free
 /// number.
@@ -40,8 +41,8 @@ pub(super) struct Recipients {
     /// One pattern for each recipient of a message, or a single pattern for all of them.
     patterns: Vec<RecipientPattern>,
     numbering: RecipientNumbering,
-    /// Numbers of the addresses that every message has as recipients. Addresses from patterns must not have these
-    /// numbers.
+    /// Numbers of constant addresses, which are recipients of every message. Addresses that are drawn from a pattern
+    /// must have other numbers.
     reserved: Vec<u32>,
     /// Number of the only recipient, if all messages have exactly one.
     only: Option<u32>,
@@ -51,13 +52,14 @@ pub(super) struct Recipients {
 struct RecipientPattern {
     pattern: AddressPattern,
     tag: RecipientTag,
-    /// Number that the tag of this recipient shows. It is used only if there are several patterns.
+    /// Number that is added to the recipient's address if there are several patterns. With a single pattern, the
+    /// recipient's place in the message is added instead.
     number: u32,
 }
 
 impl Recipients {
-    /// Prepares recipients for messages with up to `limit` recipients. They are addresses of a single pattern, or one
-    /// address for each of several patterns.
+    /// Prepares recipients for messages with up to `limit` recipients each. With several patterns, each recipient of a
+    /// message has its own pattern.
     ///
     /// # Errors
     ///
@@ -95,8 +97,8 @@ impl Recipients {
         self.patterns.iter().all(|recipient| recipient.pattern.literal().is_some())
     }
 
-    /// Appends the address of the recipient at this place to `out`, and its number to `numbers`. `numbers` must contain
-    /// the numbers of the message's recipients before this one.
+    /// Appends the address of the recipient at this place to `out`, and its number to `numbers`. `numbers` must already
+    /// contain the numbers of the message's earlier recipients, so that no number occurs twice.
     pub(super) fn write(&self, rng: &mut SeededRng, place: u32, numbers: &mut Vec<u32>, out: &mut Vec<u8>) {
         let start = out.len();
         let (RecipientPattern { pattern, tag, .. }, tagged) = match self.patterns.as_slice() {
@@ -150,7 +152,6 @@ pub fn check_recipients(patterns: &[AddressPattern], limit: u64, tags: Recipient
     Recipients::new(patterns, limit, tags).map(drop)
 }
 
-/// Returns the numbering for messages that have a single recipient.
 fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
     match patterns {
         [pattern] if pattern.literal().is_some() => RecipientNumbering::address_bits(MIN_BITS_OF_FEW),
@@ -158,8 +159,8 @@ fn numbering_of_one(patterns: &[AddressPattern]) -> RecipientNumbering {
     }
 }
 
-/// Returns the tag of each pattern and, if there are several patterns, its number. An address is not changed if it
-/// already ends in a number, and no earlier address ends in that number.
+/// Returns for each pattern how a number is added to its address and, if there are several patterns, which number. A
+/// constant address that already ends in a number is not changed, unless an earlier address ends in the same number.
 fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
     if let [pattern] = patterns {
         return vec![(pattern.tag(), 0)];
@@ -231,7 +232,8 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     Ok(RecipientNumbering::address_bits(bits))
 }
 
-/// Checks that each pattern with few addresses has one left, even if other recipients of the message have taken some.
+/// Checks that each pattern with few addresses has a free one for each message, whichever addresses are drawn for the
+/// message's other recipients.
 fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) -> bool) -> Result<()> {
     let literals: BTreeSet<String> =
         patterns.iter().filter_map(AddressPattern::literal).map(str::to_ascii_lowercase).collect();

@@ -1,5 +1,5 @@
-//! The server's replies to the last messages of a worker, in memory of a fixed size. By a reply
-//! such as `250 2.0.0 Ok: queued as 4jZXTq1Xyz`, a message can be found in the server's log.
+//! The server's replies to the last messages of a worker, in memory of a fixed size. With a reply such as
+//! `250 2.0.0 Ok: queued as 4jZXTq1Xyz`, users find the message in the server's log.
 use mailrun_measurement::reply_text::ReplyText;
 use mailrun_measurement::trace::message_number;
 use mailrun_process::output_file::OutputFile;
@@ -39,14 +39,14 @@ impl ReplyLog {
 
     pub(super) fn find(&self, sequence: u64) -> Option<ReplyText> {
         let (newer, older) = self.entries.split_at(self.next);
-        // A message may have several replies, for example one for each rejected recipient. The last reply counts.
+        // A message may have several replies, for example one for each rejected recipient. Return the last.
         let mut newest_first = newer.iter().rev().chain(older.iter().rev());
         newest_first.find(|logged| logged.sequence == sequence).map(|logged| logged.text)
     }
 }
 
-/// Writes the replies of all workers, one in each line: number, time, recipients, reply. The bench
-/// looks up messages that did not arrive in this file.
+/// Writes the replies of all workers, one in each line: number, time, recipients, reply. If messages do not arrive, the
+/// bench looks up the replies to them in this file.
 pub(super) fn write(logs: &[ReplyLog], recipients_of: impl Fn(u64) -> Vec<String>, path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(OutputFile::create(path)?);
     for LoggedReply { sequence, at, text } in logs.iter().flat_map(|log| &log.entries) {

@@ -128,8 +128,7 @@ fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.slowest.sorted().into_iter().map(row).collect()
 }
 
-/// Lists the messages that the server did not accept. Their recipients are derived again from the
-/// message numbers.
+/// Lists the messages that the server did not accept.
 fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<MissingMessage> {
     let row = |one: &MissingTransaction| MissingMessage {
         message: one.message,
@@ -143,9 +142,9 @@ fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.missing.iter().map(row).collect()
 }
 
-/// Returns the number of units that were unfinished when the source stopped. If all sessions ended
-/// by themselves, there are none. If units are missing all the same, the counts contradict each
-/// other, which the verdict reports.
+/// Returns the number of recipients whose result was not known when the source stopped. If all
+/// sessions ended by themselves, returns 0. If results are missing all the same, the verdict then
+/// reports that the counts contradict each other.
 fn open_units(record: &Record, tally: &SourceTally, is_abandoned: bool) -> u64 {
     let in_vain = tally.recipients_rejected + tally.recipients_failed + tally.recipients_in_doubt;
     let ended = tally.recipients_accepted + in_vain;

@@ -13,8 +13,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause of a session after a failed connection. It doubles with each failure, up to the next
-/// value.
+/// Pause of a session after a failed attempt to connect. It doubles with each further failure, up
+/// to [`MAX_RETRY_DELAY`].
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -50,9 +50,9 @@ pub(super) async fn run(context: Arc<SourceContext>, recorder: Rc<SourceWorkerSt
     }
 }
 
-/// Counts a connection that could not be established. If there has never been a connection, this
-/// usually ends the run. A lack of resources on this side ends it only if the lack lasts, because
-/// other sessions may have got the resources.
+/// Counts a failed attempt to connect. If no attempt has ever succeeded, this ends the run. A lack
+/// of resources on this host, such as free ports, ends the run only if it lasts, because other
+/// sessions may have got them.
 fn count_connect_failure(
     context: &SourceContext,
     recorder: &SourceWorkerState,

@@ -7,8 +7,8 @@ use mailrun_process::interrupt::{Interrupt, Interrupted, StopRequest};
 use mailrun_schedule::shard::{PlanHash, Shard};
 use std::time::Duration;
 
-/// Interval at which a waiting source checks for signals and reads the clock again. Somebody may
-/// set the clock during the wait.
+/// Interval at which a waiting source checks for signals and reads the wall clock again, because
+/// the clock may be set during the wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum time that a source waits for its start. A start that is further ahead is probably a
 /// mistake.

@@ -1,4 +1,4 @@
-//! How a session connects: source address, PROXY header, TLS, login and protocol.
+//! Options for the connections of a load: source address, PROXY header, TLS, login and protocol.
 use anyhow::{Result, anyhow, bail};
 use mailrun_measurement::record::Pipelining;
 use mailrun_net::{
@@ -63,7 +63,8 @@ impl TransportOptions {
         Ok(())
     }
 
-    /// Returns true if a password may be sent without encryption.
+    /// Returns true if an eavesdropper could read the password, because there is no TLS and the
+    /// login may use PLAIN, LOGIN or XOAUTH2.
     fn exposes_password(&self) -> bool {
         const SHOWING: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::Xoauth2];
         let mechanisms = self.credentials.as_ref().map_or(Mechanisms::NONE, |credentials| credentials.mechanisms);
@@ -71,7 +72,6 @@ impl TransportOptions {
     }
 }
 
-/// Form of the PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProxyVersion {
     /// Text
@@ -112,7 +112,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// Connection options, converted once to the form that sessions use.
+/// Connection options that all sessions of a load share, with the certificate files already read.
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub(crate) security: Option<ClientSecurity>,
@@ -123,8 +123,8 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// Prepares the options for the sessions of a load. `host` is the part of the server's address
-    /// before the port.
+    /// Converts the options, and reads the certificate files. `host` is the part of the server's
+    /// address before the port.
     pub(crate) fn new(options: &TransportOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
         let client_options = Options {
             protocol: options.protocol,
@@ -157,20 +157,20 @@ impl Transport {
         })
     }
 
-    /// Returns these options for envelopes that request notifications.
     pub(crate) fn with_notifications(self, notifications: Notifications) -> Self {
         let options = Options { notifications, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
     }
 
-    /// Returns these options for a session that ends at this point instead of sending a message.
+    /// Makes sessions end at this point of the dialogue instead of sending a message.
     pub(crate) fn stopping_after(self, point: Option<StopPoint>) -> Self {
         let options = Options { stop_after: point, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
     }
 
     /// Records the certificates that the server presents, and whether they are trusted, even if
-    /// `--insecure` accepts any certificate. Without TLS, there are none.
+    /// `--insecure` accepts any certificate. Fails without TLS, because then there are no
+    /// certificates.
     pub(crate) fn record_certificates(&mut self, options: &TransportOptions) -> Result<Arc<CertificateRecorder>> {
         let Some(ClientSecurity::Implicit(tls) | ClientSecurity::OnDemand(tls)) = &mut self.security else {
             bail!("--show-cert requires --tls starttls or --tls implicit");

@@ -1,5 +1,5 @@
-//! Worker threads of the source. Each has its share of the sessions, and its own schedule and
-//! tally.
+//! Worker threads of the load. Each runs its share of the sessions in its own event loop, and
+//! counts the results in a tally of its own.
 use super::context::SourceContext;
 use super::session_loop;
 use super::worker_state::{SourceWorkerArgs, SourceWorkerState};
@@ -19,10 +19,10 @@ use tokio::sync::mpsc;
 /// have.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The channels between the collector and the workers, as the collector holds them.
+/// The collector's ends of its channels to the workers.
 pub(super) struct SourceWorkers {
-    /// Receives tallies, each with the number of its worker. The channel closes when the last
-    /// worker has ended.
+    /// Receives what each worker has counted since its last tally, with the number of the worker.
+    /// The channel closes when the last worker has ended.
     pub(super) tallies: Receiver<(usize, Box<SourceTally>)>,
     /// Returns emptied tallies to each worker, so that their memory is reused.
     pub(super) empty_tallies: Vec<Sender<Box<SourceTally>>>,
@@ -44,8 +44,8 @@ impl SourceWorkers {
 ///
 /// # Errors
 ///
-/// Fails if a worker could not start because descriptors have run out. The other workers end with
-/// the process.
+/// Fails if a worker cannot start, usually because file descriptors have run out. Workers that are
+/// already running are not stopped: they end with the process.
 pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     let worker_options = WorkerOptions { fd_table: FdTable::Private, busy_poll: setting.options.busy_poll };
     let workers = setting.options.workers;
@@ -113,8 +113,8 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     recorder.send_tally();
 }
 
-/// Starts sessions until no more messages are given out. All are started at once, or as many as the
-/// control of the load asks for.
+/// Starts all sessions at once. If the load is controlled from outside, for example by a Locust
+/// master, then starts more or wakes surplus sessions whenever the number of users changes.
 async fn keep_sessions(recorder: &Rc<SourceWorkerState>, buffers: &WorkerBuffers, presence: mpsc::Sender<()>) {
     let context = recorder.context();
     loop {

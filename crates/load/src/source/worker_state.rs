@@ -1,5 +1,5 @@
-//! State that the sessions of a worker share: the schedule, the sessions that wait for it, and the
-//! tally, which goes to the collector four times per second.
+//! State that the sessions of a worker share: the schedule, the list of sessions that wait for a
+//! message, and the tally (counts and times), which goes to the collector four times per second.
 use super::context::SourceContext;
 use super::control::{NUMBERS_LOG2, UserTarget};
 use super::reply_log::ReplyLog;
@@ -22,8 +22,8 @@ use std::time::Duration;
 
 pub(super) const TALLY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Interval at which a worker measures how late it wakes up. This is often enough for a percentile,
-/// and so rare that it costs nothing.
+/// Interval at which a worker measures how late it wakes up. 50 samples per second are enough for a
+/// percentile, and cost next to nothing.
 const WAKE_UP_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Interval at which a schedule checks whether the number of users has changed.
@@ -44,7 +44,8 @@ pub(super) struct ClaimedMessage {
     pub(super) is_warm_up: bool,
     /// Stage of the load in which the message was due, counted from 1, or 0 without a stage.
     pub(super) load_stage: u8,
-    /// Number, stage of the load and mark of the warm-up together, as in the trace.
+    /// Number, stage and warm-up mark packed into one integer: the sequence number in the trace of
+    /// the message.
     pub(super) sequence: u64,
 }
 
@@ -57,8 +58,8 @@ pub(super) struct SourceWorkerArgs {
 }
 
 impl SourceWorkerArgs {
-    /// Returns the schedule of this worker. If the load is controlled, the rate in the options is
-    /// the rate of a single user.
+    /// Returns the schedule by which this worker's messages become due. If the load is controlled,
+    /// the rate in the options is the rate of a single user.
     fn schedule(&self, offer: OfferedRate, users: Option<UserTarget>) -> ArrivalSchedule {
         let options = &self.context.options;
         let Some(target) = users else { return options.schedule(offer, self.context.began, self.number, self.workers) };
@@ -69,8 +70,9 @@ impl SourceWorkerArgs {
             OfferedRate::Constant(per_user) => OfferedRate::Constant(per_user * f64::from(target.users)),
             stages @ OfferedRate::Stages(_) => stages,
         };
-        // Other hosts have the same seed and begin at the same time. Only their first message
-        // numbers differ, so derive a different seed and phase from these.
+        // Other hosts have the same seed and begin at the same time, so their messages would be due
+        // at the same moments. Only the first message number differs between hosts, so derive the
+        // seed and the phase from it.
         let first = options.control.as_ref().map_or(0, |control| control.first_message());
         let seed = options.seed.wrapping_add(first);
         let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
@@ -78,8 +80,8 @@ impl SourceWorkerArgs {
     }
 }
 
-/// A session's entry in the list of sessions that wait for a message. A session has one entry,
-/// however often it asks.
+/// A session's entry in the list of sessions that wait for a message. A session keeps a single
+/// entry, so that asking again does not put it on the list twice.
 #[derive(Debug, Default)]
 pub(super) struct ParkEntry(Rc<Cell<ParkState>>);
 
@@ -173,7 +175,7 @@ impl SourceWorkerState {
         all / workers + usize::from(self.args.number < all % workers)
     }
 
-    /// Returns the number of sessions that must be started now. They count as started from then on.
+    /// Returns the number of sessions that the caller must start now. They already count as live.
     pub(super) fn missing_sessions(&self) -> usize {
         let missing = self.session_share().saturating_sub(self.live_sessions.get());
         self.live_sessions.update(|live| live + missing);
@@ -272,8 +274,8 @@ impl SourceWorkerState {
                 tally.time(LatencyKind::Lag, now - since);
             }
         });
-        // If the session is still listed, something other than the schedule has woken it, and it
-        // keeps its place in the list.
+        // Only a session that was taken off the list is running again. A session that something
+        // else has woken is still on the list, and stays there.
         if entry.0.get() == ParkState::Woken {
             entry.0.set(ParkState::Running);
         }
@@ -310,16 +312,16 @@ impl SourceWorkerState {
             let session = self.parked.borrow_mut().pop_front();
             match session {
                 Some(session) => session.wake(),
-                // All sessions are busy. Each looks at the schedule itself when it finishes its
-                // message.
+                // All sessions are busy, so nobody needs to be woken: a session that finishes its
+                // message asks for the next one itself.
                 None => mailrun_net::sleep(Duration::from_millis(1)).await,
             }
             poll_fn(yield_once()).await;
         }
     }
 
-    /// Returns the time at which the next message is due. If the wanted number of users has
-    /// changed, the rate of the schedule is changed first.
+    /// Returns the time at which the next message is due. First adjusts the schedule if the number
+    /// of users has changed.
     fn due_as_controlled(&self, schedule: &RefCell<ArrivalSchedule>) -> Duration {
         let options = &self.args.context.options;
         let wanted = options.control.as_ref().map(|control| control.users());
@@ -345,8 +347,7 @@ impl SourceWorkerState {
     }
 
     /// Measures how late the worker wakes up after a timer, whose due time is known exactly. The
-    /// timer waits in the same epoll as replies. The worker is therefore as late for replies,
-    /// because it wakes from the same sleep or is held up by the same work.
+    /// worker notices replies equally late, because timers and replies wait in the same epoll.
     pub(super) async fn measure_wake_ups(&self) {
         loop {
             let deadline = clock::now() + WAKE_UP_INTERVAL;
@@ -360,7 +361,7 @@ impl SourceWorkerState {
         let empty = self.args.empty_rx.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.flush_times();
-        // Ignore the error, because nobody needs the tally without a collector.
+        // Ignore the error: the collector has ended, and nobody else needs the tally.
         let _ = self.args.tally_tx.send((self.args.number, full));
     }
 }

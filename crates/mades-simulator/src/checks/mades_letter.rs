@@ -1,13 +1,13 @@
-//! Passes any bytes to the stand-in as a message out of an outbox, in one piece and in several. The
-//! stand-in must write the same messages in both cases, and must not write too much. The client
-//! side must be able to decode what it writes.
+//! Passes any bytes to the simulator as a message from an outbox, once in one piece and once in
+//! several. The simulator must write the same messages in both cases, and little more than the
+//! payload. The client must not panic when it reads these messages.
 use crate::embedded::EncodedMessage;
 use crate::endpoint::fuzz_outbox_message;
 use crate::model::SimulatorPlan;
 use mailrun_mades::Bytes;
 use mailrun_mades::api::{DecodedMessage, InboxMessage, Reply, SendEvent};
 
-/// Maximum size in bytes of everything that the stand-in adds to the payload: seven texts of at
+/// Maximum size in bytes of everything that the simulator adds to the payload: seven texts of at
 /// most 1 KiB, an id, and names.
 const HEAD_BYTES: usize = 12 << 10;
 

@@ -1,12 +1,12 @@
-//! Passes any bytes to the embedded listener of MADES, in one piece and in several. The replies
-//! must be the same, and their size must be limited by the input. The queues must lose no message.
-//! The last byte of the input chooses the credentials, the limits and the cuts.
+//! Passes any bytes to the embedded listener of MADES, in one piece and in several. The replies must be the same, and a
+//! short input must not cause a long output. The queues must lose no message. The last byte of the input is not sent,
+//! but chooses the credentials and the length of the pieces.
 use crate::embedded::{FuzzSession, ListenerAuth, MemoryQueues, PlainCredentials, QueueLimits};
 use mailrun_mades::Password;
 
-/// Bytes that the listener may send before any input, and bytes that it may send for each byte of
-/// input. The most expensive inputs are two: a flow of 20 bytes, which is answered and releases a
-/// message of 600 bytes, and a disposition that returns all messages.
+/// Bytes that the listener may send without any input. For each byte of input it may send
+/// `SAID_FOR_EACH` more. Two inputs cause the longest output: a flow of 20 bytes, which is answered
+/// and releases a message of 600 bytes, and a disposition that returns all messages.
 const SAID_BYTES: usize = 1024;
 const SAID_FOR_EACH: usize = 64;
 /// Size limit of a message in bytes. Two messages of this size fill a queue.
@@ -29,7 +29,7 @@ fn stored(queues: &MemoryQueues) -> (usize, usize) {
     })
 }
 
-/// Lets two peers that send the same input in turns share the queues.
+/// Connects two peers to the same queues. They take turns to send the pieces of the same input.
 fn visited(octets: &[u8], choice: u8) {
     let queues = MemoryQueues::new(LIMITS);
     let mut visits = [(); 2].map(|()| FuzzSession::new(queues.clone(), mechanisms(choice), MOST_BYTES));

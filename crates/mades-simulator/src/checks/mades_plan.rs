@@ -1,5 +1,5 @@
-//! Reads any text as a plan of the stand-in. The reader must either report mistakes that lie within
-//! the text, or return a valid plan that stays the same when it is written and read again.
+//! Reads any text as a plan file of the simulator. The reader must either report mistakes that lie
+//! within the text, or return a valid plan that stays the same when it is written and read again.
 use crate::model::{SimulatorPlan, plan_file};
 use std::path::Path;
 

@@ -16,7 +16,6 @@ impl FuzzSession {
         Self { session, input: BytesMut::new() }
     }
 
-    /// Passes these bytes to the session, and returns the output of the session.
     pub fn feed(&mut self, octets: &[u8]) -> Vec<u8> {
         if !self.session.connection().is_closed() {
             self.input.extend_from_slice(octets);
@@ -37,8 +36,8 @@ mod tests {
     use crate::embedded::QueueLimits;
     use std::path::Path;
 
-    /// Returns the seeds of the fuzz target: recorded conversations, each with a last byte for the
-    /// target itself.
+    /// Reads the seeds of the fuzz target. Each is a recorded conversation, followed by one byte
+    /// that chooses parameters of the fuzz target.
     fn seeds() -> Vec<(String, Vec<u8>)> {
         let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/mades_listener");
         let files = std::fs::read_dir(place).unwrap().map(|file| file.unwrap().path());

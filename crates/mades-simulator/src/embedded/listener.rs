@@ -1,5 +1,4 @@
-//! The sockets, TLS and time limits of the listener. A `BrokerSession` processes the input of each
-//! connection. Its output leaves in one write for each turn.
+//! The sockets, TLS and time limits of the listener. A `BrokerSession` processes the input of each connection.
 use super::queues::MemoryQueues;
 use super::session::{Admission, BrokerSession};
 use bytes::{Buf, BytesMut};
@@ -21,18 +20,18 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// Time limit from the connection to the open frame.
+/// Time within which a new connection must complete TLS, the login and its open frame.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which the listener waits until the peer has read the close frame.
+/// Time limit for writing the last output, and then again for the peer to read the close frame and disconnect.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of excess connections that get an error at the same time. Further excess connections are
 /// closed at once.
 const MAX_REFUSALS: usize = 16;
-/// Time limit from an excess connection to its open frame.
+/// Time within which an excess connection must complete TLS, the login and its open frame.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 const MIN_READ_BYTES: usize = 64 << 10;
-/// Reading pauses while more bytes than this wait to be written, so that a peer that does not read causes no more
-/// answers.
+/// Reading pauses while more bytes than this wait to be written, so that a peer that sends but does not read cannot use
+/// up the memory.
 const PENDING_OUTPUT_LIMIT: usize = 4 << 20;
 /// Pause after an accept has failed, usually because the process has no descriptors left.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -65,15 +64,14 @@ pub struct ListenOptions {
     pub mechanisms: ListenerAuth,
     pub tls: Option<Arc<ServerConfig>>,
     pub max_message_bytes: u64,
-    /// Maximum number of connections, beyond which connections are closed as soon as they are open, so that their
-    /// clients get an error.
+    /// Maximum number of connections. An excess connection may still open and is then closed with an error, because its
+    /// client could not read the error earlier.
     pub max_connections: usize,
     pub container: String,
 }
 
 impl ListenOptions {
-    /// Makes options without TLS, for which the caller must choose the authentication, because there is no safe
-    /// default.
+    /// Makes options without TLS. The caller must choose the authentication, because there is no safe default.
     pub fn new(mechanisms: ListenerAuth) -> Self {
         Self {
             mechanisms,
@@ -110,7 +108,8 @@ pub fn serve(
     Box::pin(accept_connections(listener, queues, options, counts))
 }
 
-/// Does the work of [`serve`], which boxes this future, so that it is compiled only once, in this crate.
+/// Does the work of [`serve`]. Because `serve` boxes this future, it is compiled once in this
+/// crate, and not again in each crate that calls `serve`.
 async fn accept_connections(
     listener: TcpListener,
     queues: MemoryQueues,
@@ -317,7 +316,6 @@ fn end_of(fault: &ConnectionError) -> ConnectionEnd {
     }
 }
 
-/// Writes the rest of the output and shuts the connection down, within a time limit.
 async fn flush_and_shut_down(writer: &mut (impl AsyncWrite + Unpin), session: &mut BrokerSession) -> io::Result<()> {
     let write = async {
         while session.output().has_remaining() {

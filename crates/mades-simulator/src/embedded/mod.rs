@@ -1,5 +1,5 @@
-//! An AMQP 1.0 listener with queues in memory. It has just as much of a broker as a business
-//! application needs.
+//! An AMQP 1.0 listener with queues in memory. It implements only the parts of a broker that a
+//! business application needs.
 //!
 //! ```text
 //! queues        the queues, by address

@@ -19,15 +19,15 @@ const MAX_QUEUES: usize = 256;
 pub(super) const MAX_NAME_BYTES: usize = 255;
 
 /// Maximum number of messages that a consumer gets in a turn while other consumers wait. Turns of a
-/// single message would be the fairest, but each of them costs a task switch. They only happen when
-/// few messages wait.
+/// single message would be the fairest, but each of them costs a task switch. Turns of one message
+/// therefore only happen when few messages wait.
 const MAX_SHARE: usize = 64;
 
 /// Limit of the bytes in all queues together, as a multiple of the limit of one queue. It is needed
 /// because peers choose the number of queues.
 const TOTAL_BYTES_FACTOR: usize = 4;
 
-/// Limits of each queue, while all queues together hold at most four times `bytes`.
+/// Limits of each queue. All queues together hold at most four times `bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Number of messages, including messages that consumers hold unsettled.
@@ -50,8 +50,8 @@ pub struct EnqueuedMessage {
     /// Number that is reported to the producer when a consumer has accepted the message.
     pub confirm_id: Option<u64>,
     queue: QueueIndex,
-    /// The consumer that holds the message. While the message waits, it is the consumer that returned the message,
-    /// because another consumer should get it first.
+    /// The consumer that holds the message. While a returned message waits, this is still the consumer that returned
+    /// it, because other consumers should get the message first.
     holder: Option<ConsumerId>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct ConsumerId(u64);
 
 #[derive(Debug)]
 pub(super) enum TakeResult {
-    /// A message, which the consumer holds until it settles the message.
+    /// The consumer must settle this message later.
     Message(EnqueuedMessage),
     Empty,
     /// Other consumers get the messages first, and this consumer is notified when it may ask again.
@@ -106,7 +106,6 @@ struct MemoryQueue {
     owner: Option<Arc<Notify>>,
     consumers: Vec<QueueConsumer>,
     last_served: Option<ConsumerId>,
-    /// Producers that are notified when there is room again.
     waiting_producers: Vec<Arc<Notify>>,
 }
 
@@ -116,7 +115,7 @@ struct State {
     queues: Vec<MemoryQueue>,
     bytes: usize,
     by_name: HashMap<String, QueueIndex>,
-    /// Number of consumers that have ever attached, from which a new consumer gets its own number.
+    /// Number of consumers that have ever attached. The count becomes the id of a new consumer.
     consumers: u64,
     /// The `confirm_id` of each accepted message, until `next_consumed` returns it.
     consumed: VecDeque<u64>,
@@ -172,8 +171,8 @@ impl MemoryQueues {
         self.state().consumed_notify = Some(notify);
     }
 
-    /// Returns the `confirm_id` of the next message that a consumer has accepted, or `None` if all of them have been
-    /// returned.
+    /// Returns the `confirm_id` of an accepted message, each of them once and in the order of acceptance. Returns
+    /// `None` until a consumer accepts another message.
     pub fn next_consumed(&self) -> Option<u64> {
         self.state().consumed.pop_front()
     }
@@ -312,9 +311,8 @@ impl MemoryQueue {
         Some(queued)
     }
 
-    /// Returns the next message, or makes the consumer wait for others. A consumer only waits for a
-    /// consumer that has been notified and does not wait itself, so some consumer always gets the
-    /// message.
+    /// Returns the next message, or makes the consumer wait for others. To prevent a deadlock, a
+    /// consumer only waits for consumers that have been notified and do not wait themselves.
     fn next_for(&mut self, id: ConsumerId) -> TakeResult {
         let Some(at) = self.consumers.iter().position(|consumer| consumer.id == id) else { return TakeResult::Empty };
         self.consumers[at].wants_message = true;
@@ -517,8 +515,8 @@ mod tests {
         (0..messages).for_each(|number| queues.put(id, message(&number.to_string()), None).unwrap());
     }
 
-    /// Lets each notified consumer take as many messages as it gets, until no consumer is notified.
-    /// `each` decides the outcome of each message. Returns how many messages each consumer got.
+    /// Lets each notified consumer take as many messages as it gets, until no consumer is notified. Passes each message
+    /// to `each`, which settles the message. Returns how many messages each consumer got.
     fn messages_taken(
         queues: &MemoryQueues,
         id: QueueIndex,
@@ -605,9 +603,9 @@ mod tests {
     }
 
     proptest! {
-        /// Consumers take as many messages as they have credit for. Then they rest until they are
-        /// notified. No two consumers may wait for each other, and each consumer that should ask
-        /// must be notified.
+        /// Consumers take as many messages as they have credit for, and then rest until they are
+        /// notified. No message may be left because two consumers wait for each other, or because
+        /// nobody notified a consumer that would take it.
         #[test]
         fn no_message_is_left_while_somebody_would_take_it(
             steps in proptest::collection::vec((0usize..4, 0usize..5, 0usize..6), 0..100),

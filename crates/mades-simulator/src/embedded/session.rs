@@ -16,8 +16,8 @@ const OUTPUT_LIMIT: usize = 512 << 10;
 
 struct ProducerLink {
     queue: QueueIndex,
-    /// Length in bytes of the last message of this producer. It is the estimate for the next
-    /// messages, when credit is granted.
+    /// Length in bytes of the last message of this producer. When credit is granted, the next
+    /// messages are expected to have this length.
     last_bytes: usize,
 }
 
@@ -25,7 +25,7 @@ struct ConsumerLink {
     link: LinkId,
     queue: QueueIndex,
     id: ConsumerId,
-    /// Set while the consumer has asked for messages, so that other consumers may wait for it.
+    /// Set while the queue counts this consumer as waiting. Other consumers then leave it its share.
     wants_messages: bool,
 }
 
@@ -113,7 +113,8 @@ impl BrokerSession {
     fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         self.read_events(input)?;
         self.send_queued();
-        // Handle the events of messages that were settled by sending them, because their room counts in the credit.
+        // If a consumer wants settled transfers, sending a message also settles it. Handle these
+        // events before granting credit, because they have freed room in the queues.
         self.read_events(input)?;
         self.grant_credit();
         self.connection.write_dispositions();
@@ -212,8 +213,7 @@ impl BrokerSession {
             for consumer in &mut self.consumers {
                 if !self.connection.may_send(consumer.link) {
                     consumer.set_idle(&self.queues);
-                    // The link cannot take a message now. If the peer has asked to drain the link and no message waits,
-                    // return its remaining credit.
+                    // If the peer has asked to drain the link and no message waits, return its unused credit.
                     if self.connection.is_draining(consumer.link) && self.queues.counts(consumer.queue).waiting == 0 {
                         self.connection.complete_drain(consumer.link);
                     }
@@ -231,7 +231,8 @@ impl BrokerSession {
             }
         }
         if more {
-            // Enough bytes wait to be written, so let the consumers ask again when these bytes are written.
+            // Enough bytes wait to be written, so this connection takes no more messages for now.
+            // Other consumers must not wait for its consumers in the meantime.
             self.consumers.iter_mut().for_each(|consumer| consumer.set_idle(&self.queues));
         }
     }

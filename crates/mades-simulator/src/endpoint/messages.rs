@@ -1,8 +1,8 @@
 //! Reads the simulator's messages from the outbox, and writes replies, inbox messages, events and
 //! status documents. Payloads are passed on without a copy.
 //!
-//! Messages are read leniently: the endpoint answers an odd message of any program, while the
-//! readers of `api` refuse it.
+//! Parts of a message that cannot be read count as missing, so that the endpoint answers the
+//! messages of any program. `DecodedMessage::decode` would refuse some of them.
 use crate::embedded::{DecodeError, EncodedMessage, Reader, Value, Writer};
 use crate::model::{
     ConsumedMessage, DocumentKind, EndpointMode, RefusalReason, SendEventKind, SimulatorPlan, TracingValue, number_of,
@@ -19,10 +19,9 @@ use uuid::Uuid;
 
 const MAX_TEXT_BYTES: usize = 1024;
 
-/// The mRID must be within this many bytes at the beginning of the payload.
+/// Only this many bytes at the beginning of the payload are searched for the mRID of the document.
 const DOCUMENT_HEAD_BYTES: usize = 4_096;
 
-/// The parts of an outbox message that the simulator needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct OutboxMessage {
     /// The correlation-id, in the bytes in which it was encoded, because the reply must repeat it unchanged.
@@ -71,7 +70,7 @@ impl OutboxMessage {
                 Some(PROPERTIES) => self.read_properties(&reader.value()?, octets)?,
                 Some(APPLICATION_PROPERTIES) => self.read_application_properties(&reader.value()?)?,
                 Some(HEADER..PROPERTIES) => drop(reader.value()?),
-                // The body has another type, or a section is invalid.
+                // The body is not data, or a section is invalid.
                 _ => return Ok(None),
             }
         }
@@ -104,8 +103,8 @@ impl OutboxMessage {
         Ok(())
     }
 
-    /// Reads the body, and keeps it as it is if it is a single data section up to the end of the message. Several
-    /// sections or a footer are parsed.
+    /// Reads the body. If the rest of the message is a single data section, as usual, its pieces are kept without
+    /// parsing or copying them. Otherwise, all data sections are parsed.
     fn read_body(&mut self, mut message: EncodedMessage, at: usize) {
         message.cut(at);
         let front = message.pieces().first().cloned().unwrap_or_default();
@@ -131,7 +130,8 @@ impl OutboxMessage {
         self.body = EncodedMessage::from(octets.slice(..end));
     }
 
-    /// Returns the facts about the message that the model needs.
+    /// Returns the identity, the size, the kind and the flaw of the message, by which the model
+    /// decides what to do with it.
     pub(super) fn consumed(&self, plan: &SimulatorPlan) -> ConsumedMessage {
         let id = self.ba_message_id.as_deref();
         let identity = id.and_then(RunMessageId::read).map(|identity| (identity.sequence, identity.run));
@@ -147,8 +147,8 @@ impl OutboxMessage {
         }
     }
 
-    /// Returns the kind of the document. A bench's message that refers to a message of another run
-    /// with the same number acknowledges that message.
+    /// Returns the kind of the document. A bench's message is an acknowledgement if it refers to
+    /// the message with the same number in another run.
     fn kind(&self, identity: Option<(u64, Uuid)>) -> DocumentKind {
         let named = self.ba_correlation_id.as_deref().and_then(RunMessageId::read);
         match (identity, named) {
@@ -184,7 +184,8 @@ impl OutboxMessage {
         (self.payload_bytes as u64 > plan.max_payload_size).then_some(RefusalReason::TooLong)
     }
 
-    /// Returns the sections with which every message of the simulator begins.
+    /// Writes the header, the properties and the application properties, with which every message
+    /// of the simulator begins.
     fn begin_message(&self, id: Uuid, at_ms: i64, entries: &[(&str, Option<&str>)]) -> Vec<u8> {
         let mut octets = Vec::with_capacity(512);
         let mut text = Uuid::encode_buffer();
@@ -260,10 +261,9 @@ impl OutboxMessage {
         self.payload_bytes
     }
 
-    /// Writes the acknowledgement document of B's application, with this mRID. Returns `None` if
-    /// the message itself is an acknowledgement document. The document names the mRID of the
-    /// received document, or the id of the message if the document has none. It contains nothing
-    /// else that identifies the message.
+    /// Writes the acknowledgement document of B's application, with `id` as its mRID. Returns `None` if the message
+    /// itself is an acknowledgement document. The document names the mRID of the received document, or the id of the
+    /// message if the document has none. It contains nothing else that identifies the message.
     pub(super) fn acknowledgement(&self, id: Uuid, rejects: bool, plan: &SimulatorPlan, at_ms: i64) -> Option<Self> {
         let received = match self.document_head() {
             Some(DocumentHead { is_acknowledgement: true, .. }) => return None,
@@ -320,7 +320,7 @@ impl OutboxMessage {
     fn changed_body(&self, draw: u64) -> Bytes {
         let mut octets = self.body.whole().to_vec();
         let place = self.first_data.start + (draw % self.first_data.len() as u64) as usize;
-        // The byte is combined with a number from 1 to 255, so it always changes.
+        // An XOR with a number from 1 to 255 always changes the byte.
         octets[place] ^= 1 + (draw >> 32) as u8 % 255;
         octets.into()
     }
@@ -432,8 +432,8 @@ impl DocumentHead {
     }
 }
 
-/// Lets fuzz targets write every message that a simulator may write about a message, whatever the bytes of that message
-/// are.
+/// Returns every message that the simulator could write about this outbox message. Fuzz targets call it with outbox
+/// messages of any bytes.
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
 pub fn fuzz_outbox_message(message: EncodedMessage, plan: &SimulatorPlan, draw: u64) -> Vec<EncodedMessage> {

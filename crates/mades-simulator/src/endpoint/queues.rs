@@ -70,7 +70,8 @@ impl EndpointQueues {
         }
     }
 
-    /// Returns the next message that B's application has accepted. Always `None` for a broker, which does not tell.
+    /// Returns the next message that B's application has accepted. Always `None` for a broker,
+    /// because brokers do not report when a consumer accepts a message.
     pub(super) fn next_consumed(&mut self) -> Option<u64> {
         match self {
             Self::Embedded(local) => local.queues.next_consumed(),
@@ -78,7 +79,7 @@ impl EndpointQueues {
         }
     }
 
-    /// Waits until any of the methods above may return something new.
+    /// Waits until `take`, `next_settled`, `next_consumed` or `has_room` may return something new.
     pub(super) async fn changed(&mut self) {
         match self {
             Self::Embedded(local) => local.notify.notified().await,

@@ -1,5 +1,5 @@
-//! Queues at a broker: a receiver at the outbox, and a sender to each other queue. All of them work
-//! in a pipeline, and lost connections are restored.
+//! Queues at a broker: a receiver at the outbox, and a sender to each other queue. No link waits
+//! for the settlement of one message before it handles the next, and lost connections are restored.
 //!
 //! ```text
 //! supervisor ─┬─ receiver task ──▶ arrivals               (bounded by the credit)
@@ -25,7 +25,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// Maximum number of unsettled messages in each queue.
+/// Maximum number of unsettled messages on the way to each queue.
 const SEND_WINDOW: usize = 256;
 /// Delay between two attempts to reach a broker that was reachable before.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
@@ -46,7 +46,8 @@ struct PendingSend {
     token: (MessageKey, EndpointStep),
 }
 
-/// Reports of the tasks, whose number in the channel is limited by the receiver's credit and by the senders' windows.
+/// Report of a task. The channel for reports needs no limit, because the receiver's credit and the
+/// senders' windows limit their number.
 enum LinkReport {
     Received(EncodedMessage, BrokerDelivery),
     Settled((MessageKey, EndpointStep), SendResult),
@@ -344,7 +345,7 @@ async fn send_all(
             transfer = queue.messages.recv(), if queue.unsettled.len() + queue.released.len() < SEND_WINDOW => {
                 let Some(pending) = transfer else { return std::future::pending().await };
                 // Count the message as unsettled before sending it, so that it is sent again if the connection is lost
-                // in that time.
+                // meanwhile.
                 queue.unsettled.push_back(pending);
                 let pending = queue.unsettled.back().expect("it was just put there");
                 in_flight.push_back(sender.send_encoded(&pending.message).await?);
@@ -419,7 +420,8 @@ mod tests {
             let mut connection = Connection::open(&Broker::new(url, "test")).await.unwrap();
             let mut sender = connection.attach_sender(&SenderOptions::new("q", 10)).await.unwrap();
             let id = queues.get_or_create("q").unwrap();
-            // The first message fills the queue, although the sender still has credit for other messages.
+            // The first message fills the queue, so the listener releases the next one, for which
+            // the sender still has credit.
             let first = sender.send_encoded(&message()).await.unwrap();
             assert_eq!(first.await, Ok(Disposition::Accepted));
             let (messages, mut queue) = SendQueue::new();

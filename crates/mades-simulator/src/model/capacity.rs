@@ -1,5 +1,5 @@
-//! The capacity of a step: its messages and bytes per second, and workers that each message keeps
-//! busy for a while.
+//! Limits how fast messages pass a leg of the route: by messages and bytes per second, and by
+//! workers, each of which is busy with one message for a while.
 use super::quantity::PlanTime;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const MAX_WORKERS: u32 = 10_000;
 
-/// The capacity of a step, in which a missing value means that there is no limit.
+/// Limits of a leg of the route. Without a value, there is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {
@@ -49,7 +49,7 @@ pub(super) struct CapacityLimiter {
     s_per_byte: f64,
     work_time: Duration,
     workers_free_at: BinaryHeap<Reverse<Duration>>,
-    /// Time until which the rate limits are busy with earlier messages.
+    /// Time until which earlier messages use up the rate limits.
     free_at: Duration,
 }
 
@@ -65,8 +65,8 @@ impl CapacityLimiter {
         }
     }
 
-    /// Returns the time at which a message that arrives now will be done. `slowness` stretches the
-    /// time of the processing, and `resume` postpones a time to the end of an outage.
+    /// Returns the time at which a message that arrives now will have passed all limits. Processing times are
+    /// multiplied by `slowness`, and `resume` postpones a time within an outage to its end.
     pub(super) fn admit(
         &mut self,
         now: Duration,

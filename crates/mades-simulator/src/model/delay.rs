@@ -1,4 +1,4 @@
-//! Delay of a message on one leg: its notation and its random values.
+//! Delays of messages on a leg of the route. A plan writes them in this notation:
 //!
 //! ```text
 //! 10ms                  always the same time
@@ -31,7 +31,7 @@ enum DelayShape {
     Uniform(Duration, Duration),
     Exponential(Duration),
     LogNormal(Duration, f64),
-    /// The list is empty until the file has been read.
+    /// Until the file has been read, the list is empty and the delay is zero.
     Times(Vec<Duration>),
 }
 

@@ -1,5 +1,5 @@
-//! The behaviour of a pair of endpoints with a network between them: the steps of each message, and
-//! the times of these steps. It has no clock and no sockets.
+//! The behaviour of a pair of endpoints with a network between them: the steps of each message, and the times of these
+//! steps. The model has no clock and no sockets: its callers pass the current time.
 //!
 //! ```text
 //! plan       all settings, as a plan file has them

@@ -41,7 +41,7 @@ pub enum ReceivedOn {
     Consume,
 }
 
-/// A leg of the route, with its delay and its capacity.
+/// A part of the route of a message: from the outbox to the reply, on to B's inbox, or back to A.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Leg {
@@ -145,10 +145,10 @@ pub struct SimulatorPlan {
     /// Maximum number of messages that are taken from the outbox and not yet accepted.
     #[serde(deserialize_with = "quantity::count")]
     pub credit: u32,
-    /// Maximum number of messages in the pair, at which no more messages are taken from the outbox.
+    /// While this many messages are in the pair of endpoints, no more are taken from the outbox.
     #[serde(deserialize_with = "quantity::count")]
     pub max_stored_messages: u32,
-    /// Maximum number of bytes of the messages in the pair, at which no more messages are taken from the outbox.
+    /// While the messages in the pair of endpoints have this many bytes or more, no more are taken from the outbox.
     #[serde(deserialize_with = "quantity::size")]
     pub max_stored_size: u64,
 }
@@ -184,10 +184,10 @@ pub const PRESETS: [&str; 3] = ["ideal", "ecp-2022", "custom-1563"];
 impl SimulatorPlan {
     /// Returns a built-in plan, or `None` if there is no plan of this name.
     ///
-    /// The plan `ideal` takes no time. The plan `ecp-2022` is the run against ECP that
-    /// go-mades-bench published: 10.8 replies, 7.3 messages and 6.5 acknowledgements per second.
-    /// The plan `custom-1563` is the published run against another implementation: 1,563 messages
-    /// per second, with 1.6 s from the inbox to the event at a window of 5,000.
+    /// The plan `ideal` takes no time. The plan `ecp-2022` has the rates of the run against ECP that go-mades-bench
+    /// published: 10.8 replies, 7.3 messages and 6.5 acknowledgements per second. The plan `custom-1563` has the
+    /// figures of the published run against another implementation: 1,563 messages per second, with 1.6 s from the
+    /// inbox to the event at a window of 5,000.
     pub fn preset(name: &str) -> Option<Self> {
         let rate = |rate| Capacity { rate_per_s: Some(rate), ..Capacity::default() };
         let leg = |per_s| Leg { capacity: rate(per_s), delay: DelayDistribution::default() };
@@ -213,10 +213,11 @@ impl SimulatorPlan {
         ]
     }
 
-    /// Checks that all settings are valid.
+    /// Checks the ranges of probabilities, capacities and limits, because numbers in a plan are
+    /// deserialized without a check.
     ///
     /// # Errors
-    /// Fails if a setting is invalid. The error names the setting.
+    /// Fails for the first invalid setting. The error names the setting.
     pub fn check(&self) -> Result<(), String> {
         for (name, probability) in self.faults.probabilities() {
             if !(0.0..=1.0).contains(&probability) {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 const MAX_PLAN_BYTES: usize = 1 << 20;
 
-/// A key of the plan, and an example of its value.
+/// A key of the plan, and an example of its value for error messages.
 type PlanKey = (&'static str, &'static str);
 
 const PLAN: &[PlanKey] = &[
@@ -83,7 +83,8 @@ fn check_plan(mut root: Section<'_>) {
 fn check_keys(section: &mut Section<'_>, keys: &[PlanKey]) {
     for (key, example) in keys {
         section.check(key, example, |mut plan: SimulatorPlan| {
-            // `work` needs workers, and their number may be set on another line.
+            // Each key is checked alone, but `work` needs workers. Assume one worker, because their
+            // number may be set on another line.
             for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
                 leg.capacity.workers.get_or_insert(1);
             }

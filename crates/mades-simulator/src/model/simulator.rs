@@ -8,10 +8,9 @@
 //! tracing   taken ─▶ reply ─▶ accept ─▶ event
 //! document  inbox ─▶ acknowledge ─▶ document
 //! ```
-//! A step is due when the capacity and the delay of its leg and the outages permit it. The next
-//! step begins when the step is done. The delivery from the outbox is accepted only after the reply
-//! is settled, so that no message is lost in between. Each random decision depends only on the seed
-//! and the number of the message.
+//! The capacity and the delay of its leg, and the outages, determine when a step is due. A step begins only when the
+//! previous step is done. An ECP endpoint accepts the delivery from the outbox only after its reply is settled, so that
+//! no message is lost in between. Each random decision depends only on the seed and the number of the message.
 use super::capacity::CapacityLimiter;
 use super::delay::{DelayDistribution, RandomDecision, SeededRng};
 use super::outage::{self, OutageTarget};
@@ -57,7 +56,7 @@ pub enum RefusalReason {
 /// A step that the caller must perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndpointStep {
-    /// Accept the delivery from the outbox, which counts as done as soon as the step is returned.
+    /// Accept the delivery from the outbox. The model counts this step as done when `next_step` returns it.
     Accept,
     Reply(ReplyKind),
     /// Put the message into B's inbox, after changing one byte of it if `changed` is set.
@@ -150,8 +149,7 @@ struct MessageSlot<M> {
     message: Option<SimulatedMessage<M>>,
 }
 
-/// A step that will be due: its time, its place among steps of the same time, the message, and the
-/// step.
+/// A scheduled step: its time, a serial number that orders steps of the same time, its message, and the step itself.
 type DueStep = Reverse<(Duration, u64, MessageKey, EndpointStep)>;
 
 /// The simulated pair of endpoints, in which `M` is the caller's data about each message.
@@ -171,7 +169,8 @@ pub struct Simulator<M> {
     records: VecDeque<MessageRecord>,
     keeps_records: bool,
     totals: SimulationTotals,
-    /// The highest number of a message that was put into the inbox, with the run of that message.
+    /// Run and highest number of the messages in the inbox. A message that arrives later with a
+    /// lower number was overtaken.
     highest_sequence: Option<(Uuid, u64)>,
 }
 
@@ -264,7 +263,7 @@ impl<M> Simulator<M> {
         Some((key, step))
     }
 
-    /// Reports that a step is done, and that the message that it sent, if any, is settled.
+    /// Reports that a step is done. If the step sent a message, the message must be settled.
     pub fn step_done(&mut self, key: MessageKey, step: EndpointStep, now: Duration) {
         if self.message(key).is_none() {
             return;
@@ -308,7 +307,8 @@ impl<M> Simulator<M> {
         let waits = self.waits_for_receiver();
         let Some(message) = self.message_mut(key).filter(|message| waits && !message.taken_by_receiver) else { return };
         message.taken_by_receiver = true;
-        // If the message is not in the inbox yet, nothing waits for its acceptance.
+        // The wait for the acceptance becomes an open step only when the message is reported in the
+        // inbox. If B's application accepts it before that report, there is no step to close.
         let waited_for = message.record.inboxed.is_some();
         let delivered = message.record.delivered.is_some();
         if delivered {

@@ -28,7 +28,8 @@ pub enum DocumentKind {
     /// A message that does not acknowledge another message.
     #[default]
     Message,
-    /// An acknowledgement document, which B's application sends, or which names a message in `baCorrelationID`.
+    /// A document that B's application sends, or a bench's message that names the acknowledged
+    /// message in `baCorrelationID`.
     Acknowledgement,
 }
 
@@ -46,7 +47,7 @@ impl DocumentKind {
         }
     }
 
-    /// Most records are about messages, so they leave the kind out.
+    /// Serialization leaves out the kind `Message`, because most records are about messages.
     fn is_message(&self) -> bool {
         *self == Self::Message
     }
@@ -96,7 +97,8 @@ pub struct MessageRecord {
     pub seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_words")]
     pub run: Option<Uuid>,
-    /// Kind of the document, which tells an acknowledgement from the message with the same number that it acknowledges.
+    /// Kind of the document. An acknowledgement has the same number as the message that it
+    /// acknowledges, so only the kind distinguishes them.
     #[serde(skip_serializing_if = "DocumentKind::is_message")]
     pub kind: DocumentKind,
     /// Time at which the message was taken from the outbox, or sent by B's application.
@@ -144,13 +146,13 @@ pub struct SimulationTotals {
     pub waiting: u64,
     pub consumed: u64,
     pub bytes: u64,
-    /// Fate: the message is in the inbox, and A has reported that.
+    /// Number of messages that are in B's inbox, and whose delivery A has reported.
     pub delivered: u64,
     pub refused: u64,
     pub lost: u64,
     pub failed: u64,
     pub traced: u64,
-    /// Fate: the broker rejected the message, or the reply or event about it.
+    /// Number of messages that the broker rejected, or whose reply or event it rejected.
     pub undeliverable: u64,
     pub replies: u64,
     /// Number of messages that were settled in the inbox, including duplicates.
@@ -257,7 +259,7 @@ impl SimulationTotals {
         }
     }
 
-    /// Returns the last line of a record: `{"totals": …}`.
+    /// Returns the last line of the message log: `{"totals": …}`.
     pub fn to_line(&self) -> String {
         serde_json::json!({ "totals": self.line() }).to_string()
     }

@@ -4,8 +4,8 @@ use uuid::Uuid;
 
 const UUID_CHARACTERS: usize = 36;
 
-/// Identity of a message in transit. The sequence number leads directly to the place of the message
-/// in the table of messages in flight.
+/// Identity of a message in transit. The sequence number determines the place of the message in the
+/// bench's table of messages in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunMessageId {
     /// Number of the message within the run, counted from 0.

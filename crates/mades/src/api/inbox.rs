@@ -32,7 +32,7 @@ impl<'m> InboxMessage<'m> {
         }
         let ba_message_id = reader.text(names::BA_MESSAGE_ID);
         Self {
-            // In the mode `amqp` no endpoint is involved, so the message has no id of an endpoint.
+            // A missing id is no oddity, because in the mode `amqp` there is no endpoint to give the message one.
             message_id: reader.text(names::MESSAGE_ID),
             ba_message_id,
             correlation: reader.correlation(),

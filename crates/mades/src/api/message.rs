@@ -140,7 +140,6 @@ impl DecodedMessage {
         Ok(())
     }
 
-    /// Returns all bytes of the message as they were received.
     pub fn octets(&self) -> &Bytes {
         &self.octets
     }
@@ -183,14 +182,14 @@ impl DecodedMessage {
         Some(properties)
     }
 
-    /// Returns the bytes of each `data` section, or `None` if the body has another type.
+    /// Returns the bytes of each `data` section, or `None` if the body is not data.
     pub(super) fn data(&self) -> Option<impl Iterator<Item = &[u8]>> {
         let mut reader = Reader::new(&self.octets[self.body.0..self.body.1]);
         (self.body_kind == BodyKind::Data)
             .then(|| std::iter::from_fn(move || reader.value().ok().and_then(|section| section.as_binary())))
     }
 
-    /// Returns the value of the `amqp-value` section, or `None` if the body has another type.
+    /// Returns the value of the `amqp-value` section, or `None` if the body consists of other sections.
     pub(super) fn value(&self) -> Option<Value<'_>> {
         (self.body_kind == BodyKind::Value).then(|| self.section(Some(self.body)))?
     }
@@ -302,7 +301,7 @@ impl AmqpMessage {
     }
 }
 
-/// Fields of the sections before the body, of which the header is always written.
+/// Fields of the sections before the body. The header is always written, even if all its fields have default values.
 #[derive(Clone, Debug, Default)]
 pub struct SectionFields<'a> {
     pub is_durable: bool,

@@ -18,8 +18,8 @@ pub struct OutgoingProperties {
     /// Priority of the messages, or `None` to write no priority, which means 4 (AMQP 1.0 part 3 §3.2.1).
     pub priority: Option<u8>,
     pub is_tracing: bool,
-    /// Run whose messages these messages refer to. In `baCorrelationID`, each message names the message of that run
-    /// with the same number.
+    /// Run to which these messages refer. Each message names in `baCorrelationID` the message of that run with the same
+    /// number.
     pub about_run: Option<Uuid>,
 }
 
@@ -56,7 +56,7 @@ pub struct OutgoingTemplate {
 }
 
 impl OutgoingTemplate {
-    /// Rewrites the message for this number, and returns it with the last payload. `created_at_ms` is in milliseconds
+    /// Rewrites the message for this sequence number. The payload stays the same. `created_at_ms` is in milliseconds
     /// since 1970.
     pub fn fill(&mut self, sequence: u64, created_at_ms: i64) -> &AmqpMessage {
         RunMessageId { sequence, run: self.run }.write_into(&mut self.identity);

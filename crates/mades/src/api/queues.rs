@@ -25,8 +25,8 @@ impl EndpointQueueNames {
         }
     }
 
-    /// Returns the queue names of an EDX toolbox. The name of its reply queue does not begin with the name of the
-    /// outbox.
+    /// Returns the queue names of an EDX toolbox. Unlike an ECP endpoint, a toolbox replies in `{prefix}.reply` and not
+    /// in `{prefix}.outbox.reply`.
     pub fn edx(prefix: &str) -> Self {
         Self {
             outbox: format!("{prefix}.outbox"),

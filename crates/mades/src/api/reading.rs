@@ -11,7 +11,7 @@ pub enum BodyContent<'m> {
     Text(&'m str),
     /// An `amqp-value` of binary, which some clients write instead of data.
     Binary(&'m [u8]),
-    /// A body of another type, with the name of its section and type.
+    /// Any other body. The text names its section and, for an `amqp-value`, its type.
     Other(&'static str),
     /// No body, or an `amqp-value` of null, which some clients write instead of no body.
     Empty,
@@ -119,8 +119,8 @@ impl<'m> PropertyReader<'m> {
         }
     }
 
-    /// Returns a time in milliseconds since 1970, of several AMQP types, because senders write `sendTimestamp` with
-    /// different types.
+    /// Returns a time in milliseconds since 1970. It may be a timestamp, a long or a string, because senders write
+    /// `sendTimestamp` with different types.
     pub(super) fn time_ms(&mut self, name: &'static str) -> Option<i64> {
         match self.get(name)? {
             Scalar::Timestamp(time) => Some(time),

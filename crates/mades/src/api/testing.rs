@@ -1,5 +1,4 @@
-//! Messages for the tests of the readers. fe2o3-amqp, which is an independent encoder and decoder,
-//! checks them.
+//! Builds messages for the tests of the readers, and checks them with fe2o3-amqp, an independent encoder and decoder.
 use super::message::SectionFields;
 use super::{AmqpMessage, DecodedMessage, names};
 use crate::checks::mades_message::check_message;
@@ -136,7 +135,7 @@ proptest! {
     #[test]
     fn any_octets_are_a_message_or_none(octets in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..200) {
         let _ = DecodedMessage::decode(&octets.clone().into());
-        // Any prefix of a valid message must either decode or fail, but must not cause a panic.
+        // Bytes that are cut off at any place must also either decode or fail, but must not cause a panic.
         let _ = DecodedMessage::decode(&octets[..cut.min(octets.len())].to_vec().into());
     }
 }

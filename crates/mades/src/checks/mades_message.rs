@@ -1,5 +1,5 @@
-//! Reads any bytes as a message of the Business Application API. If the bytes can be decoded, every
-//! reader must be able to read them, and all readers must find the same ids.
+//! Reads any bytes as a message of the Business Application API. If the bytes can be decoded, every reader must be able
+//! to read them, and each id that a reader finds must stay the same when it is written and read again.
 use crate::api::{
     BodyContent, DecodedMessage, InboxMessage, Reply, ReplyOutcome, RunMessageId, SendEvent, Submission, content, inbox,
 };
@@ -18,7 +18,8 @@ pub fn check(data: &[u8]) {
     assert!(content(&message).octets().map(<[u8]>::len).sum::<usize>() <= data.len());
 }
 
-/// Reads a message with the reader of each kind of message. All oddities must have names.
+/// Reads a message with the reader of each kind of message. A reader that cannot interpret the
+/// message must report an oddity.
 pub(crate) fn check_message(message: &DecodedMessage) {
     let arrived = InboxMessage::read(message);
     assert_eq!(arrived.identity(), inbox::identity(message));

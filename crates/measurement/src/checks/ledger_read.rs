@@ -1,5 +1,5 @@
-//! Checks any bytes as a ledger file. Either the file is refused, or writing and reading it again
-//! gives the same set.
+//! Reads any bytes as a ledger file. Either they are refused, or the ledger contains the same units
+//! after it was written and read again.
 use crate::ledger::Ledger;
 
 pub fn check(data: &[u8]) {

@@ -1,5 +1,5 @@
-//! Promises of each parser about any input. The property tests and the fuzz targets call these
-//! functions, which panic if a promise is broken.
+//! Checks that hold for any input of a parser. Property tests and fuzz targets call these
+//! functions, which panic if a parser breaks one of its promises.
 pub mod ledger_read;
 pub mod record_union;
 pub mod threshold;

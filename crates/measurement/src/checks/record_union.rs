@@ -1,5 +1,5 @@
-//! Checks any bytes as the record of a part of a load. Either they are refused, or the record can
-//! be added to another.
+//! Reads any bytes as the record of one part of a load. If such a record can be added to a union
+//! once, it can be added again, and the union can be written as JSON.
 use crate::record::Record;
 use crate::union::RecordUnion;
 

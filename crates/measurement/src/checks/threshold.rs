@@ -1,6 +1,6 @@
-//! Checks any text as a threshold, and as the histogram of a record. Either the mistake is
-//! reported, or the threshold's expression reads as the same threshold and can be evaluated without
-//! a panic.
+//! Reads any text as a threshold, and as an encoded histogram. Either the text is refused with an
+//! error message, or the threshold's expression reads as the same threshold, and evaluating it does
+//! not panic.
 use crate::Latencies;
 use crate::record::Record;
 use crate::threshold::{RunProtocol, Threshold, fate_of};

@@ -1,5 +1,5 @@
-//! Checks that the trace of any message is found whole and in blocks, with the same result. The
-//! last octet of the input chooses the blocks.
+//! Checks that a `TraceReader` finds the same trace whether it receives a message at once or in blocks. The last octet
+//! of the input seeds the sizes of the blocks.
 use crate::seeded::SeededRng;
 use crate::trace::{ClockId, RecipientNumbering, RunId, Trace, TraceReader, TraceResult, ZeroPhase, checksum};
 use std::time::Duration;
@@ -28,8 +28,8 @@ pub fn check(data: &[u8]) {
     let whole = found(&mut reader, &[message]);
     assert_eq!(found(&mut reader, &message.chunks(1).collect::<Vec<_>>()), whole);
     assert_eq!(found(&mut reader, &cut(choice, message)), whole);
-    // Take these bytes as the body of a message with a trace. The reader must find it intact, and corrupt if a bit of
-    // it is changed.
+    // Use these bytes as the body of a message with a trace. The reader must find the message intact, and corrupt after
+    // a bit of the body is changed.
     let mut wire = vec![0; Trace::HEADER_BYTES];
     let run = RunId([choice; 16]);
     let created = Duration::from_nanos(7);
@@ -46,8 +46,8 @@ pub fn check(data: &[u8]) {
     wire.extend_from_slice(b"\r\n");
     wire.extend_from_slice(message);
     assert_eq!(found(&mut reader, &cut(choice, &wire)), TraceResult::Intact(trace));
-    // The trace is also found after a relay has converted the message to 7 bits. A relay leaves anything unchanged
-    // that is not 8-bit.
+    // The reader must also find the trace after a relay has converted the message to 7-bit. A relay converts only
+    // messages with 8-bit bytes, so it leaves other messages intact.
     let relayed = [b"Received: by a\r\n", wire.as_slice()].concat();
     let converted = mailrun_mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");
     let expected = if converted.is_some() { TraceResult::Converted(trace) } else { TraceResult::Intact(trace) };

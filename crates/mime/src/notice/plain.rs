@@ -1,4 +1,4 @@
-//! The notifications of Exim, qmail and sendmail that are plain text.
+//! Reads the plain-text notifications of Exim, qmail and sendmail.
 //!
 //! ```text
 //! Exim      … The following address(es) failed:           sendmail   ----- The following addresses had permanent fatal errors -----
@@ -112,7 +112,7 @@ impl Section {
     }
 }
 
-/// Adds a line of the reason, or the original address if the line begins with these words.
+/// Takes a line of a recipient's reason or, if the line begins with the words `original`, the original address.
 fn explain(recipient: Option<&mut NoticeRecipient>, line: &[u8], original: &[u8]) {
     let Some(recipient) = recipient else { return };
     match line.strip_prefix(original) {

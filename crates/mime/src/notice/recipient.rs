@@ -5,7 +5,7 @@ const MAX_ADDRESS_CHARACTERS: usize = 320;
 /// Maximum length of a diagnostic text in characters, which is enough for the longest line of a reply.
 const MAX_DIAGNOSTIC_CHARACTERS: usize = 510;
 
-/// The action of a server for a recipient (RFC 3464 §2.3.3).
+/// What the server did with the message for a recipient (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NoticeAction {
     /// The server gave up, so the recipient never gets the message.
@@ -23,7 +23,7 @@ pub enum NoticeAction {
 pub struct NoticeRecipient {
     /// The recipient as the sender first named it, or an empty text if the notification does not say so.
     pub original: String,
-    /// The recipient to whom the server tried to deliver, whose address servers may have rewritten.
+    /// Address to which the server tried to deliver, which servers may have rewritten.
     pub address: String,
     /// Tells whether the server gave up or tries again.
     pub action: NoticeAction,
@@ -44,8 +44,8 @@ impl NoticeRecipient {
         if self.original.is_empty() { &self.address } else { &self.original }
     }
 
-    /// Adds a line to the reason, but drops earlier lines once the reply of the next hop is known, because they only
-    /// say where it came from.
+    /// Adds a line to the reason. If the line is the first reply of the next hop, it replaces the earlier lines,
+    /// because they only say where the reply came from.
     pub(super) fn explain(&mut self, line: &[u8]) {
         let line = line.trim_ascii();
         if is_reply(line) && !is_reply(self.diagnostic.as_bytes()) {

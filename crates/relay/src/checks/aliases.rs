@@ -18,7 +18,7 @@ pub fn check(data: &[u8]) {
             return;
         }
     };
-    // Every name that the text could define precedes a colon or an at sign.
+    // Expand every piece before a colon or an at sign, because only such pieces can be defined names.
     for name in text.split([':', '\n', '@']).map(str::trim) {
         let _ = normalize_local_part(name);
         let Some(meant) = aliases.expand(name, &Domain::new("a")) else { continue };

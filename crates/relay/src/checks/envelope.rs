@@ -1,5 +1,5 @@
-//! Reads any bytes as an envelope and as notes of the spool. The decoder must either reject the
-//! bytes, or encoding the result must return the same bytes.
+//! Decodes any bytes as an envelope and as a note, which records the progress of a message. The
+//! decoder must either reject the bytes, or encoding the result must return the same bytes.
 use crate::message::envelope::{MessageEnvelope, MessageProgress, decode_note, encode_note};
 
 pub fn check(data: &[u8]) {

@@ -1,6 +1,6 @@
-//! Counts the hops of any bytes as a message, in one piece and in several. The counts must be
-//! equal, and only fields of the header may count. Any client name must result in exactly one
-//! `Received:` field.
+//! Feeds any bytes as a message to the counter of hops, in one piece and in several. The counts
+//! must be equal, and only fields of the header may count. Any client name must result in exactly
+//! one `Received:` field.
 use crate::message::envelope::WithProtocol;
 use crate::message::received::{HeaderProgress, ReceivedCount, ReceivedField};
 

@@ -75,7 +75,8 @@ impl<'a> SectionReader<'a> {
         self.errors.ok_or_add(&at, outcome).map(|()| Networks(networks))
     }
 
-    /// Reads the recipients of DSNs. A postmaster who receives DSNs must have a mailbox.
+    /// Reads the recipients of DSNs. If DSNs go to the postmaster, mail to that address must be
+    /// deliverable.
     fn dsn(self, root: &mut Section<'a>, config: &mut Config) {
         config.dsn.postmaster = format!("postmaster@{}", config.router.primary_domain().unwrap_or(&config.hostname));
         let Some(mut section) = root.table("dsn") else { return };
@@ -276,8 +277,8 @@ impl<'a> SectionReader<'a> {
         retry.notice_lifetime = section.value("notice_expiry", "\"5d\"", positive_duration).unwrap_or(retry.lifetime);
         let delay = |text: &str| if text == "never" { Ok(None) } else { positive_duration(text).map(Some) };
         let delay = section.value("delay_notice", "\"4h\"", delay);
-        // If messages expire before the default delay notice is due, there is no delay notice. This is
-        // no error, because the user did not ask for the notice.
+        // If messages expire before the default delay notice is due, omit the notice. Report no error, because the user
+        // did not ask for the notice.
         let default = retry.delay_notice.filter(|after| *after < retry.lifetime);
         retry.delay_notice = delay.unwrap_or(default);
         if retry.backoff.max < retry.backoff.initial {

@@ -1,5 +1,5 @@
-//! Configuration of a relay, from relay.toml or from three flags. The defaults are safe: the relay
-//! listens on loopback only, and syncs each message.
+//! Configuration of a relay, from relay.toml or from `--listen`, `--to` and `--spool`. The defaults
+//! are safe: the relay listens on loopback only, and syncs each message.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | `section_reader` | reads the files that keys name, and collects the mistakes of all sections |
 //! | `values` | reads words, numbers, times, networks and addresses |
 //!
-//! `docs/relay.md` and `example.toml` contain every key. Tests read both, so their examples are
-//! valid.
+//! `docs/relay.md` and `example.toml` contain every key. Tests parse the examples in both files, so
+//! these examples are valid.
 mod meaning;
 mod routes;
 mod section_reader;
@@ -29,8 +29,8 @@ use settings::{StorageCheck, hostname};
 use std::path::Path;
 
 impl Config {
-    /// Reads a configuration file and the files that it names. Relative paths start from its
-    /// directory.
+    /// Reads a configuration file and the files that it names. Relative paths in it start from the
+    /// file's directory.
     ///
     /// # Errors
     /// Returns all mistakes in the files, so that a user can correct them in one pass.
@@ -39,8 +39,8 @@ impl Config {
         Self::read_within(file, DeliveryScope::Local)
     }
 
-    /// Reads a configuration file and the files that it names. Mail may go as far as `reach`, even
-    /// if the file does not allow it.
+    /// Reads a configuration file and the files that it names. With `reach`, a caller can allow
+    /// delivery to public addresses even if the file does not.
     ///
     /// # Errors
     /// Returns all mistakes in the files.
@@ -49,7 +49,7 @@ impl Config {
     }
 
     /// Like `read_within`, but also checks with `can_store_in` whether the spool's directory can be
-    /// used. A relay that starts finds that out by opening the spool.
+    /// used. A starting relay does not need this check, because it opens the spool.
     ///
     /// # Errors
     /// Returns all mistakes in the files.
@@ -88,7 +88,7 @@ impl Config {
     /// directory `spool`.
     ///
     /// # Errors
-    /// Returns the reason why one of the flags is invalid.
+    /// Fails if one of the flags is invalid. The message names the flag.
     pub fn from_flags(listen: &str, to: &str, spool: &Path, reach: DeliveryScope) -> Result<Self, String> {
         let listen = Endpoint::listening(listen).map_err(|reason| format!("--listen: {reason}"))?;
         let own = OwnAddresses::new([&listen].into_iter());
@@ -269,8 +269,8 @@ mod tests {
         assert!(!format!("{config:?}").contains("pass word"), "secrets are not printed");
     }
 
-    /// A wrong configuration: the text that follows the line with the spool, and the beginning of
-    /// each expected complaint, without the file's name.
+    /// Lines that make a configuration invalid, and the beginning of each error message that they
+    /// must cause, without the file's name.
     type ConfigErrorRow = (&'static str, &'static [&'static str]);
 
     fn check(rows: &[ConfigErrorRow]) {
@@ -615,7 +615,7 @@ mod tests {
             let error = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
             assert!(error.contains(complaint), "{networks}: {error}");
         }
-        // These networks are large, but each may belong to one owner, so the relay may trust them.
+        // Networks as large as these may belong to a single owner, so the relay may trust them.
         for networks in [
             "'0.0.0.0/2'",
             "'10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7', 'fe80::/10'",

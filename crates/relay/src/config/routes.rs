@@ -198,7 +198,7 @@ impl<'a> RouteReader<'a, '_> {
     }
 
     /// Reads the TLS policy and the login of a next hop. A password is sent only over TLS to a
-    /// verified server, unless it does not leave this host.
+    /// verified server, or to a server on this host.
     fn security(self, section: &mut Section<'a>, hosts: Option<&[TargetHost]>) -> (NextHopTls, Option<Credentials>) {
         let user_at = section.key("user");
         let credentials = self.credentials(section);
@@ -246,7 +246,8 @@ impl<'a> RouteReader<'a, '_> {
         let pem = self.reader.file(span, path)?;
         let authority = Arc::new(CaFile { path: path.to_owned(), pem });
         let security = NextHopTls { ca_file: Some(Arc::clone(&authority)), ..security.clone() };
-        // Make TLS settings for any host, only to report now whether the certificates can be used.
+        // Try the certificates with an arbitrary host name, so that unusable ones are reported when
+        // the configuration is read and not at the first delivery.
         let usable = security.client("localhost").map_err(|error| format!("{}: {error}", path.display()));
         self.errors().ok_or_add(span, usable).map(|_| authority)
     }
@@ -267,8 +268,7 @@ impl<'a> RouteReader<'a, '_> {
             }
             return None;
         };
-        // Do not look for a password, so that the misplaced one is the only mistake that is
-        // reported.
+        // The misplaced password is already reported, so do not also complain about a missing one.
         if misplaced {
             return None;
         }
@@ -288,8 +288,8 @@ impl<'a> RouteReader<'a, '_> {
         })
     }
 
-    /// Reports a password in the configuration file, or a key that used to name an environment
-    /// variable. Returns true if there was one of them.
+    /// Reports the key `password` and the former key `password_env` as mistakes. Returns true if
+    /// the section contains one of these keys.
     fn reject_password(self, section: &mut Section<'a>) -> bool {
         let in_file = format!("a password must not be in this file: use password_file, or set {PASSWORD_VARIABLE}");
         let variable = format!("\"password_env\" is no longer a key: use password_file, or set {PASSWORD_VARIABLE}");
@@ -304,8 +304,8 @@ impl<'a> RouteReader<'a, '_> {
         is_misplaced
     }
 
-    /// Reads the section `[local]`. Also returns each domain with its position in the file, for
-    /// errors that are found later.
+    /// Reads the section `[local]`. Also returns the position of each domain in the file, so that
+    /// domains without a destination can be reported there after the routes are known.
     fn local(self, mut section: Section<'a>, has_routes: bool) -> (LocalDomains, Vec<(Range<usize>, String)>) {
         let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
         for (span, domain) in &domains {

@@ -1,5 +1,5 @@
-//! The settings of a relay with their defaults, and access to everything that is read besides the
-//! file.
+//! The settings of a relay with their defaults, and access to what the configuration depends on
+//! besides its file: other files, environment variables and the host's name.
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::{Access, LocalDomains, Mx, RouteTarget, Router};
 use ipnet::IpNet;
@@ -37,8 +37,8 @@ pub struct Config {
     pub limits: RelayLimits,
     pub(crate) tls: Option<ListenerTls>,
     pub(crate) users: Option<Arc<Users>>,
-    /// Warnings about the files that the configuration names, for example that other users may read
-    /// a password.
+    /// Warnings about files that the configuration names, for example about a password file that
+    /// other users may read.
     pub(super) file_warnings: Vec<String>,
     pub(crate) login_limits: LoginLimits,
     /// Clients whose failed logins count only for the user, and not for the address.
@@ -50,7 +50,7 @@ pub struct Config {
     pub(crate) dns: DnsConfig,
     pub delivery_scope: DeliveryScope,
     pub http: Option<SocketAddr>,
-    /// Host name in the key `http`, if there is one. Requests may use it in their Host field.
+    /// Host name in the key `http`, which the relay accepts in the Host field of HTTP requests.
     pub(crate) http_name: Option<String>,
     /// Path of the socket for `mailrun queue`.
     pub control: PathBuf,
@@ -93,12 +93,12 @@ impl Networks {
 pub struct SpoolConfig {
     pub directory: PathBuf,
     pub durability: DurabilityLevel,
-    /// Maximum number of bytes that the spool may take on disk. When they are used up, clients get
+    /// Maximum number of bytes that the spool may take on disk. When the spool is full, clients get
     /// 452.
     pub max_bytes: u64,
     /// Maximum number of bytes of bodies in memory. Other bodies are read again from the spool.
     pub memory_bytes: u64,
-    /// Set if a spool with new damage must not be opened.
+    /// Set if new damage in the spool must keep the relay from starting.
     pub refuse_damage: bool,
 }
 
@@ -153,7 +153,7 @@ impl Default for RelayLimits {
             junk_commands: 100,
             no_message_timeout: Duration::from_secs(1800),
             message_timeout: Duration::from_secs(3600),
-            // This is Postfix's value. A modem of 9,600 bits per second is twice as fast.
+            // 500 is Postfix's default. A modem with 9,600 bits per second is twice as fast.
             min_data_rate: 500,
             client: ClientLimits::default(),
         }
@@ -188,8 +188,8 @@ pub(crate) struct LoginLimits {
 }
 
 impl Default for LoginLimits {
-    /// The times are fail2ban's ten minutes. The numbers tolerate a user who has forgotten which
-    /// password is the right one.
+    /// Both times are ten minutes, as in fail2ban. The limits tolerate a user who tries several
+    /// passwords before the right one.
     fn default() -> Self {
         Self {
             failures: 10,
@@ -329,7 +329,7 @@ pub(crate) struct ConfigEnvironment<'a> {
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     pub(crate) hostname: String,
     pub(crate) mode: &'a dyn Fn(&Path) -> Option<u32>,
-    /// Destinations to which mail may go even if the file does not allow them.
+    /// Scope of delivery that applies unless the file itself allows public addresses.
     pub(crate) delivery_scope: DeliveryScope,
     pub(crate) can_store_in: &'a StorageCheck,
 }

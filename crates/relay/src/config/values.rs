@@ -82,9 +82,9 @@ pub(super) fn network(text: &str) -> Result<IpNet, String> {
     Ok(network.trunc())
 }
 
-/// Describes the clients that the networks admit, if there are more of them than any single owner
-/// has. This is the case for half of IPv4 or more, for half of the allocated IPv6 (2000::/3) or
-/// more, and for the prefix under which a NAT64 translator shows all IPv4 addresses (RFC 6052
+/// Describes the networks if trusting them would make an open relay, because no single owner has so
+/// many addresses. The limits are half of IPv4 and half of the allocated IPv6 (2000::/3). The
+/// prefix under which a NAT64 translator shows all IPv4 addresses is also too large (RFC 6052
 /// §2.1).
 pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
     let all = IpNet::aggregate(&networks.to_vec());

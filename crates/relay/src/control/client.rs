@@ -40,9 +40,9 @@ impl ControlClient {
     /// the reply is not read, so the connection cannot be used for another request.
     ///
     /// # Errors
-    /// Fails unless the relay has answered to the end. Whether it has executed the request is then
-    /// unknown. `each` returns `Break` after an error of its own, which must not look like an error
-    /// of the connection: both may be a broken pipe.
+    /// Fails if the relay's answer is incomplete, so that the caller does not know whether the
+    /// relay has executed the request. `each` must keep an error of its own, such as a broken pipe
+    /// of the output, and return `Break`, so that it is not taken for an error of the connection.
     pub fn send(
         &mut self,
         request: &ControlRequest,
@@ -91,8 +91,8 @@ mod tests {
 
     const END: &[u8] = b"{\"is\":\"end\"}\n";
 
-    /// Sends a request to a relay that writes `reply` and closes the connection, either before the
-    /// request was sent or after it has read the request.
+    /// Sends a request to a relay that writes `reply` and closes the connection. If `reads` is
+    /// false, the relay does so before the request is sent.
     fn outcome(reply: &[u8], reads: bool) -> Result<ControlOutcome> {
         let (ours, mut theirs) = UnixStream::pair()?;
         let reply = reply.to_owned();

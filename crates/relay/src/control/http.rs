@@ -106,8 +106,8 @@ async fn health(State(relay): State<Arc<RunningRelay>>) -> (StatusCode, String) 
     (StatusCode::OK, health_text(&relay.context.spool.stats()))
 }
 
-/// Says what was lost by damage to the spool. The status is 200 nevertheless, because a restart
-/// would not bring the lost messages back.
+/// Returns the text of `/health`. Damage to the spool is reported with status 200, because a
+/// restart would not bring the lost messages back.
 fn health_text(spool: &SpoolStats) -> String {
     match (spool.damaged, spool.lost_messages) {
         (0, _) => "ok\n".to_owned(),

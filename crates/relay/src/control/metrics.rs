@@ -5,9 +5,9 @@ use mailrun_text::metrics_text::{Exposition, MetricsText};
 
 pub(crate) struct RelayMetrics<'a> {
     pub(crate) queues: &'a QueueStats,
-    /// Rows with the name, the description and the value of each counter of the relay.
+    /// Name, description and value of each counter of the relay.
     pub(crate) counters: &'a [(&'static str, &'static str, u64)],
-    /// Counters of the log, of HTTP and of failed tasks, in the same form.
+    /// Name, description and value of the counters of the log, of HTTP and of failed tasks.
     pub(crate) process: &'a [(&'static str, &'static str, u64)],
     pub(crate) spool: &'a mailrun_spool::SpoolStats,
     pub(crate) incoming_limit: u64,

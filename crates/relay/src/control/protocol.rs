@@ -110,19 +110,18 @@ pub struct EntryRow {
     /// Unix time at which the relay received the message, in seconds.
     pub received_unix_s: u64,
     pub age_s: u64,
-    /// Unix time of the next attempt in seconds. For a deferred entry, this is the entry's own next
-    /// attempt. If the next hop could not be reached, it is the next connection attempt.
+    /// Unix time in seconds at which the relay retries a deferred entry, or connects again to the
+    /// unreachable next hop of a ready entry. `None` for all other entries.
     pub next_unix_s: Option<u64>,
     /// Unix time at which the message expires, in seconds.
     pub expires_unix_s: u64,
     /// Last refusal of the entry, or the reason why the next hop cannot be reached.
     pub refusal: Option<RefusalRow>,
-    /// True if the entry is ready, but the relay does not try the next hop before `next_unix_s`
-    /// because the last connection failed.
+    /// True if the entry is ready, but waits until `next_unix_s` because the last connection to its
+    /// next hop failed.
     #[serde(default)]
     pub hop_is_shut: bool,
-    /// Addresses of the recipients. Only the answer to `show` contains them. In a list, this is
-    /// empty.
+    /// Addresses of the recipients. Empty except in the answer to `show`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<String>,
 }
@@ -193,7 +192,7 @@ pub struct HopRow {
     pub(crate) idle: u64,
     /// Unix time at which the relay received the oldest message for this next hop, in seconds.
     pub oldest_unix_s: Option<u64>,
-    /// Seconds until the next connection attempt. `None` unless the last attempt failed.
+    /// Seconds until the next connection attempt. `None` if the last attempt did not fail.
     pub shut_for_s: Option<u64>,
     pub refusal: Option<RefusalRow>,
 }

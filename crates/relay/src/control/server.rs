@@ -57,8 +57,8 @@ pub(crate) fn open(path: &Path, relay: &Arc<RunningRelay>) -> Result<ControlSock
 }
 
 fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
-    // Each connection holds one reference, and so does this function. The number of references
-    // therefore gives the number of connections.
+    // Each connection holds a reference to this value, and this function holds one more, so the
+    // reference count tells the number of connections.
     let connections = Arc::new(());
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -327,7 +327,7 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
 }
 
 /// Executes a command for the messages of one page. A message with entries on several pages is
-/// changed once, because repeating the command has no effect.
+/// counted once, because repeating a command changes nothing.
 fn change_page(worker: &Rc<RelayWorker>, command: OperatorCommand, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
     let page = worker.queue.borrow().page(from, CHANGE_PAGE_ENTRIES, clock::now());
     let mut ids: Vec<MessageId> = {

@@ -16,8 +16,8 @@ use std::time::Duration;
 const MAX_PATH_BYTES: usize = 107;
 const LISTEN_BACKLOG: i32 = 16;
 
-/// A path that fits into the address of a Unix socket. A longer path is replaced by a path in
-/// `/proc/self/fd`, for which the directory must stay open.
+/// A path that is short enough for the address of a Unix socket. A longer path is replaced by one
+/// in `/proc/self/fd`, which is valid only while the directory is open.
 struct SocketPath {
     path: PathBuf,
     _directory: Option<File>,
@@ -43,8 +43,8 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     remove_stale(&way.path)?;
     let socket = sockets::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockets::bind(&socket, &SocketAddrUnix::new(&way.path)?)?;
-    // No client can connect before `listen`, so no client can use the permissions that the umask
-    // left.
+    // Clients can connect only after `listen`, so nobody can use the wider permissions that `bind`
+    // may have given the socket.
     fs::set_permissions(&way.path, Permissions::from_mode(0o600))?;
     sockets::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket.into())
@@ -54,8 +54,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        // Connecting to any other file is refused too, so check that the file is a socket before
-        // removing it.
+        // Connecting to a regular file also fails with ECONNREFUSED, so without this check the file
+        // would be removed like the socket of a dead relay.
         Ok(metadata) if !metadata.file_type().is_socket() => {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket exists there"))
         }

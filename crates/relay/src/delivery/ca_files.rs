@@ -15,7 +15,7 @@ pub(crate) struct CaFiles(Mutex<HashMap<PathBuf, CaContent>>);
 
 #[derive(Debug)]
 struct CaContent {
-    /// Stamp of the file when it was last read. `None` if it was read only with the configuration.
+    /// Identity and times of the file when `check` last read it. `None` before the first `check`.
     stamp: Option<FileStamp>,
     pem: Arc<[u8]>,
 }

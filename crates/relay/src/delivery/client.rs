@@ -77,7 +77,6 @@ enum NextTransaction {
     Quit,
 }
 
-/// A message that another thread converts for the server.
 struct Conversion {
     request: DeliveryGuard,
     /// The converted message, or `None` if the conversion panicked.
@@ -90,12 +89,12 @@ pub(crate) struct SmtpDelivery {
     worker: Rc<RelayWorker>,
     slot: Option<SlotGuard>,
     waiter: SlotWaiter,
-    /// The next message, as long as it is being converted.
+    /// The next message, while another thread converts it.
     conversion: Option<Conversion>,
     /// Messages in transit, from the oldest on.
     in_flight: VecDeque<PipelinedMessage>,
-    /// Number of messages at the front of `in_flight` that are answered, but whose results are not
-    /// certain yet. The next replies belong to the message after them.
+    /// Number of messages at the front of `in_flight` that are answered, but not finished. They are
+    /// finished when it is certain that the server has not omitted a reply.
     answered: usize,
     host: Arc<str>,
     hostname: Arc<str>,
@@ -106,7 +105,8 @@ pub(crate) struct SmtpDelivery {
     may_batch: bool,
     /// Set if the peer answers fast enough to get several messages at a time.
     is_fast: bool,
-    /// Time at which the oldest message in transit was begun, or the previous message was answered.
+    /// Start of the speed measurement: the time at which the oldest message in transit was begun,
+    /// or the previous message was answered.
     measured_since: Duration,
     /// Set if a session was established. The next hop then counts as reachable, however the session
     /// ends.
@@ -203,9 +203,9 @@ impl SmtpDelivery {
         greeting_timeout: Duration,
     ) -> ConnectionResult {
         let is_violated = matches!(ended, SessionEnd::Violated(..));
-        // A server that omits a reply to one of several chunked messages is noticed only because
-        // the last reply is missing, which may look like a broken connection. A time-out may have
-        // the same cause.
+        // If a server omits the reply to one of several chunked messages, later replies are taken
+        // for it, and only the last reply is missing in the end. The session then ends with a
+        // broken connection or a time-out.
         let may_miss_reply = is_violated || self.may_batch || matches!(ended, SessionEnd::Timeout(_));
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
@@ -325,8 +325,8 @@ impl SmtpDelivery {
                     };
                     planned_panic("delivery");
                     if required_extensions::is_long_conversion(&request.message, extensions) {
-                        // The next round polls the conversion, which then wakes this task when it
-                        // is done.
+                        // The next iteration polls the conversion, so that this task is woken when
+                        // the conversion is done.
                         self.conversion = Some(self.convert(request, extensions));
                         continue;
                     }
@@ -363,8 +363,8 @@ impl SmtpDelivery {
 }
 
 impl SmtpDelivery {
-    /// Returns the envelope for the message in this form, with the parameters that the server
-    /// understands. Recipients that the form leaves out are not in it.
+    /// Returns the envelope for the chosen form of the message, with only the parameters that the
+    /// server understands, and without the recipients in `left_out`.
     fn prepare_transaction(
         &mut self,
         request: &DeliveryRequest<Message>,
@@ -396,8 +396,8 @@ impl SmtpDelivery {
         Ok((envelope, form))
     }
 
-    /// Returns an envelope to be filled. An envelope that no session uses any longer is reused,
-    /// which saves an allocation per message.
+    /// Returns an envelope whose content the caller must replace. If possible, this is one that the
+    /// session no longer uses, which saves an allocation per message.
     fn unused_envelope(&mut self) -> Arc<Envelope> {
         let free = self.spare_envelopes.iter().position(|envelope| Arc::strong_count(envelope) == 1);
         match free {
@@ -416,8 +416,8 @@ impl SmtpDelivery {
         self.measured_since = now;
         self.is_fast = is_quick;
         if self.may_batch {
-            // Set the batch size each time, because another connection to the destination may have
-            // measured something else.
+            // Set the batch size after each message, because another connection to the destination
+            // may have set a different one.
             let destination = self.destination();
             self.worker.set_batch_size(destination, if is_quick { MAX_BATCH } else { 1 });
         }
@@ -441,7 +441,7 @@ impl SmtpDelivery {
         self.worker.finish_delivery(pipelined.request, result);
     }
 
-    /// Returns the message to which the next replies belong.
+    /// Returns the oldest message that is not completely answered. The next reply belongs to it.
     fn current(&mut self) -> Option<&mut PipelinedMessage> {
         self.in_flight.get_mut(self.answered)
     }
@@ -471,8 +471,8 @@ fn tls_failure(error: &io::Error) -> String {
     }
 }
 
-/// Returns true if a reply accepts its command. For example, a 3xx does not accept a sender, a
-/// recipient or a message.
+/// Returns true if a reply accepts its command. Only a 2xx accepts a sender, a recipient or a
+/// message. Other commands, such as DATA, can also be accepted with a 3xx.
 fn is_accepted(to: Verb, reply: &ReceivedReply<'_>) -> bool {
     match to {
         Verb::Mail | Verb::Recipient(_) | Verb::Chunk | Verb::Message | Verb::Delivery(_) => reply.code() / 100 == 2,
@@ -545,8 +545,8 @@ impl MessageSource for SmtpDelivery {
             pipelined.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
-            // Only a 250 accepts the message, whatever the text or the enhanced code of another
-            // reply says.
+            // Refuse all recipients even if this reply is positive, because a 3xx does not accept a
+            // message, and a 2xx does not count after MAIL, every RCPT or a chunk was refused.
             let refusal = self.refusal(&event.reply);
             self.current().into_iter().for_each(|pipelined| pipelined.refuse_all(&refusal));
         }

@@ -1,6 +1,6 @@
-//! The destinations of a worker by number. The queue knows only the numbers. Destinations that the
-//! queue no longer needs are forgotten and their numbers reused, so that domains of old mail cost
-//! no memory.
+//! Gives each destination of a worker a number, because the queue knows destinations only by
+//! number. Destinations that the queue no longer needs are forgotten and their numbers reused, so
+//! that domains of old mail cost no memory.
 use crate::delivery::ca_files::CaFiles;
 use crate::fault_log::LOG_TARGET;
 use crate::qmgr::DestinationId;
@@ -14,9 +14,8 @@ use std::time::Duration;
 /// Number of destinations that are kept even if they are idle, because their TLS sessions save
 /// handshakes.
 const RETAINED_DESTINATIONS: usize = 1_000;
-/// Number of destinations that each pass checks, in addition to one in `SCAN_DIVISOR` of all
-/// destinations. An idle destination is therefore forgotten within twenty passes, each of which
-/// takes a fraction of a millisecond.
+/// A pass checks this many destinations, and in addition one in `SCAN_DIVISOR` of all. It takes a
+/// fraction of a millisecond, and twenty passes find every idle destination.
 const MIN_SCANNED: usize = 64;
 const SCAN_DIVISOR: usize = 20;
 
@@ -121,7 +120,7 @@ impl Destinations {
         }
     }
 
-    /// Returns true if a message may be sent before the result of the previous one is known.
+    /// Returns true if a connection to this destination may have several messages in transit.
     pub(crate) fn may_stream(&self, key: DestinationId, now: Duration) -> bool {
         self.entry(key).unstreamed_until <= now
     }
@@ -155,7 +154,8 @@ impl Destinations {
         secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
-            // This is logged only once, because `pem` remembers the content that cannot be used.
+            // Each unusable content of the file is logged only once, because `secured.pem` already
+            // holds it when the next connection compares.
             Err(why) => {
                 tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")
@@ -186,7 +186,6 @@ mod tests {
         }))
     }
 
-    /// The destinations and the queue of a worker, without sessions and connections.
     struct QueueFixture {
         destinations: Destinations,
         queue: MailQueue<()>,
@@ -249,8 +248,8 @@ mod tests {
         }
         (0..40).for_each(|_| fixture.tick());
         assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
-        // A destination is forgotten within twenty passes, during each of which a hundred messages
-        // arrive.
+        // An idle destination keeps its number for at most twenty ticks, in which 2,000 new
+        // destinations appear.
         assert!(fixture.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", fixture.highest);
         assert_eq!(
             fixture.destinations.entries.len(),

@@ -4,10 +4,10 @@
 //! ```text
 //! tmp/NAME written, synced ──rename, never over another──▶ new/NAME, directory synced ──▶ delivered
 //! ```
-//! Lines end in LF, as in every Maildir that Postfix, Exim or qmail writes. Readers and scripts
-//! treat the file as a local text, and signatures are computed over CRLF whatever the file
-//! contains. (The sink's dump keeps CRLF, because it documents the bytes on the wire.) The file
-//! begins with `Return-Path` (RFC 5321 §4.4) and `Delivered-To`.
+//! Lines end in LF, as in every Maildir that Postfix, Exim or qmail writes, because readers and
+//! scripts treat the file as local text. Signatures stay valid, because verifiers compute them over
+//! CRLF. The sink's dump keeps CRLF, because it documents the bytes on the wire. The file begins
+//! with `Return-Path` (RFC 5321 §4.4) and `Delivered-To`.
 //!
 //! All functions block, so they must be called on a thread that may wait for a disk.
 use mailrun_lock::lock;
@@ -38,8 +38,8 @@ pub(crate) struct MaildirMessage<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// Maximum number of Maildirs that are remembered as durable. When this number is reached, all
-/// Maildirs are forgotten, which costs a few syncs for each of them.
+/// Maximum number of Maildirs in `durable_roots`. When it is reached, the set is cleared, which
+/// costs each Maildir a few syncs at its next delivery.
 const MAX_DURABLE_ROOTS: usize = 50_000;
 
 /// Generates file names that no other delivery uses, in any process on any host
@@ -91,8 +91,8 @@ impl MaildirNames {
 /// that the address cannot lead elsewhere.
 ///
 /// # Errors
-/// Returns a [`MaildirError`] if the message may not be delivered. The caller must try again, after
-/// which the message may be there twice.
+/// Returns a [`MaildirError`] if the message is possibly not delivered. The caller must then try
+/// again, even though this can deliver the message twice.
 pub(crate) fn deliver(
     root: &Path,
     names: &MaildirNames,
@@ -107,7 +107,7 @@ pub(crate) fn deliver(
     };
     let delivered = write(file, message).and_then(|()| with_unique_name(root, names, now, move_to_new));
     if delivered.is_err() {
-        // Ignore an error, because Maildir readers remove a forgotten draft after 36 hours.
+        // Ignore an error, because Maildir readers delete files in `tmp` after 36 hours.
         let _ = fs::remove_file(&draft);
     }
     delivered.map_err(failed)
@@ -188,7 +188,7 @@ fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Renames a file in two steps, and never replaces an existing file either.
+/// Renames a file without replacing an existing one: creates a hard link, and removes the old name.
 fn link(from: &Path, to: &Path) -> io::Result<()> {
     fs::hard_link(from, to)?;
     fs::remove_file(from)
@@ -362,7 +362,7 @@ mod tests {
             Err(MaildirError::Denied { .. })
         ));
         assert!(files(&root.join("tmp")).is_empty());
-        // Missing parts of a Maildir must be created.
+        // The next delivery must create the missing `new`.
         fs::remove_file(root.join("new")).unwrap();
         assert!(deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")).is_ok());
     }

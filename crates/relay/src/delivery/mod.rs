@@ -88,8 +88,7 @@ async fn deliver_locally(
     worker.connection_closed(slot, DisconnectReason::Finished);
 }
 
-/// Starts a task for each delivery and each DSN that the worker asks for, for as long as the worker
-/// lives.
+/// Starts a task for each delivery and each DSN that the worker requests, until the worker ends.
 pub(crate) async fn serve(worker: Rc<RelayWorker>, mut tasks: WorkerTasks) {
     while let Some(task) = tasks.recv().await {
         match task {

@@ -16,8 +16,8 @@ pub(crate) struct PipelinedMessage {
     pub(crate) converted: Option<Message>,
     /// Numbers of the recipients that are not sent to the server.
     pub(crate) left_out: Vec<u16>,
-    /// Refusals so far, with one place for each recipient that is sent to the server, in the order
-    /// of the request.
+    /// The refusal of each recipient that is sent to the server, in the order of the request, or
+    /// `None` as long as the recipient is not refused.
     pub(crate) refused: Vec<Option<DeliveryRefusal>>,
     pub(crate) progress: SendProgress,
     /// In LMTP, number of recipients whose replies to the message have arrived.
@@ -31,13 +31,12 @@ pub(crate) struct PipelinedMessage {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendProgress {
     NotSent,
-    /// Part of the message is in the output buffer.
+    /// Part of the message is in the output buffer, which is not written to the server yet.
     Buffered,
     Sent,
 }
 
 impl PipelinedMessage {
-    /// Creates the state of a message that is about to be sent. No recipient is refused yet.
     pub(crate) fn new(request: DeliveryGuard, form: DeliveryForm, extensions: &Extensions) -> Self {
         let DeliveryForm { converted, left_out } = form;
         let refused = vec![None; request.recipients.len() - left_out.len()];
@@ -105,17 +104,17 @@ impl PipelinedMessage {
         }
     }
 
-    /// Returns the result of a message if one of its refusals was about the session and not about
-    /// the message. This result holds even if the last reply is not certain.
+    /// Returns a result that defers all recipients if a refusal, such as a 421, was about the
+    /// session. Such a refusal counts even if the last reply is not certain.
     pub(crate) fn session_fault(&self) -> Option<DeliveryResult> {
         let fault = self.refused.iter().flatten().find(|refusal| is_session_fault(refusal.code))?;
         let status = RecipientStatus::Deferred(fault.clone());
         Some(DeliveryResult::SessionFault(vec![status; self.request.recipients.len()]))
     }
 
-    /// Returns the result of a message whose session ended before the last reply was certain. If
-    /// the server sent 421 (`is_refused`), it has accepted nothing beyond what it had answered
-    /// before. If replies may be missing (`is_ambiguous`), the received replies do not count.
+    /// Returns the result of a message whose session ended before the last reply was certain. With
+    /// `is_refused`, the server ended the session with 421, and has accepted only what it had
+    /// answered before. With `is_ambiguous`, a reply may be missing, so all replies are ignored.
     pub(crate) fn unfinished_result(
         &mut self,
         is_refused: bool,

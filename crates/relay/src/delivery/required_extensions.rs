@@ -18,8 +18,8 @@ pub(crate) struct DeliveryForm {
     pub(crate) left_out: Vec<u16>,
 }
 
-/// Maximum size of a message that a worker converts itself. This takes about a millisecond, for
-/// which the worker's sessions have to wait.
+/// Maximum size of a message that a worker converts itself. The conversion takes about a
+/// millisecond, for which the worker's sessions have to wait.
 const MAX_INLINE_BYTES: usize = 32 << 10;
 
 /// Returns true if [`check`] may take so long that a worker must not call it.
@@ -48,7 +48,8 @@ pub(crate) fn check(
 
 /// Returns the envelope for a server with these extensions, if it differs from the original. A
 /// server without SMTPUTF8 gets A-labels in addresses whose local parts are ASCII. For a server
-/// with SMTPUTF8, the envelope declares SMTPUTF8 if an address from an alias needs it.
+/// with SMTPUTF8, the envelope declares SMTPUTF8 if an address needs it, because an alias may have
+/// added that address.
 fn envelope_for(envelope: &MessageEnvelope, extensions: &Extensions) -> Option<MessageEnvelope> {
     let recipients = envelope.recipients.iter().map(|recipient| &recipient.address);
     let mut addresses = recipients.chain([&envelope.sender]).filter(|address| !address.is_ascii()).peekable();
@@ -74,9 +75,9 @@ pub(crate) fn smtputf8_missing() -> DeliveryRefusal {
     missing_extension(553, EnhancedStatusCode(5, 6, 7), "the next hop does not offer SMTPUTF8")
 }
 
-/// Returns the recipients to be left out. Many clients always declare SMTPUTF8, although they
-/// should not (RFC 6531 §3.2). A single address that needs it must not keep the other recipients
-/// from getting the message.
+/// Returns the recipients whose addresses need SMTPUTF8, if the server does not offer it. Only
+/// these recipients fail, even if the client has declared SMTPUTF8, because many clients always
+/// declare it, although they should not (RFC 6531 §3.2).
 fn left_out(
     message: &Message,
     recipients: impl Iterator<Item = u16>,
@@ -108,7 +109,7 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
             let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {error}");
             Err(missing_extension(554, EnhancedStatusCode(5, 6, 3), &text))
         }
-        // We do not offer BINARYMIME, so only another version can have stored such a message.
+        // This relay offers no BINARYMIME, so another version of mailrun has stored the message.
         (Err(error), BodyType::Binary) => Err(missing_extension(
             554,
             EnhancedStatusCode(5, 6, 1),
@@ -272,8 +273,8 @@ mod tests {
     }
 
     proptest! {
-        /// ASCII must be sent to every server, whatever was declared. A server must get every
-        /// message whose extensions it supports.
+        /// An ASCII message must go to every server, even if its client declared SMTPUTF8 or
+        /// 8BITMIME. A server that offers both must get every message.
         #[test]
         fn ascii_goes_everywhere(content in "[ -~\r\n]{0,200}", utf8: bool, eight: bool, other: Vec<u8>) {
             let body = if eight { BodyType::EightBitMime } else { BodyType::SevenBit };
@@ -281,7 +282,8 @@ mod tests {
             prop_assert_eq!(missing_code(&ascii, false, false), None);
             let any = test_message(utf8, body, "a@b.example", &["c@d.example"], &other);
             prop_assert_eq!(missing_code(&any, true, true), None);
-            // 8BITMIME alone must allow as much as SMTPUTF8 does.
+            // A server that offers only SMTPUTF8 must not get an 8-bit message that was declared as
+            // 8BITMIME but not as SMTPUTF8, unless the message can be converted.
             let any = test_message(false, body, "a@b.example", &["c@d.example"], &other);
             let is_stuck = !other.is_ascii() && eight && mailrun_mime::to_seven_bit(&other, "x").is_err();
             prop_assert_eq!(missing_code(&any, false, true).is_some(), is_stuck);

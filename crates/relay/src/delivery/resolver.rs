@@ -1,13 +1,13 @@
 //! Finds the servers for a domain's mail, and their addresses (RFC 5321 §5.1). A separate thread
-//! queries DNS. The functions that decide on its answers do no I/O.
+//! queries DNS. The functions that choose servers from the DNS answers do no I/O.
 //!
 //! ```text
 //! domain ─▶ address literal? ─▶ that address
 //!    └─▶ MX ─▶ no record: the domain itself (implicit MX)    only ".": no mail (RFC 7505)
 //!         └─▶ by preference, at random among equals, none behind this relay ─▶ A and AAAA
 //! ```
-//! Public addresses are left out unless the relay may send mail to them. It does not matter whether
-//! they come from DNS or from the configuration.
+//! Public addresses are left out unless the relay may send mail to them, whether they come from DNS
+//! or from the configuration.
 use crate::config::{DeliveryScope, DnsConfig};
 use crate::own_addresses::OwnAddresses;
 use crate::routing::{SmtpTarget, TargetHost};
@@ -93,7 +93,7 @@ impl Unroutable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exchanger {
     pub(crate) preference: u16,
-    /// Name of the host in any case, with or without the final dot. A single `.` is the null MX.
+    /// Name of the host in any letter case, with or without the final dot. `.` is the null MX.
     pub(crate) host: String,
 }
 
@@ -246,8 +246,8 @@ impl Resolver {
     }
 }
 
-/// Returns the servers of a target that is written as addresses. Returns `None` if a name has to be
-/// resolved.
+/// Returns the servers if the target contains only addresses, so that no DNS query is necessary.
+/// Otherwise returns `None`.
 fn literal_addresses(to: &SmtpTarget) -> Result<Option<RankedServers>, Unroutable> {
     match to {
         SmtpTarget::Domain { name, .. } if !name.starts_with('[') => Ok(None),
@@ -327,8 +327,8 @@ impl LookupContext {
         Ok(answer.into_iter().filter_map(exchanger).collect())
     }
 
-    /// Returns the addresses of all hosts, in order. A host may fail to resolve for now, as long as
-    /// another host has addresses.
+    /// Returns the addresses of all hosts, in order. If a host has no addresses or cannot be
+    /// resolved at present, the addresses of the other hosts are used.
     async fn addresses(
         &self,
         target: &SmtpTarget,
@@ -387,8 +387,8 @@ impl LookupContext {
     async fn lookup(&self, name: &str, kind: RecordType) -> Result<DnsAnswer, Unroutable> {
         let mut outcome = self.query(name, kind, Edns::AsConfigured).await;
         if outcome.as_ref().is_err_and(is_edns_refused) {
-            // Name servers that do not know EDNS answer with such an error (RFC 6891 §7). Ask again
-            // without it.
+            // Name servers that do not know EDNS refuse a query that uses it (RFC 6891 §7), so ask
+            // again without EDNS.
             outcome = self.query(name, kind, Edns::Off).await;
         }
         match outcome {
@@ -453,8 +453,8 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 /// public.
 pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) -> Result<Vec<(String, SocketAddr)>> {
     let own = Arc::new(OwnAddresses::new([].iter()));
-    // Pass an empty name for this host, so that no server is left out because it is this host. Only
-    // relays need that rule, and nothing is relayed here.
+    // With an empty own name, this host is not left out of the servers. A relay must leave itself
+    // out to prevent mail loops, but this function relays nothing.
     let resolver = Resolver::start(&DnsConfig::default(), "", own, scope).context("cannot start a thread")?;
     let target = SmtpTarget::Domain { name: domain.into(), port };
     let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed).await })
@@ -659,7 +659,7 @@ mod tests {
         (ResponseCode::NoError, records)
     }
 
-    /// Waits on an event loop that is not tokio's, like a worker's.
+    /// Waits on a worker's event loop, because `resolve` must also work outside of tokio.
     fn wait<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
         mailrun_net::worker::run(|_| future).unwrap()
     }

@@ -16,7 +16,7 @@ pub(crate) fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) 
 }
 
 /// Combines the recipients' statuses, and counts them. If all recipients are delivered without a
-/// DSN, the result needs no list. If a recipient was deferred because of a session fault, the queue
+/// DSN, the result needs no list. If a refusal was about the session, such as a 421, the queue
 /// tries again soon.
 pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<RecipientStatus>) -> DeliveryResult {
     for status in &statuses {

@@ -22,8 +22,8 @@ enum WaiterState {
 }
 
 impl SlotWaiter {
-    /// Ends the wait without a result. The waiter's entry in the list becomes stale, and a later
-    /// call drops it.
+    /// Ends the connection's wait for a message. The waiter's entry in the list becomes stale, and
+    /// a later `add` or `wake` drops it.
     pub(crate) fn cancel(&mut self) {
         if self.0.get() == WaiterState::Waiting {
             self.0.set(WaiterState::Busy);

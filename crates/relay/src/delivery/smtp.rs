@@ -41,8 +41,9 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     let mut result = None;
     for server in &servers {
         match try_server(&mut delivery, smtp, server).await {
-            // Keep an earlier result, because that server may be reachable later. Mail exchangers
-            // after this one would send the mail back (RFC 5321 §5.1).
+            // If an earlier server could not be reached, keep that result: it defers the mail,
+            // while a loop fails it. Skip the mail exchangers after this one, because they would
+            // send the mail back to this relay (RFC 5321 §5.1).
             looped @ ConnectionResult::Loop(_) => {
                 result.get_or_insert(looped);
                 if matches!(smtp.target, SmtpTarget::Domain { .. }) {
@@ -63,8 +64,8 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     delivery.finish(result.unwrap_or_else(none));
 }
 
-/// Handles a next hop without servers. After a permanent error, the waiting messages fail. After a
-/// temporary error, they are tried again later.
+/// Ends a delivery whose next hop has no servers. After a permanent error, the waiting messages
+/// fail. After a temporary error, the relay tries them again later.
 fn handle_unroutable(worker: &Rc<RelayWorker>, slot: SlotGuard, error: &Unroutable) {
     let (code, enhanced) = error.codes();
     let refusal = DeliveryRefusal::new(code, EnhancedStatusCode::parse(enhanced.as_bytes()), &error.to_string(), "");

@@ -36,8 +36,8 @@ const MAX_MAILDIR_PAUSE: Duration = Duration::from_secs(30);
 
 const DSN_PANIC_TEXT: &str = "writing its notification failed because of a bug in mailrun";
 
-/// Notifies the sender in a separate task. If too many DSNs are being written, this one waits for
-/// its turn, and its message is then read from the spool again.
+/// Notifies the sender in a separate task. If too many DSNs are being written, the new DSN waits
+/// without its message, which is read from the spool again when its turn comes.
 pub(crate) fn send(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, message: Option<Message>) {
     let Some(event) = worker.dsn_tasks.admit(id, event) else { return };
     let worker = Rc::clone(worker);
@@ -84,7 +84,7 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
 /// turn.
 fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent: usize) {
     if let (DsnEvent::Settled { fates, .. }, 1..) = (&mut event, sent) {
-        // Of two DSNs, the one about failures is sent first, so only the other DSN is left.
+        // The DSN about failures is sent first, so if one was sent, only the other one is left.
         fates.retain(|(_, fate)| !fate.is_failure());
     }
     let worker = Rc::clone(worker);
@@ -169,8 +169,8 @@ impl Drop for DsnGuard {
     }
 }
 
-/// Client name in the envelope of a DSN to the postmaster. If such a message cannot be delivered,
-/// the postmaster gets no DSN about that, wherever aliases lead.
+/// Client name that marks a DSN to the postmaster in its envelope. If a marked DSN cannot be
+/// delivered, the postmaster gets no DSN about that, even if an alias has changed the recipient.
 const TO_POSTMASTER: &[u8] = b"postmaster";
 
 fn is_to_postmaster(envelope: &MessageEnvelope) -> bool {
@@ -193,8 +193,8 @@ struct OriginalMessage<'a> {
 /// Sends the DSNs about an event, one to each addressee that the configuration names.
 ///
 /// # Errors
-/// Fails if a DSN cannot be stored in a Maildir at present. Returns the number of DSNs that were
-/// sent before that one.
+/// Fails if a DSN cannot be stored in a Maildir at present. The error is the number of DSNs that
+/// were already sent.
 async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, message: &Message) -> Result<(), usize> {
     let config = worker.config();
     let now = timestamp(worker.unix_time(clock::now()));
@@ -319,8 +319,8 @@ impl<'a> OriginalMessage<'a> {
             received_at: timestamp(self.message.received),
             message: &self.message.body,
         };
-        // A DSN is sent with NOTIFY=NEVER, so that no other server sends a DSN about the DSN. A DSN
-        // about a DSN that failed must ignore this.
+        // A DSN carries NOTIFY=NEVER, so that no other server answers it. If a DSN fails here,
+        // ignore its NOTIFY, because the addressee for double bounces must still be notified.
         let mut recipients = recipients.to_vec();
         recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
         compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
@@ -365,8 +365,8 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
         }
         Err(error) => {
             tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
-            // Wait forever, because the original message stays in the spool, and its sender is
-            // notified after a restart.
+            // The spool has failed. Never return, so that the original message is not released: it
+            // stays in the spool, and its sender is notified after a restart.
             std::future::pending().await
         }
     }
@@ -384,7 +384,7 @@ fn action_of(fate: &RecipientFate) -> Option<(DsnAction, Option<&DeliveryRefusal
     })
 }
 
-/// Makes the DSN a message of our own, with an envelope and the next hops of its recipients.
+/// Turns the DSN into a message with an envelope, and finds the next hops of its recipients.
 /// Returns `None` if no route leads to the addressee.
 fn route_dsn(
     worker: &RelayWorker,

@@ -11,8 +11,8 @@ pub(crate) struct DsnPart<'a> {
 }
 
 impl<'a> DsnPart<'a> {
-    /// Creates a part, and encodes its body if it is not 7-bit. RFC 6533 allows that for text and
-    /// for all the parts that it defines. Other parts are always 7-bit.
+    /// Creates a part, and encodes its body if it is not 7-bit. RFC 6533 allows an encoded body for
+    /// text and for the parts that it defines. The bodies of all other parts are always 7-bit.
     pub(crate) fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
         if mailrun_mime::is_seven_bit(&body) {
             return Self { kind, description, encoding: "7bit", body };
@@ -52,8 +52,8 @@ pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     }
     used.sort_unstable();
     used.dedup();
-    // Use the first number that is free. A single pass finds it, even if the message's author has
-    // guessed the id.
+    // Use the lowest number that no part contains. Sorting the used numbers first keeps this fast,
+    // even if the message's author has guessed the queue id and inserted many such boundaries.
     let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
     format!("{prefix}{free:0DIGITS$x}")
 }

@@ -323,8 +323,8 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
     let header = "Subject: grüße\r\n\r\nbody\r\n".as_bytes();
     let umlaut = "jörg@b.example".as_bytes();
     let ascii = b"bob@b.example".as_slice();
-    // Each row has SMTPUTF8, sender, recipient and message, and then the expectation: whether the
-    // DSN needs SMTPUTF8, the types of its parts, and the form of the recipient.
+    // Each row has the input (SMTPUTF8, sender, recipient, message) and the result: whether the DSN
+    // needs SMTPUTF8, the types of its second and third part, and the form of the recipient.
     let plain = "message/delivery-status";
     let global = "message/global-delivery-status";
     let rows = [
@@ -367,7 +367,7 @@ fn eight_bits_come_back_in_seven() {
     let dsn = write(&DsnFacts { message: signed.as_bytes(), ..facts }, &[failed()]);
     let returned = parts(&dsn).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), format!("DKIM-Signature: v=1\r\n{head}").into_bytes()));
-    // If the header is not ASCII, only the header is returned, too. The part with it is encoded, so the DSN is ASCII.
+    // If the header is not ASCII, only the header is returned, encoded so that the DSN is ASCII.
     let umlaut = "Subject: grüße\r\n\r\nx\r\n";
     let dsn = write(&DsnFacts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
     assert!(dsn.message.is_ascii());

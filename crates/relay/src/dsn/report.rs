@@ -6,11 +6,12 @@
 //! ├─ message/delivery-status               status.rs: for programs
 //! └─ message/rfc822 | text/rfc822-headers  returned.rs: the message, or its header
 //! ```
-//! This module does no I/O. Times are arguments, and the boundary comes from the queue id. Whatever
-//! a next hop's text contains, lines of the DSN end in CRLF, have at most 998 bytes, and contain no
-//! bare CR or LF and no NUL. The DSN is ASCII, because other text is encoded, so no server on the
-//! way back can reject it for its bytes. Only a non-ASCII address of the sender is written into the
-//! header unchanged, and needs SMTPUTF8 (RFC 6531).
+//! This module does no I/O. Times are arguments, and the boundary comes from the queue id, so the
+//! same input always gives the same DSN. Whatever a next hop's text contains, lines of the DSN end
+//! in CRLF, have at most 998 bytes, and contain no bare CR or LF and no NUL. The DSN is ASCII,
+//! because other text is encoded, so no server on the way back can reject it for its bytes. Only a
+//! non-ASCII address of the sender is written into the header unchanged, and needs SMTPUTF8 (RFC
+//! 6531).
 //!
 //! A DSN has an empty sender address, and `NOTIFY=NEVER` (RFC 3461 §6.1) if the next hop supports
 //! NOTIFY, so that nothing ever answers it.
@@ -66,7 +67,7 @@ pub(crate) fn compose(
 }
 
 /// Chooses UTF-8 if the sender's mail supports it and some text needs it (RFC 6533 §1). The parts
-/// are encoded, so servers on the way back need not support it.
+/// are encoded, so servers on the way back need not support SMTPUTF8 because of them.
 fn choose_charset(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], returned: &Returned<'_>) -> Charset {
     let is_needed = || reported.iter().any(|reported| !reported.address.is_ascii()) || !returned.header_is_ascii();
     let utf8 = !facts.addressee.is_ascii() || (facts.smtp_utf8 && is_needed());

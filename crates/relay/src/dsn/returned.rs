@@ -20,9 +20,9 @@ pub(crate) enum Returned<'a> {
 }
 
 impl<'a> Returned<'a> {
-    /// Chooses what to return. The whole message helps a sender most. It is returned only for a
-    /// failure, and only if the sender did not ask for the header alone. A message that is too
-    /// large, or that cannot be sent unchanged, is not returned whole.
+    /// Chooses the whole message or its header. The whole message helps a sender most, but it is
+    /// returned only for a failure, and only if the sender did not ask for the header alone. A
+    /// message that is too large, or that cannot be sent unchanged, is not returned whole.
     pub(crate) fn choose(facts: &DsnFacts<'a>, gravest: DsnAction, whole_bytes: usize) -> Self {
         let message = facts.message;
         if message.is_empty() {
@@ -41,8 +41,8 @@ impl<'a> Returned<'a> {
         }
     }
 
-    /// Returns true if the header is ASCII. Other bytes come from SMTPUTF8 (RFC 6532), or from a
-    /// mistake.
+    /// Returns true if the header is ASCII. Only a message sent with SMTPUTF8 may have other bytes
+    /// in its header (RFC 6532), but faulty clients send them in any message.
     pub(crate) fn header_is_ascii(&self) -> bool {
         self.header().is_ascii()
     }

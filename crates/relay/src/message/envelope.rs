@@ -12,9 +12,9 @@
 //! text       length bytes
 //! number     varint (LEB128) in its shortest form, also for lengths and counts
 //! ```
-//! The spool's checksum covers these bytes. They are nevertheless read as if an attacker had
-//! written them: any form that this code would not write is rejected, and no length is trusted
-//! before the bytes are there.
+//! The spool's checksum covers these bytes. The decoder nevertheless treats them as untrusted: it
+//! rejects every form that the encoder would not write, and compares each length with the bytes
+//! that are left.
 use mailrun_smtp::command::{BodyType, Hello};
 use mailrun_smtp::dsn::{Notify, Return};
 use mailrun_smtp::reply::EnhancedStatusCode;
@@ -23,12 +23,12 @@ use std::ptr;
 use std::sync::Arc;
 
 const VERSION: u8 = 1;
-/// Maximum number of recipients of a message. Their numbers have 16 bits here and in the queue.
+/// Maximum number of recipients, which the envelope and the queue number with 16 bits.
 pub(crate) const MAX_RECIPIENTS: usize = u16::MAX as usize;
 /// Maximum length of any text in bytes. This is twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
 pub(crate) const MAX_TEXT_BYTES: usize = 1_024;
 /// Maximum number of bytes that all recipients take in an encoded envelope. The rest of the spool's
-/// limit is left for the other fields, which contain only a few texts.
+/// limit for envelopes is left for the other fields, such as the sender.
 pub(crate) const MAX_RECIPIENTS_BYTES: usize =
     mailrun_spool::Options::MAX_ENVELOPE_BYTES as usize - 64 * MAX_TEXT_BYTES;
 /// Maximum number of bytes that are kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
@@ -85,7 +85,7 @@ pub(crate) struct MessageEnvelope {
     pub(crate) with: WithProtocol,
     /// Name that the client gave in HELO, EHLO or LHLO.
     pub(crate) client_name: Vec<u8>,
-    /// Address of the client. `None` for a Unix-domain socket, and for messages created here.
+    /// Client's address. `None` for Unix-domain sockets and for messages that the relay creates.
     pub(crate) client_address: Option<IpAddr>,
     pub(crate) user: Option<Vec<u8>>,
     pub(crate) smtp_utf8: bool,
@@ -97,7 +97,8 @@ pub(crate) struct MessageEnvelope {
 }
 
 impl MessageEnvelope {
-    /// Returns the envelope of a message that was created here. It has only sender and recipients.
+    /// Returns the envelope of a message that the relay itself creates, such as a DSN. All fields
+    /// about a client are empty.
     pub(crate) fn local(sender: &[u8], recipients: Vec<EnvelopeRecipient>) -> Self {
         Self {
             sender: sender.to_vec(),
@@ -119,12 +120,12 @@ pub(crate) struct EnvelopeRecipient {
     /// The recipient's address without brackets.
     pub(crate) address: Vec<u8>,
     pub(crate) original: Option<Arc<OriginalAddress>>,
-    /// NOTIFY, or `None` if the sender did not give it. In that case failures are reported, and
-    /// also delays if the relay chooses so (RFC 3461 §4.1).
+    /// NOTIFY parameter of RCPT, or `None` if the sender did not give it. Without it, the relay
+    /// reports failures and may report delays (RFC 3461 §4.1).
     pub(crate) notify: Option<Notify>,
 }
 
-/// ORCPT: the recipient as the sender first named it.
+/// ORCPT parameter of RCPT: the recipient as the original sender named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OriginalAddress {
     pub(crate) kind: Vec<u8>,
@@ -146,25 +147,25 @@ pub(crate) struct DeliveryRefusal {
     /// Code of the reply, or 0 if there was no reply.
     pub(crate) code: u16,
     pub(crate) enhanced: Option<EnhancedStatusCode>,
-    /// Text of the reply, or a reason of our own.
+    /// Text of the reply, or the relay's own description of the failure.
     pub(crate) text: String,
-    /// Host that replied, or an empty text if the reason is our own.
+    /// Host that replied, or an empty text if the relay itself wrote `text`.
     pub(crate) by: String,
 }
 
 impl DeliveryRefusal {
-    /// Creates a refusal. If the peer's text is too long, only its beginning is kept.
+    /// Creates a refusal, and cuts texts that are longer than [`MAX_REFUSAL_BYTES`].
     pub(crate) fn new(code: u16, enhanced: Option<EnhancedStatusCode>, text: &str, by: &str) -> Self {
         Self { code, enhanced, text: truncated(text), by: truncated(by) }
     }
 
-    /// Returns true if another attempt would be useless, because the server answered with 5xx.
+    /// Returns true if a retry is useless, because a 5xx refused the message and not the session.
     pub(crate) fn is_permanent(&self) -> bool {
         mailrun_smtp::reply::is_permanent(self.code)
     }
 }
 
-/// Returns the part of a text that is kept, cut between characters.
+/// Cuts a text at the end of a character, so that at most [`MAX_REFUSAL_BYTES`] remain.
 fn truncated(text: &str) -> String {
     let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
     let length = ends.take_while(|end| *end <= MAX_REFUSAL_BYTES).last().unwrap_or(0);
@@ -184,7 +185,7 @@ pub(crate) enum RecipientFate {
     Removed,
 }
 
-/// The action that a DSN of success reports (RFC 3464 §2.3.3).
+/// Value of the field Action in a DSN that reports success (RFC 3464 §2.3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmation {
     Delivered,
@@ -221,12 +222,12 @@ pub(crate) enum Fact {
 }
 
 impl RecipientFate {
-    /// Returns true if the recipient did not get the message although the sender expects it.
+    /// Returns true if delivery has failed. A removal by an operator does not count as a failure.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Expired(_))
     }
 
-    /// Returns true if the sender may have to get a DSN.
+    /// Returns true if the sender gets a DSN about this fate, unless NOTIFY excludes it.
     pub(crate) fn needs_dsn(&self) -> bool {
         match self {
             Self::Delivered | Self::Removed => false,
@@ -334,7 +335,7 @@ fn body_of(flags: u8) -> Option<BodyType> {
     }
 }
 
-/// Returns the value of RET. The outer `Option` is `None` if the bits are invalid.
+/// Returns `None` if the bits are invalid. The inner `Option` is `None` if RET was not given.
 fn returns_of(flags: u8) -> Option<Option<Return>> {
     match flags & 24 {
         0 => Some(None),

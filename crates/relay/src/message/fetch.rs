@@ -1,4 +1,4 @@
-//! Reads a message from the spool, or as much of it as can be read.
+//! Reads messages from the spool, even damaged ones, and stores messages that the relay creates.
 use crate::blocking_pool::BlockingPool;
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeTooLarge, MessageEnvelope};
@@ -42,7 +42,7 @@ pub(crate) async fn fetch(spool: &Spool, pool: &BlockingPool, id: Id) -> Fetched
     }
 }
 
-/// Pause before storing is tried again after the spool was full.
+/// Pause between two attempts to store a message in a full spool.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Message {
@@ -57,11 +57,11 @@ impl Message {
     }
 }
 
-/// Stores a message that lets another message end. A full spool has a reserve for such messages. If
-/// the reserve is used up, this waits until deliveries make room.
+/// Stores a message without which another cannot be finished, such as a DSN. A full spool has
+/// reserved space for it. If that space is used up too, this waits until deliveries make room.
 ///
 /// # Errors
-/// Fails if the spool has failed.
+/// Fails if the spool cannot store the message for a reason other than lack of space.
 pub(crate) async fn store_from_reserve(spool: &Spool, message: NewMessage) -> Result<Stored, mailrun_spool::Error> {
     loop {
         match spool.store_from_reserve(message.clone()).await {

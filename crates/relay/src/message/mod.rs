@@ -1,5 +1,5 @@
-//! A message in memory with its envelope. This is all that a delivery agent needs. A clone only
-//! increments two counters.
+//! A message in memory with its envelope, which is all that a delivery agent needs. Cloning a
+//! message is cheap, because it only increments two reference counts.
 pub(crate) mod envelope;
 pub(crate) mod fetch;
 pub(crate) mod received;
@@ -10,7 +10,7 @@ use mailrun_net::Outbox;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Minimum size of a body that is written from its place in memory, without a copy.
+/// Minimum size of a body that is sent without first copying it into the outbox.
 const COPY_LIMIT: usize = 16 * 1024;
 
 #[derive(Clone, Debug)]
@@ -23,7 +23,6 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Returns the memory that the message takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> u32 {
         const ENVELOPE_BYTES: usize = 512;
         u32::try_from(self.body.len() + ENVELOPE_BYTES + self.envelope.memory_bytes()).unwrap_or(u32::MAX)

@@ -1,5 +1,5 @@
-//! The trace of a message from server to server. Writes this relay's `Received:` field, and counts
-//! the existing fields.
+//! Writes this relay's `Received:` field, and counts the existing fields, which show how many
+//! servers a message has passed.
 //!
 //! ```text
 //! Received: from client.example ([192.0.2.1]) by relay.example with ESMTPSA
@@ -19,15 +19,15 @@ const MAX_LINE_BYTES: usize = 78;
 /// Maximum length of a domain (RFC 5321 §4.5.3.1.2).
 const MAX_NAME_BYTES: usize = 255;
 
-/// Content of a `Received:` field, except its date. All messages of a second share the date.
+/// Content of a `Received:` field, except the date, which all messages of one second share.
 pub(crate) struct ReceivedField<'a> {
-    /// Name that the client gave, which may contain any bytes.
+    /// Name from HELO, EHLO or LHLO, which may contain any bytes.
     pub(crate) name: &'a [u8],
     /// Address of the client as an address literal.
     pub(crate) client: &'a str,
     pub(crate) host: &'a str,
-    /// Tells whether the client logged in. The user name is left out, because it is half of the
-    /// login.
+    /// Protocol, which also tells whether the client logged in. The field does not contain the user
+    /// name, because that is half of the credentials.
     pub(crate) with: WithProtocol,
     pub(crate) smtp_utf8: bool,
     pub(crate) tls: Option<TlsParameters<'a>>,
@@ -86,8 +86,8 @@ impl ReceivedField<'_> {
         id_at
     }
 
-    /// Returns the two parts of the protocol's name (RFC 3848, RFC 6531 §4.3). There is no name for
-    /// TLS without extensions, but the clause `tls` covers that case.
+    /// Returns a prefix and the rest of the protocol's name, such as `UTF8` and `SMTPS` (RFC 3848,
+    /// RFC 6531 §4.3). There is no name for TLS after HELO, but the clause `tls` covers that case.
     fn protocol(&self) -> [&'static str; 2] {
         match self.with.word() {
             word if self.with == WithProtocol::Smtp || !self.smtp_utf8 => ["", word],
@@ -192,7 +192,7 @@ impl DateCache {
         Self { unix_s: 0, date: date(Timestamp::UNIX_EPOCH) }
     }
 
-    /// Returns the date at this second since the Unix epoch.
+    /// Formats the Unix time `unix_s`. The text is kept for further calls in the same second.
     pub(crate) fn date(&mut self, unix_s: i64) -> &str {
         if unix_s != self.unix_s {
             let at = Timestamp::from_second(unix_s.clamp(0, LAST_SECOND)).unwrap_or(Timestamp::MAX);
@@ -220,7 +220,8 @@ pub(crate) enum HeaderProgress {
 ///  └──[CR] LF──▶ Ended
 /// ```
 /// LF ends a line, with or without CR before it, because the most lenient next hop may read the
-/// header that way. Each byte is read once, and only the bytes of the header up to the limit.
+/// header that way. Each byte is read only once, and no byte after the end of the header or beyond
+/// the limit.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedCount {
     count: u32,
@@ -267,7 +268,8 @@ impl ReceivedCount {
         }
     }
 
-    /// Processes one byte, or everything up to the end of the line. Returns the remaining bytes.
+    /// Processes one byte, or the rest of a line whose field name is already known. Returns the
+    /// remaining bytes.
     fn step<'a>(&mut self, octets: &'a [u8]) -> &'a [u8] {
         if self.position == LinePosition::Rest {
             let Some(end) = memchr::memchr(b'\n', octets) else { return &[] };

@@ -7,15 +7,15 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 pub(crate) struct RecipientGroup {
-    /// The next hop itself and not its number, because the number may be reused before the message
-    /// is stored.
+    /// The next hop is kept instead of its number in the queue, because another next hop may get
+    /// that number before the message is stored.
     pub(crate) next_hop: NextHop,
-    /// Recipients by their numbers in the envelope.
+    /// Positions of the group's recipients in the envelope.
     pub(crate) recipients: Vec<u16>,
 }
 
-/// Memory per recipient in bytes, in addition to its texts: places in lists and indexes, and a next
-/// hop of its own.
+/// Upper bound of the memory per recipient in bytes, without its texts. It covers the lists, the
+/// indexes, and a next hop that no other recipient shares.
 const RECIPIENT_BYTES: usize = 832;
 /// Number of copies of an address in memory: in the list, in an index, and in the name of the next
 /// hop.
@@ -57,15 +57,15 @@ impl RecipientList {
         self.bytes as u64
     }
 
-    /// Returns an upper bound of the memory that the list would take with these members added, in
-    /// bytes.
+    /// Returns an upper bound of the memory, in bytes, that the list would take after adding
+    /// `members`. The session reserves this memory before it adds them.
     pub(crate) fn memory_bytes_with(&self, members: &[(Box<str>, NextHop)], original: Option<&OriginalAddress>) -> u64 {
         let members = members.iter().map(|(address, next_hop)| recipient_bytes(address.as_bytes(), next_hop));
         (self.bytes + original.map_or(0, OriginalAddress::memory_bytes) + members.sum::<usize>()) as u64
     }
 
-    /// Returns an upper bound of the bytes that the recipients take in an encoded envelope, with
-    /// these members added.
+    /// Returns an upper bound of the bytes that all recipients would take in an encoded envelope
+    /// after adding `members`.
     pub(crate) fn encoded_bytes_with(
         &self,
         members: &[(Box<str>, NextHop)],
@@ -86,8 +86,8 @@ impl RecipientList {
         self.group_number(next_hop).is_some_and(is_key)
     }
 
-    /// Adds a recipient, unless the list has its mailbox already. In that case, only adds the
-    /// requested notifications to the existing recipient.
+    /// Adds a recipient. If the list has its mailbox already, this only adds the requested
+    /// notifications to the existing recipient.
     pub(crate) fn add(&mut self, router: &Router, recipient: EnvelopeRecipient, next_hop: NextHop) {
         let number = self.recipients.len() as u16;
         let bytes = recipient_bytes(&recipient.address, &next_hop);
@@ -139,8 +139,8 @@ impl RecipientList {
     }
 }
 
-/// Returns an upper bound of the bytes of a recipient in an encoded envelope. They are its texts,
-/// their lengths, and the flags.
+/// Returns an upper bound of the bytes of a recipient in an encoded envelope: its texts, their
+/// lengths, and the flags.
 fn encoded_bytes(address: &[u8], original: Option<&OriginalAddress>) -> usize {
     let original = original.map_or(0, |original| original.kind.len() + original.address.len());
     16 + address.len() + original
@@ -151,7 +151,7 @@ fn recipient_bytes(address: &[u8], next_hop: &NextHop) -> usize {
     RECIPIENT_BYTES + ADDRESS_COPIES * address.len() + path
 }
 
-/// Returns a key that identifies the mailbox of an address at its next hop.
+/// Returns a key for the mailbox of an address at its next hop. A Maildir has only one key.
 fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> {
     match next_hop.mailbox() {
         Some(_) => "".into(),
@@ -188,8 +188,8 @@ mod tests {
     }
 
     fn table<K, V, S>(map: &HashMap<K, V, S>) -> usize {
-        // The number of places in a table is a power of two. Seven eighths of the places can be
-        // used, and each place has a control byte.
+        // The number of slots in a hash table is a power of two. Seven eighths of the slots can be
+        // used, and each slot has a control byte.
         allocation(if map.is_empty() {
             0
         } else {
@@ -197,8 +197,8 @@ mod tests {
         })
     }
 
-    /// Memory of a list in bytes, computed from the capacities of its parts. Each allocation counts
-    /// once.
+    /// Memory of a list in bytes, computed from the capacities of its parts. A shared allocation
+    /// counts once.
     fn used(list: &RecipientList) -> usize {
         let mut shared = HashSet::new();
         let mut arc = |at: *const (), bytes: usize, texts: usize| match shared.insert(at) {

@@ -22,8 +22,8 @@ pub struct SpoolReport {
     pub(crate) recipients: RecipientCounts,
     /// Number of bytes at the end of the log that a crash left incomplete.
     pub(crate) torn_bytes: u64,
-    /// If false, no client got a 250 for the torn bytes. If true, a client may have got one,
-    /// because `durability = "write"` does not wait for the disk.
+    /// If true, a client may have got a 250 for the torn bytes, because `durability = "write"` does
+    /// not wait for the disk. If false, no client got one.
     pub(crate) torn_was_unsynced: bool,
     pub(crate) damage: Vec<DamageRow>,
     /// Messages whose envelope cannot be read.
@@ -182,7 +182,7 @@ impl fmt::Display for SpoolReport {
 
 impl fmt::Display for DamageRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// The text shows at most this many ids. The JSON has all of them.
+        /// Maximum number of queue ids per damaged part in the text. The JSON lists all of them.
         const MAX_SHOWN_IDS: usize = 20;
         let Self { segment, offset, bytes, what, cost, messages, unnamed, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {what}; {cost}")?;

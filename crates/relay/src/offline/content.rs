@@ -6,7 +6,7 @@ pub(super) struct SpooledMessage {
     pub(super) message: InspectedMessage,
     pub(super) envelope: MessageEnvelope,
     pub(super) progress: MessageProgress,
-    /// True if a note of the message could not be read, so that some work may be done again.
+    /// True if a note of the message is unreadable, so that a delivery or a DSN may be repeated.
     pub(super) has_bad_note: bool,
 }
 
@@ -18,7 +18,7 @@ pub(super) struct UnreadableMessage {
     pub(super) why: String,
 }
 
-/// A message that could not be copied, with the facts that are known about it.
+/// A message that is wholly or partly unreadable, with what is known about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     pub(crate) id: Option<String>,
@@ -81,7 +81,6 @@ fn is_undelivered(progress: &RecipientProgress) -> bool {
     progress.fate.is_none() || (progress.is_dsn_due() && progress.fate.as_ref().is_some_and(RecipientFate::is_failure))
 }
 
-/// Converts bytes to text, with replacement characters in place of invalid UTF-8.
 pub(super) fn lossy(octets: &[u8]) -> String {
     String::from_utf8_lossy(octets).into_owned()
 }

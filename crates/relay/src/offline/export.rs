@@ -20,7 +20,7 @@ pub struct ExportSummary {
     pub messages: u64,
     /// Messages whose content or envelope is damaged. Only their readable part is exported.
     pub damaged: Vec<LeftOut>,
-    /// Number of damaged places in the spool, in which unknown messages may have been lost.
+    /// Number of damaged places in the spool, where messages or notes may have been lost.
     pub damage: u64,
 }
 
@@ -48,7 +48,7 @@ struct EnvelopeRow {
     ret: Option<&'static str>,
     envid: Option<String>,
     held: bool,
-    /// True if the content in the other file is undamaged.
+    /// True if the content in the `.eml` file is undamaged.
     content_is_sound: bool,
     bytes: u64,
     /// True if a note could not be read, so that deliveries may have progressed further than this

@@ -1,5 +1,5 @@
-//! Finds the units of a run that a stopped relay still has in its queue. A unit is one recipient of
-//! one message. The trace in each message shows the run and the message's number in it.
+//! Finds the mail of a measurement run that a stopped relay still has in its queue. A unit is one
+//! recipient of one message. A trace in each message names the run and the message's number.
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
 use mailrun_measurement::ledger::Ledger;
@@ -9,7 +9,7 @@ use mailrun_spool::{RealDisk, RecoveredMessage, Spool};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Returns the units of the run that are neither delivered nor given up.
+/// Returns the units (recipients of messages) of the run that the relay would still try to deliver.
 ///
 /// # Errors
 /// Fails if another process has the spool open, or if the spool cannot be read.

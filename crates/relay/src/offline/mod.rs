@@ -1,5 +1,5 @@
 //! Commands for a spool that no relay has open: check, salvage and export. They never change the
-//! spool. Only `leftover` opens the spool as a relay does.
+//! spool. The exception is `leftover`, which opens the spool as a relay does.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -47,7 +47,7 @@ impl OfflineSpool {
         }
     }
 
-    /// Counts the damaged places at which unknown messages may have been lost.
+    /// Counts the damaged places where messages or notes may have been lost.
     fn damage_count(&self) -> u64 {
         self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count() as u64
     }

@@ -48,7 +48,6 @@ impl OutputDirectory {
         anyhow!("{}: {reason}; remove {}, which is incomplete", self.target.display(), self.partial.display())
     }
 
-    /// Returns the temporary path, to which the caller writes.
     pub(super) fn partial_path(&self) -> &Path {
         &self.partial
     }

@@ -28,7 +28,7 @@ pub enum SalvageTarget {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SalvageSummary {
     pub messages: u64,
-    /// Number of recipients of these messages who have not received them.
+    /// Number of recipients who have not received the copied messages.
     pub recipients: u64,
     /// Number of messages that all recipients have received, but whose DSN was still to be sent.
     /// This is counted only for a Maildir.
@@ -36,9 +36,9 @@ pub struct SalvageSummary {
     /// Old and new queue id of each message. This is filled only for a spool.
     pub(crate) renamed: Vec<RenamedMessage>,
     pub left_out: Vec<LeftOut>,
-    /// Messages with a note that could not be read, so that some work may be done again.
+    /// Queue ids of messages with an unreadable note, whose delivery or DSN may be repeated.
     pub with_bad_notes: Vec<String>,
-    /// Number of damaged places in the spool, in which unknown messages may have been lost.
+    /// Number of damaged places in the spool, where messages or notes may have been lost.
     pub damage: u64,
 }
 
@@ -66,8 +66,8 @@ pub fn salvage(original: &OfflineSpool, target: &SalvageTarget) -> Result<Salvag
     Ok(SalvageSummary { damage: original.damage_count(), ..salvaged })
 }
 
-/// Returns the next message that can be delivered. Messages that cannot be delivered are added to
-/// the summary.
+/// Returns the next message with a readable envelope and an undamaged content. Adds the other
+/// messages before it to the summary.
 fn next_sound(
     contents: &mut impl Iterator<Item = Result<SpooledMessage, UnreadableMessage>>,
     salvaged: &mut SalvageSummary,
@@ -113,8 +113,8 @@ fn to_maildir(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     Ok(salvaged)
 }
 
-/// Returns the message with fields in front of it: one `Delivered-To:` for each other recipient,
-/// and one with the queue id.
+/// Returns the message with the queue id and the recipients in `others` as additional header
+/// fields. Delivery to the Maildir adds the field `Delivered-To:` of the first recipient.
 fn with_recipients(content: &SpooledMessage, others: &[&[u8]]) -> Vec<u8> {
     let mut message = Vec::new();
     for recipient in others {
@@ -131,7 +131,8 @@ fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
     let defaults = Options::default();
-    // Permit twice the size of the old spool, because the reserve for notes must stay free.
+    // Permit twice the size of the old spool, because messages must not use the space that is
+    // reserved for notes.
     let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
     let disk = RealDisk::new(output.partial_path()).map_err(|error| output.error(reason(&error)))?;
     let salvaged = Spool::open(Arc::new(disk), options).and_then(|(spool, _)| {

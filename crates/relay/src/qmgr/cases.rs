@@ -1,4 +1,4 @@
-//! Tests of the queue's promises, one by one.
+//! Tests of the properties that the queue promises (see the module `qmgr`).
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn queue(change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     MailQueue::new(options)
 }
 
-/// Returns a queue that has this many messages with one recipient for each destination.
+/// Returns a queue with `messages` messages for each destination. Each message has one recipient.
 fn filled(messages: u64, destinations: u32, change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     let mut queue = queue(change);
     (0..messages).for_each(|id| {
@@ -593,7 +593,7 @@ fn what_cannot_be_read_is_held() {
     assert_eq!(queue.hold_unreadable(MessageId(2), START), None);
 }
 
-/// Reports that the DSN for one message cannot be written. Returns the actions.
+/// Reports that the DSN about a message cannot be written, and returns the queue's actions.
 fn with_failed_dsn(queue: &mut MailQueue<TestMessage>, fates: &[(u16, RecipientFate)]) -> Actions {
     let numbers: Vec<u16> = fates.iter().map(|(number, _)| *number).collect();
     let dsn = queue.restore_pending_dsn(arrival(1, 0, &numbers), fates.to_vec());
@@ -651,7 +651,7 @@ fn commands_reach_entries_in_flight() {
     assert_eq!((stats.ready, stats.held, stats.deferred), (1, 1, 0));
 }
 
-/// Returns the facts that a command for one message produces.
+/// Applies a command to one message, and returns the facts to be stored in the spool.
 fn commanded(queue: &mut MailQueue<TestMessage>, command: OperatorCommand, id: u64) -> Vec<Fact> {
     queue.apply_command(command, MessageId(id), START).map_or(Vec::new(), |actions| actions.facts)
 }
@@ -749,14 +749,13 @@ fn a_million_entries_are_small_and_go_as_they_came() {
         QueueTotals { messages: 1_000_000, entries: 1_000_000, connections: 0, message_bytes: 0 }
     );
     let table = queue.entries.slot_count() as usize * std::mem::size_of::<QueueEntry<TestMessage>>();
-    // A slot of the index consists of key, value, and hashbrown's control byte. Seven of eight
-    // slots may be used.
+    // The index is a hash table. Each of its slots has a key, a value and a control byte, and seven
+    // of eight slots may be used.
     let index = queue.messages.capacity() * 8 / 7 * (std::mem::size_of::<(MessageId, EntryIndex)>() + 1);
     assert!(table + index <= 250 * MILLION as usize, "{} octets an entry", (table + index) / MILLION as usize);
-    // Finding, showing and removing one message must take no more steps than if it were alone.
     assert!(queue.apply_command(OperatorCommand::Remove, MessageId(777_777), START).is_some());
-    // All messages become late in the same second. One tick must handle only a part of them, and at
-    // the end all must have been handled.
+    // All messages become late in the same second. One tick must handle only a part of them, and
+    // the deadline must show that more are due.
     let late = START + seconds(4 * 3_600 + 2);
     let mut actions = Vec::new();
     queue.tick(late, &mut actions);

@@ -79,8 +79,8 @@ impl<M: Clone> MailQueue<M> {
         is_in_backoff || state == EntryState::Deferred
     }
 
-    /// Makes an entry ready at once. Also records this as a fact for the spool, so that the entry
-    /// is ready after a restart as well.
+    /// Makes an entry ready at once. Also adds a note for the spool, so that the entry is ready
+    /// after a restart as well.
     fn requeue(&mut self, at: EntryIndex, actions: &mut Actions) {
         let entry = &self.entries[at];
         if let Some(refusal) = &entry.refusal {
@@ -110,8 +110,8 @@ impl<M: Clone> MailQueue<M> {
                 let entry = &mut self.entries[at];
                 let is_new = !std::mem::replace(&mut entry.flags.remove_requested, true);
                 if is_new {
-                    // If the relay ends before the result arrives, the message must not be
-                    // delivered again.
+                    // Record the removal at once, so that the message is not delivered again if the
+                    // relay ends before the result arrives.
                     let recipients = entry.recipients.to_vec();
                     actions.facts.push(Fact::Settled { recipients, fate: RecipientFate::Removed });
                 }
@@ -128,8 +128,8 @@ impl<M: Clone> MailQueue<M> {
 pub(super) const MAX_TICK_TIMERS: usize = 1_000;
 
 impl<M: Clone> MailQueue<M> {
-    /// Does a limited part of the due work. If work is left, the deadline stays in the past, so
-    /// that the driver soon calls this again.
+    /// Handles due backoffs, retries and age checks, but only a limited number of timers. If more
+    /// are due, `deadline` stays in the past, so that the driver soon calls this again.
     pub(crate) fn tick(&mut self, now: Duration, actions: &mut Vec<Actions>) {
         let now_ms = millis(now);
         while self.backoff_ends.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {

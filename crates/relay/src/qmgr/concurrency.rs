@@ -11,9 +11,9 @@
 //! closed, and a destination that has had its share gives one up.
 //!
 //! Destinations that never answer must not take all connections, because strangers choose the
-//! domains that mail goes to, and an attempt may last for minutes. An attempt is therefore on
-//! *trial* until its session can take a message. The destination's `Standing` limits the number of
-//! trials.
+//! domains that mail goes to, and an attempt may last for minutes. A new connection is therefore on
+//! *trial* until its session can take a message. How many trials may run at a time depends on the
+//! `Standing` of the destination, which reflects its last answers.
 use std::cmp::Reverse;
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ use crate::message::envelope::DeliveryRefusal;
 /// give up a connection to a destination that has none. It is small enough to be fair, and large
 /// enough to make a connection worthwhile.
 const FAIR_SHARE_LIMIT: u32 = 20;
-/// Maximum number of scalable destinations that are checked per action, so that a long list takes
-/// no longer.
+/// Maximum number of destinations per action that are checked for whether they may open another
+/// connection, so that a long list does not stall the worker.
 const MAX_SCALABLE_CHECKS: usize = 16;
 /// Number of successive sessions without a delivery after which the destination counts as
 /// unreachable.
@@ -81,15 +81,15 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Returns true if destinations of this standing may have another trial. Failed destinations
-    /// leave a quarter of the connections to new ones, and get at most half of all.
+    /// Returns true if a destination of this standing may begin another trial. Failed destinations
+    /// get at most half of the connections, so that a quarter is left for new destinations.
     fn permits_trial(&self, standing: Standing) -> bool {
         let limit = self.options.concurrency_limit;
         let trials = &self.connections.trials;
         let failed = trials[Standing::Failed as usize];
         let is_within_share = standing != Standing::Failed || failed < limit - limit / 2;
-        // Connections of proven destinations do not reduce the share of others, because they end by
-        // themselves.
+        // Do not count trials of proven destinations, because such destinations answer, which ends
+        // the trial.
         let others = trials.iter().sum::<u32>() - trials[Standing::Proven as usize];
         standing == Standing::Proven || is_within_share && others < standing.trial_limit(limit)
     }
@@ -116,11 +116,11 @@ impl<M: Clone> MailQueue<M> {
             && destination.woken.saturating_mul(destination.batch_size) < destination.count(EntryState::Ready)
     }
 
-    /// Returns the next destination to get its first connection. It has the best standing that
-    /// permits a trial. Destinations that no longer wait are removed from their list.
+    /// Returns the next destination to get its first connection, from the best standing that
+    /// permits a trial. Removes destinations that no longer wait from their list.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
-        // Failed destinations must get their turn, however many new ones arrive.
+        // Failed destinations come before new ones until they use a quarter of the connections.
         let failed_trials = self.connections.trials[failed as usize];
         let order = match failed_trials < self.options.concurrency_limit / 4 {
             true => [proven, configured, failed, new],
@@ -222,8 +222,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Records that a connection asks again, or closes. Idle connections are interchangeable, so
-    /// any connection that returns consumes one pending wake-up.
+    /// Records that an idle connection asks for a message again, or closes. Idle connections are
+    /// interchangeable, so the one that returns first uses up a pending wake-up.
     pub(super) fn mark_busy(&mut self, slot: &mut ConnectionSlot) {
         if !std::mem::take(&mut slot.is_idle) {
             return;
@@ -310,8 +310,8 @@ impl<M: Clone> MailQueue<M> {
         destination.next_unread = destination.ready.first;
     }
 
-    /// Adds a changed destination to the lists of destinations for which an action may be due.
-    /// Nothing is removed here, because each list entry is checked again before it is used.
+    /// Adds a destination to the lists of due actions for which it now qualifies. Nothing is
+    /// removed here, because each list entry is checked again before it is used.
     pub(super) fn update_lists(&mut self, key: DestinationId) {
         let limit = self.options.destination_concurrency_limit;
         let can_wake = self.can_wake(key);

@@ -1,5 +1,5 @@
-//! Connections of the queue: slots, the standing of destinations, and the lists of destinations for
-//! which an action may be due.
+//! Keeps account of connections: a slot for each connection, the standing of each destination, and
+//! lists of destinations for which an action may be due.
 use std::collections::VecDeque;
 
 use super::entry::DestinationId;
@@ -21,15 +21,15 @@ pub(crate) struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Returns true if nothing is known of the destination. The attempt should then be short,
-    /// because other destinations wait.
+    /// Returns true if the destination has neither answered nor failed so far. The attempt should
+    /// then be short, because other destinations wait.
     pub(crate) fn is_first_trial(&self) -> bool {
         matches!(self.trial, Some(Standing::New | Standing::Configured))
     }
 }
 
-/// Standing of a destination, which its last answers determine. Destinations with earlier variants
-/// are served first.
+/// What is known of a destination from its last attempts. Destinations with an earlier variant get
+/// connections first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The destination answered the last time, or is on this host.
@@ -43,9 +43,9 @@ pub(super) enum Standing {
 impl Standing {
     pub(super) const ALL: [Self; 4] = [Self::Proven, Self::Configured, Self::New, Self::Failed];
 
-    /// Returns the number of trials up to which a destination of this standing may begin another
-    /// one. Trials of proven destinations are not counted. Some connections thus remain for better
-    /// standings.
+    /// Returns the number of trials at which no destination of this standing may begin another one.
+    /// Trials of proven destinations do not count. Worse standings have lower limits, so that some
+    /// connections remain for better ones.
     pub(super) fn trial_limit(self, limit: u32) -> u32 {
         match self {
             Self::Proven => limit,
@@ -72,8 +72,8 @@ pub(crate) enum DisconnectReason {
     Unreachable(DeliveryRefusal),
 }
 
-/// Destinations for which an action may be due, in turn. Each is in a list at most once, and is
-/// checked again before it is used.
+/// Queues of destinations for which an action may be due. A list contains each destination at most
+/// once. A destination is checked again when its turn comes, because its state may have changed.
 #[derive(Default)]
 pub(super) struct ConnectionLists {
     /// Destinations with mail and an idle connection.
@@ -93,9 +93,9 @@ pub(super) struct ConnectionLists {
 }
 
 impl ConnectionLists {
-    /// Returns the next destination of a standing, in the order of their arrival. Of the new
-    /// destinations, every second one is the newest, so that a domain that answers does not wait
-    /// until all earlier domains have failed.
+    /// Returns the destination of this standing that has waited longest. For new destinations, this
+    /// alternates with the newest one, so that a domain that answers does not have to wait until
+    /// all earlier domains have failed.
     pub(super) fn next_unserved(&self, standing: Standing) -> Option<DestinationId> {
         let list = &self.unserved[standing as usize];
         if standing == Standing::New && self.prefers_newest { list.back() } else { list.front() }.copied()

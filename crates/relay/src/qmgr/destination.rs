@@ -1,4 +1,4 @@
-//! The queue's state of a next hop: its entries, its connections, and whether it is reachable.
+//! What the queue knows of a next hop: entries, connections, and whether it is reachable.
 use std::sync::Arc;
 
 use super::entries::EntryList;
@@ -16,7 +16,7 @@ pub(crate) enum DestinationOrigin {
     Local,
     /// The configuration names the destination's servers.
     Configured,
-    /// The destination is the domain of a recipient.
+    /// The destination is the domain of a recipient, which any sender can choose.
     Domain,
 }
 
@@ -47,8 +47,8 @@ pub(super) struct DestinationQueue {
     /// Set if a connection has asked for messages since the last failure, so the destination is
     /// reachable again.
     pub(super) has_connected: bool,
-    /// Number of successive times that a message came back unsent, or because of a fault of the
-    /// session.
+    /// Number of successive messages that failed because of the session and not because of the
+    /// message. If it gets too high, the destination counts as unreachable.
     pub(super) failed_sessions: u32,
     /// Time before which no connection is opened.
     pub(super) backoff_until_ms: u64,
@@ -56,8 +56,8 @@ pub(super) struct DestinationQueue {
     /// The destination's last refusal, or the reason why there was no reply.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) message_bytes: u64,
-    /// The first ready entry that `read_ahead` has not looked at yet. Its message may have to be
-    /// read.
+    /// First ready entry that `read_ahead` has not reached. From here on, messages may have to be
+    /// read from the spool.
     pub(super) next_unread: EntryIndex,
     pub(super) loading: u32,
     pub(super) listed: ListMembership,
@@ -126,7 +126,7 @@ impl DestinationQueue {
     }
 
     /// Shares the text of a refusal with the previous entry, if that entry got the same refusal.
-    /// Thousands of entries that fail alike then need one copy.
+    /// Thousands of entries with the same refusal then share one copy.
     pub(super) fn share_refusal(&mut self, refusal: DeliveryRefusal) -> Arc<DeliveryRefusal> {
         match &self.refusal {
             Some(last) if **last == refusal => last.clone(),

@@ -1,5 +1,5 @@
-//! The table of entries, and the intrusive lists in it. The lists need no allocation, and entries
-//! never move.
+//! The table of entries, and linked lists of entries. The links are fields of the entries, so the
+//! lists need no allocation, and entries never move in memory.
 use std::ops::{Index as At, IndexMut};
 
 use super::entry::{EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
@@ -9,7 +9,7 @@ const CHUNK_ENTRIES: usize = 1_024;
 
 pub(super) struct EntryTable<M> {
     chunks: Vec<Vec<QueueEntry<M>>>,
-    /// First of the free places, which are linked as `ListKind::State`.
+    /// First unused slot. Unused slots form a list of the kind `ListKind::State`.
     free: EntryIndex,
     live: usize,
 }
@@ -37,7 +37,7 @@ impl<M> EntryTable<M> {
         self.live
     }
 
-    /// Returns one more than the highest place that was used since the table was last empty.
+    /// Returns the number of slots that were in use since the table was last empty.
     pub(super) fn slot_count(&self) -> EntryIndex {
         self.chunks.last().map_or(0, |last| ((self.chunks.len() - 1) * CHUNK_ENTRIES + last.len()) as EntryIndex)
     }
@@ -63,12 +63,12 @@ impl<M> EntryTable<M> {
         at
     }
 
-    /// Frees a place, whose entry must not be in any list.
+    /// Frees the slot of an entry. The entry must not be in any list.
     pub(super) fn free(&mut self, at: EntryIndex) {
         self.live -= 1;
         if self.live == 0 {
-            // The table is empty, so it starts again. Only one chunk is kept, so that normal
-            // traffic needs no allocation.
+            // The table is empty, so forget all slots. Keep one chunk, so that normal traffic needs
+            // no allocation.
             self.chunks.truncate(1);
             self.chunks.iter_mut().for_each(Vec::clear);
             self.free = NO_ENTRY;
@@ -81,8 +81,8 @@ impl<M> EntryTable<M> {
         self.free = at;
     }
 
-    /// Returns true if a place holds an entry. A free place names itself as its own neighbour,
-    /// which never happens in a list.
+    /// Returns true if a slot holds an entry. An unused slot names itself as its predecessor, which
+    /// an entry never does.
     pub(super) fn is_live(&self, at: EntryIndex) -> bool {
         at < self.slot_count() && self[at].links[ListKind::State as usize].previous != at
     }

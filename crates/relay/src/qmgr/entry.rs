@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::envelope::DeliveryRefusal;
 
-/// Number of a next hop. Numbers are small and dense. They may be reused when the queue reports the
-/// destination as idle.
+/// Number of a next hop, which is also its index in the queue's list of destinations. Another next
+/// hop may get the number once the queue reports the destination as idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DestinationId(pub(crate) u32);
 
@@ -26,11 +26,10 @@ impl fmt::Display for MessageId {
 /// §4.5.3.1.8).
 pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
 
-/// Recipients by their numbers in the envelope. Most entries have a range of numbers, which needs
-/// no allocation.
+/// Positions of recipients in the envelope. Most entries have a range of positions, which needs no
+/// allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientNumbers {
-    /// `count` numbers, beginning with `first`.
     Range {
         first: u16,
         count: u16,
@@ -75,7 +74,7 @@ impl RecipientNumbers {
     }
 }
 
-/// State of an entry.
+/// States of an entry, and the events that change its state.
 ///
 /// ```text
 ///          ┌────────────── retry ─────────────┐
@@ -131,11 +130,11 @@ pub(super) struct EntryLinks {
     pub(super) next: EntryIndex,
 }
 
-/// The lists to which an entry belongs at the same time.
+/// Kinds of lists. An entry can be in one list of each kind at the same time.
 #[derive(Clone, Copy)]
 pub(super) enum ListKind {
-    /// Ready entries of a destination, deferred entries that are due at the same time, or free
-    /// places.
+    /// Ready entries of a destination, deferred entries that are due at the same time, or unused
+    /// slots of the table.
     State = 0,
     /// All entries whose age is checked at the same time.
     Age = 1,
@@ -144,7 +143,7 @@ pub(super) enum ListKind {
     Message = 3,
 }
 
-/// An entry of the queue. Its times are in milliseconds of the queue's clock.
+/// Times are in milliseconds of the queue's clock.
 pub(super) struct QueueEntry<M> {
     pub(super) links: [EntryLinks; 4],
     /// Slots of the entry in the timer wheels, indexed by `ListKind::State` and `ListKind::Age`.
@@ -172,7 +171,7 @@ pub(super) struct QueueEntry<M> {
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct EntryFlags {
-    /// Set if the message counts towards the memory budget, here or with a delivery agent.
+    /// Set if the message counts towards the memory budget, even while a delivery agent has it.
     pub(super) in_budget: bool,
     pub(super) loading: bool,
     pub(super) delay_dsn_stored: bool,
@@ -183,7 +182,7 @@ pub(super) struct EntryFlags {
     pub(super) age_timer_set: bool,
 }
 
-/// End of a destination's list of ready entries to which an entry is added. An entry that was taken
+/// The end at which an entry joins its destination's list of ready entries. An entry that was taken
 /// but not sent returns to the front.
 #[derive(Clone, Copy)]
 pub(super) enum QueueEnd {

@@ -2,13 +2,14 @@
 //!
 //! A new message stays in memory if its destination then uses no more memory than remains free. In
 //! this way, the destination with the longest backlog leaves half of the budget to others, and mail
-//! of a healthy destination is hardly ever read from disk. A destination never has more messages in
-//! memory than its connections send while the next messages are read, because more would only
-//! enlarge the process.
+//! of a healthy destination is hardly ever read from disk. A destination keeps only as many
+//! messages in memory as its connections can send while the next ones are read, because more would
+//! only enlarge the process.
 //!
-//! A dropped message is read ahead of its turn, in the order of the log. Deferred, held and
-//! unreachable entries have no message in memory. Each entry counts its message even if another
-//! entry of the same message shares it, so the actual use never exceeds the count.
+//! Messages that were dropped from memory are read again before their turn, in the order of the
+//! log. Deferred, held and unreachable entries have no message in memory. Each entry counts its
+//! message even if another entry of the same message shares it, so the actual use never exceeds the
+//! count.
 use std::time::Duration;
 
 use super::commands::OperatorCommand;
@@ -19,13 +20,13 @@ use super::result::Actions;
 /// Maximum number of messages that are being read for one destination at a time.
 const MAX_LOADING: u32 = 64;
 
-/// Maximum number of bytes of messages in memory per destination. Other messages are read from the
-/// page cache, as fast as a network accepts them.
+/// Maximum number of bytes of messages in memory per destination. More would not help, because
+/// messages can be read from the page cache as fast as a network accepts them.
 const MAX_DESTINATION_BYTES: u64 = 12 << 20;
 
 impl<M: Clone> MailQueue<M> {
-    /// Adds the messages to be read next, in the order of the log. The caller must report each of
-    /// them with `loaded` or `hold_unreadable`.
+    /// Adds the messages to be read next to `ids`, in the order of the log. When each of them has
+    /// been read, the caller must call `loaded` or `hold_unreadable`.
     pub(crate) fn messages_to_read(&mut self, ids: &mut Vec<MessageId>) {
         let from = ids.len();
         while let Some(destination) = self.memory.unread.pop_front() {
@@ -119,8 +120,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Lists a destination that may need messages to be read, because a connection can send them
-    /// now or soon. After a failed attempt, messages are read only when a connection is
+    /// Adds a destination to the list of destinations whose messages are read, if a connection can
+    /// send them now or soon. After a failed attempt, messages are read only when a connection is
     /// established. Otherwise each attempt at a dead destination would read part of its backlog.
     pub(super) fn update_read_list(&mut self, key: DestinationId) {
         let destination = self.destination(key);

@@ -1,5 +1,5 @@
 //! The queue of one worker, which decides which message is delivered next. It uses no clock, socket
-//! or file.
+//! or file itself: its driver passes in the time and performs the actions.
 //!
 //! ```text
 //!  put ──▶ destination 1: ready ▸▸▸▸   slots ●●●    take ──▶ DeliveryRequest ──▶ finish_delivery ──▶ Actions: notes,
@@ -8,15 +8,15 @@
 //! ```
 //! After each event, the driver must call `tick` if `deadline` has passed, then
 //! `next_connection_action` until it returns `None`, and then `messages_to_read`. A slot is the
-//! permission to have one connection. Its owner calls `take` when it is connected, and again
-//! whenever it has room. It may have several requests at a time, because the next MAIL travels with
-//! the last body.
+//! permission to have one connection. Its owner calls `take` when the connection is open, and again
+//! whenever the connection can take another message. A connection may have several requests at a
+//! time, because it sends the next MAIL together with the body of the message before.
 //!
 //! The queue promises the following, and has a test for each promise. No entry is lost. No entry is
-//! on two connections at once. The limits of connections are kept. A destination that is slow, dead
-//! or never answers does not delay others, because the destination with the most connections or
-//! memory always leaves as much again free (`concurrency`, `memory`). The age of an entry is
-//! checked in every state.
+//! on two connections at once. The number of connections stays within its limits. A destination
+//! that is slow, dead or never answers does not delay others, because even the destination with the
+//! most connections or memory leaves as much free as it uses (`concurrency`, `memory`). An
+//! undelivered entry expires even if it is held or its destination is unreachable.
 //!
 //! | file | what it is |
 //! |---|---|

@@ -343,7 +343,7 @@ impl QueueModel {
             self.queue.tick(self.now, &mut all);
         }
         all.into_iter().for_each(|actions| self.apply_actions(actions));
-        // An expired entry may remain only if it is in flight. Expiry is late by at most one grain.
+        // An expired entry may remain only if it is in flight. Timers may be 50 ms late.
         let grain = Duration::from_millis(50);
         for (id, message) in self.messages.iter().filter(|(_, message)| message.expires + grain <= self.now) {
             let waits = message.recipients.iter().any(|recipient| !recipient.settled && !recipient.in_flight);
@@ -419,8 +419,8 @@ impl QueueModel {
         }
         if actions.done {
             message.done = true;
-            // When a message is done, the queue reports only that, and leaves out the facts that
-            // this makes superfluous.
+            // When a message is done, the queue reports no facts about its recipients, because the
+            // spool no longer needs them.
             for recipient in &mut message.recipients {
                 assert!(!recipient.in_flight && !recipient.dsn_pending, "done before its time");
                 assert!(
@@ -479,8 +479,7 @@ impl QueueModel {
         assert!(queue.memory.used_bytes <= limit, "{} bytes in memory", queue.memory.used_bytes);
     }
 
-    /// Delivers everything to destinations that accept all messages, and checks that none is
-    /// missing.
+    /// Lets all destinations accept everything that is left, and checks that no message is missing.
     fn drain(&mut self) {
         self.command(1, 0);
         while let Some(at) = self.connections.iter().position(|live| live.is_quitting) {
@@ -494,7 +493,7 @@ impl QueueModel {
                     while !self.connections[at].requests.is_empty() {
                         self.answer_at(at, 0);
                     }
-                    // The connection may have been dismissed, and is then gone.
+                    // This removes the connection if the queue tells it to close.
                     self.take_at(at);
                 }
                 while !self.pending_dsns.is_empty() {

@@ -1,14 +1,14 @@
-//! Moves entries from state to state. All lists and counts of entries change only here.
+//! Moves entries from state to state, and keeps the lists and counts consistent with the states.
 use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd};
 use super::queue::MailQueue;
 
-/// Number of messages for which the index keeps room when the queue becomes empty. The remaining
-/// memory of a burst is freed.
+/// Number of messages for which the index by queue id keeps its memory when the queue becomes
+/// empty. Memory that only a burst needed is freed.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
 impl<M: Clone> MailQueue<M> {
-    /// Adds a new entry to the lists of its destination and of its message, which contain it in
-    /// every state.
+    /// Adds a new entry to the lists of its destination and of its message. It remains in these
+    /// lists whatever its state.
     pub(super) fn link(&mut self, at: EntryIndex) {
         let destination = self.entries[at].destination;
         let id = self.entries[at].id;

@@ -73,7 +73,7 @@ impl MessageKind {
     }
 }
 
-/// Progress of an entry, from the notes in the spool (`RecipientProgress`).
+/// Progress of an entry before a restart, from the notes in the spool (`RecipientProgress`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EntryProgress {
     pub(crate) attempts: u32,
@@ -128,8 +128,8 @@ pub(crate) struct MailQueue<M> {
 
 impl<M: Clone> MailQueue<M> {
     pub(crate) fn new(options: Options) -> Self {
-        // The grain may round the first wait up by at most a sixteenth. A second is precise enough
-        // for any wait.
+        // Choose the timers' resolution: at most 1/16 of the first wait, so that rounding hardly
+        // lengthens it, and at most a second, which is precise enough for any wait.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: ConnectionLists::default(),
@@ -144,8 +144,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Adds the recipients for one destination. Each entry gets at most as many recipients as one
-    /// transaction may have.
+    /// Adds the recipients of a message that have the same destination. If they are too many for
+    /// one transaction, they get several entries.
     pub(crate) fn put(&mut self, arrival: NewEntry<M>, now: Duration) {
         let now_ms = millis(now);
         if arrival.recipients.len() <= TRANSACTION_RECIPIENTS {
@@ -178,7 +178,7 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(destination);
     }
 
-    /// Creates the entry with its age check. The entry is not in the list of any state yet.
+    /// Creates an entry and schedules its age check. The caller must then put it into a state.
     pub(super) fn create_entry(&mut self, arrival: NewEntry<M>, delay_dsn_stored: bool) -> EntryIndex {
         let schedule = &self.options.schedule;
         let lifetime = match arrival.kind {
@@ -284,8 +284,8 @@ impl<M: Clone> MailQueue<M> {
         self.destination(key).concurrency_limit = Some(limit.max(1));
     }
 
-    /// Sets the origin of a destination. A destination without an origin is restricted only by its
-    /// own limit.
+    /// Sets the origin of a destination, which limits its attempts to connect. Without this call,
+    /// the destination counts as local.
     pub(crate) fn set_origin(&mut self, key: DestinationId, origin: DestinationOrigin) {
         self.add_destination(key);
         self.destination(key).origin = origin;

@@ -1,5 +1,5 @@
-//! Applies the results of deliveries and the age of messages to the queue. Recipients are settled,
-//! deferred or expired.
+//! Updates the queue after delivery attempts, and when messages become too old. Recipients are then
+//! finished, deferred or expired.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub(crate) enum DeliveryResult {
     /// Each recipient has a status, in the order of the request. If the list is shorter, the server
     /// did not answer for the last recipients.
     Each(Vec<RecipientStatus>),
-    /// Each recipient has a status, as in `Each`. At least one reply was about the session, so
-    /// deferred recipients are tried again at once in another session.
+    /// Each recipient has a status, as in `Each`. At least one reply was about the session, such as
+    /// 421, so deferred recipients are tried again at once in another session.
     SessionFault(Vec<RecipientStatus>),
     /// The session was lost after the final dot. The message may have been delivered, but is tried
     /// again, because a duplicate is better than a loss (RFC 5321 §4.5.4.1).
@@ -56,8 +56,8 @@ pub(crate) struct Actions {
 /// wants a DSN and can get it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DsnEvent {
-    /// These recipients were delivered or have failed for good. The caller must pass `pending` to `dsn_stored`
-    /// when the DSN is stored, or if none is due.
+    /// The message was delivered to these recipients, or has failed for good. The caller must pass `pending` to
+    /// `dsn_stored` when the DSN is stored, or if none is due.
     Settled { pending: PendingDsn, fates: Vec<(u16, RecipientFate)> },
     /// These recipients are still waiting for a retry, and a delay notice is due. The queue does not wait until
     /// this DSN is stored.
@@ -79,7 +79,7 @@ enum NextTry {
 }
 
 /// Number of successive connections that may return a message unsent before it counts as tried.
-/// Otherwise a message that ends every session would stay at the head of its list forever.
+/// Without a limit, a message that ends every session would stay at the head of its list forever.
 const MAX_UNSENT_TRIES: u8 = 3;
 
 impl<M: Clone> MailQueue<M> {
@@ -198,7 +198,7 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Defers the recipients in `waiting`. The recipients in `fates` are settled.
+    /// Defers the recipients in `waiting`, and records the fates of all other recipients.
     fn defer_recipients(
         &mut self,
         at: EntryIndex,
@@ -219,8 +219,8 @@ impl<M: Clone> MailQueue<M> {
         entry.attempts = entry.attempts.saturating_add(u32::from(next_try == NextTry::Scheduled));
         let attempts = entry.attempts;
         let is_held = std::mem::take(&mut entry.flags.hold_requested);
-        // Entries of one message that fail together are retried at different times, like all other
-        // entries.
+        // Derive the random factor from message and destination, so that entries of one message
+        // that fail together are retried at different times.
         let subject = id.0 ^ u64::from(destination.0).rotate_left(32);
         let due_ms = match next_try {
             NextTry::Now => now_ms,
@@ -272,11 +272,11 @@ impl<M: Clone> MailQueue<M> {
         part
     }
 
-    /// Gives all recipients of the entry the same fate, without a DSN.
+    /// Finishes the entry. All recipients get the same fate, and no DSN.
     pub(super) fn settle_all(&mut self, at: EntryIndex, fate: RecipientFate) -> Actions {
         let id = self.entries[at].id;
         let is_last = self.messages.get(&id) == Some(&at) && self.entries.next(at, ListKind::Message) == NO_ENTRY;
-        // A finished message needs no facts, so the usual message costs no allocation here.
+        // A finished message needs no facts in the spool, so the usual case allocates nothing here.
         let facts = if is_last {
             Vec::new()
         } else {
@@ -382,8 +382,8 @@ impl<M: Clone> MailQueue<M> {
         self.settle(at, fates)
     }
 
-    /// Returns why an entry has not been delivered: its own last refusal, or the failure to reach
-    /// its destination.
+    /// Returns why an entry has not been delivered: the failure to reach its destination, or else
+    /// its own last refusal.
     fn reason(&self, at: EntryIndex) -> Option<Arc<DeliveryRefusal>> {
         let entry = &self.entries[at];
         let destination = &self.destinations[entry.destination.0 as usize];

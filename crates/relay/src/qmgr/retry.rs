@@ -6,14 +6,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backoff {
     pub(crate) initial: Duration,
-    /// Maximum wait, before the spread is added.
+    /// Maximum wait without the random spread, which changes it by up to a quarter.
     pub(crate) max: Duration,
 }
 
 impl Backoff {
-    /// Backoff of a message. The values are Postfix's (`minimal_backoff_time`,
-    /// `maximal_backoff_time`). RFC 5321 §4.5.4.1 recommends waits of 30 minutes in general, and
-    /// shorter ones at first.
+    /// The values are Postfix's defaults (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321
+    /// §4.5.4.1 recommends waits of 30 minutes in general, and shorter ones at first.
     pub(crate) const FOR_MESSAGES: Self = Self { initial: Duration::from_secs(300), max: Duration::from_secs(4_000) };
 
     /// Derives the backoff of an unreachable destination from the backoff of its messages. The
@@ -21,7 +20,7 @@ impl Backoff {
     /// default these are 5 s and 11 min. The waits are shorter because an attempt costs only one
     /// connection, however many messages wait, and because mail should be delivered soon after a
     /// server has restarted. A wait is at least a second, so that a dead server is not tried all
-    /// the time, unless the messages themselves are retried sooner.
+    /// the time. If the messages' own first wait is shorter than a second, that wait is used.
     pub(crate) fn for_destinations(&self) -> Self {
         let first = (self.initial / 60).max(self.initial.min(Duration::from_secs(1)));
         Self { initial: first, max: (self.max / 6).max(first) }

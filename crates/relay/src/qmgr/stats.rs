@@ -47,8 +47,8 @@ pub(crate) struct ListedEntry {
     /// Unix time of the next attempt for the entry or its destination, in seconds.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
-    /// Reason why the entry has not been delivered: its own last refusal, or the reason of its
-    /// destination's backoff.
+    /// Reason why the entry has not been delivered: the reason of its destination's backoff, or
+    /// else its own last refusal.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
     pub(crate) is_in_backoff: bool,
 }
@@ -89,9 +89,9 @@ impl<M: Clone> MailQueue<M> {
         })
     }
 
-    /// Visits at most `limit` places, beginning with `from`. In this way, a list of a million
-    /// entries is shown in many short turns, without a lock. Entries that come or go meanwhile may
-    /// be missing or appear twice.
+    /// Returns the entries in at most `limit` slots of the table, beginning with slot `from`. In
+    /// this way, a list of a million entries is shown in many short calls, without a lock. Entries
+    /// that come or go between two calls may be missing or appear twice.
     pub(crate) fn page(&self, from: u32, limit: u32, now: Duration) -> EntryPage {
         let end = from.saturating_add(limit.max(1)).min(self.entries.slot_count());
         let live = (from..end).filter(|at| self.entries.is_live(*at));

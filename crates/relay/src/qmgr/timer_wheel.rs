@@ -1,12 +1,12 @@
 //! A timer wheel within the table of entries. Adding and removing a timer takes constant time. A
-//! timer never fires early, and at most one grain late.
+//! timer never fires early, and at most one grain late. A grain is the time that one slot covers.
 //!
 //! ```text
 //! slot   … 17   18   19   20 …        an entry due at 18.3 grains is in slot 19,
 //!                ▲ current            and comes out when slot 19 is reached
 //! ```
-//! An entry that is due after more than a whole turn waits in the last slot, and is put in again
-//! from there.
+//! An entry that is due later than one turn of the wheel waits in the last slot. When that slot is
+//! reached, the caller inserts the entry again.
 use super::entries::{EntryList, EntryTable};
 use super::entry::{EntryIndex, ListKind};
 
@@ -53,8 +53,8 @@ impl TimerWheel {
         }
     }
 
-    /// Removes the next entry whose slot has been reached. The entry may not be due yet, because an
-    /// entry beyond the last slot waits in that slot.
+    /// Removes the next entry whose slot has been reached. It may not be due yet, because an entry
+    /// that is due later than one turn waits in the last slot.
     pub(super) fn pop<M>(&mut self, entries: &mut EntryTable<M>, now_ms: u64) -> Option<EntryIndex> {
         let reached = now_ms / self.grain_ms;
         match self.next_grain() {
@@ -163,8 +163,8 @@ mod tests {
                 }
                 let next = model.values().min().copied();
                 prop_assert_eq!(wheel.deadline_ms().is_some(), next.is_some());
-                // The deadline may be too early for an entry beyond a turn of the wheel, but must
-                // never be too late.
+                // The deadline may be too early for an entry that is due later than one turn of the
+                // wheel, but must never be too late.
                 prop_assert!(wheel.deadline_ms().zip(next).is_none_or(|(deadline, next)| deadline < next.max(now) + grain + 1));
             }
         }

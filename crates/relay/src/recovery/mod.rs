@@ -22,8 +22,8 @@ const BATCH_MESSAGES: usize = 500;
 /// Maximum number of log lines about damage, because more lines would tell an operator nothing new.
 const MAX_DAMAGE_LINES: usize = 200;
 
-/// Logs each damage with its position and cost. Damage that costs nothing, or that an earlier start
-/// has logged, is logged as information and not as a warning.
+/// Logs each damaged place, with its position and what it loses. Damage that loses nothing, or that
+/// an earlier start has logged, is logged as information and not as a warning.
 pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
     let (new, other): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_new);
@@ -43,8 +43,8 @@ pub(crate) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     }
 }
 
-/// Queues the messages of the former run, share by share, until no message is left. All workers do
-/// this at the same time.
+/// Queues messages of the former run in batches until no message is left. All workers run this at
+/// the same time, each with its own batches.
 pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
     let mut redirects = Vec::new();
     loop {
@@ -59,7 +59,7 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
             }
         }
         worker.drive();
-        // Give sessions, deliveries and calls a turn after each share, so that a long queue does
+        // Give sessions, deliveries and calls a turn after each batch, so that a long queue does
         // not keep them waiting.
         mailrun_net::worker::yield_now().await;
     }
@@ -159,10 +159,10 @@ fn redirect_of(
     members: Vec<(Box<str>, NextHop)>,
     is_held: bool,
 ) -> Redirect {
-    // The entry gets a destination to which nothing is sent, so that the old address never reaches
-    // the server of a member.
+    // Use a destination to which nothing is sent, so that no server of a member gets mail for the
+    // old address.
     let destination = worker.destination_id(&NextHop::unroutable());
-    // If the message turns out to be unreadable, it is held like mail that cannot be delivered.
+    // The queue uses this fate only to hold the message if it turns out to be unreadable.
     let fates = vec![(recipient, RecipientFate::Expired(None))];
     let dsn = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, destination), fates);
     Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn }

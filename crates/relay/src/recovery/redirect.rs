@@ -1,5 +1,6 @@
 //! Redirects mail for a mailbox that has become an alias. The mail goes to all members of the alias
-//! as a new message. The new message is stored before the old one is finished.
+//! as a new message. The new message is stored before the old one is finished, so that a crash
+//! loses no mail.
 use crate::fault_log::{CommonFault, LOG_TARGET};
 use crate::message::Message;
 use crate::message::envelope::{EnvelopeRecipient, Fact, MessageEnvelope, RecipientFate};
@@ -19,7 +20,7 @@ const MAX_CONCURRENT: usize = 16;
 
 pub(crate) struct Redirect {
     pub(crate) id: MessageId,
-    /// Number of the recipient in the envelope.
+    /// Position of the recipient in the envelope of the original message.
     pub(crate) recipient: u16,
     pub(crate) members: Vec<(Box<str>, NextHop)>,
     pub(crate) is_held: bool,

@@ -23,7 +23,7 @@ const MAX_ALIASES: usize = 1_000_000;
 /// Maximum number of recipients of an alias. Most servers accept this many per transaction,
 /// although RFC 5321 §4.5.3.1.8 requires only 100.
 const MAX_EXPANSION: usize = 1000;
-/// Maximum number of aliases in a chain in which each alias is a target of the one before.
+/// Maximum length of a chain of aliases, in which each alias is a target of the alias before.
 const MAX_DEPTH: usize = 50;
 const MAX_ERRORS: usize = 20;
 /// Separates name and domain in a key of the table. No address contains it.
@@ -69,10 +69,10 @@ pub(crate) struct Aliases {
 #[derive(Clone, Debug)]
 enum UnresolvedTarget {
     Discard,
-    /// Another alias, given by its index. It is followed for the given domain, or else for the
-    /// recipient's domain.
+    /// Another alias, given by its index. Its targets are resolved in the given domain, or in the
+    /// recipient's domain if there is none.
     Alias(usize, Option<Domain<'static>>),
-    /// A mailbox, in the given domain or else in the recipient's domain.
+    /// A mailbox in the given domain, or in the recipient's domain if there is none.
     Mailbox(Box<str>, Option<Domain<'static>>),
     Remote(Box<str>),
 }
@@ -99,8 +99,8 @@ impl Aliases {
         self.targets.len()
     }
 
-    /// Returns the final targets of a local part (including its quotes) of a local domain. There
-    /// are no duplicates, and at most a thousand targets. Returns `None` if there is no such alias.
+    /// Returns the final targets of an alias in a local domain, at most a thousand and without
+    /// duplicates, or `None` if there is no such alias. The local part must still have its quotes.
     pub(crate) fn expand(&self, local_part: &str, domain: &Domain<'_>) -> Option<Vec<AliasTarget>> {
         let name = normalize_local_part(local_part);
         if self.keys.is_empty() || name.contains(KEY_SEPARATOR) {
@@ -367,7 +367,7 @@ fn split_targets(line: &str, from: usize, number: usize) -> Vec<AliasToken<'_>> 
 /// Counts the recipients of each alias, and finds loops. The search does not recurse, because a
 /// file may chain a million aliases.
 struct ExpansionCheck {
-    /// Number of recipients, and depth, of each finished alias.
+    /// Number of recipients of each finished alias, and length of its longest chain of aliases.
     done: Vec<Option<(usize, usize)>>,
     error: Option<ExpansionError>,
 }
@@ -390,7 +390,7 @@ impl ExpansionCheck {
         search
     }
 
-    /// Visits an alias and all its targets. Targets are finished before the alias.
+    /// Measures an alias after the aliases it leads to, because its size is the sum of theirs.
     fn visit(&mut self, first: usize, targets: &[Box<[UnresolvedTarget]>]) {
         let mut path = vec![(first, 0)];
         let mut is_open = HashSet::from([first]);

@@ -89,7 +89,7 @@ impl Default for Mx {
 }
 
 /// A pattern for senders: an address, all addresses of a domain, or the null sender. It is in lower
-/// case, with the domain in [`Domain`]'s form.
+/// case, and its domain is normalised as by [`Domain`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SenderPattern(Box<str>);
 
@@ -110,7 +110,7 @@ impl SenderPattern {
 }
 
 /// A pattern for domains: a single domain, all domains below it (with a leading dot), or all
-/// domains (`*`). It is in [`Domain`]'s form, so that patterns and domains compare as texts.
+/// domains (`*`). It is normalised as by [`Domain`], so that both can be compared as texts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DomainPattern(Box<str>);
 
@@ -171,7 +171,7 @@ impl LocalDomains {
     }
 }
 
-/// All routes, with an index by sender and domain. A clone only increments a counter.
+/// All routes, with an index by sender and domain. A clone only increments a reference count.
 #[derive(Clone, Debug)]
 pub struct Router(Arc<RoutingTable>);
 
@@ -192,8 +192,8 @@ pub(crate) struct RouteIndex {
 }
 
 impl RouteIndex {
-    /// Adds a route after all earlier ones. If earlier routes make it useless for one of its
-    /// domains, returns that domain and the number of an earlier route.
+    /// Adds a route, over which all earlier routes take precedence. If an earlier route already
+    /// covers one of its domains, returns that domain and the number of the earlier route.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
         let mut add = |domains: &mut DomainIndex, domain: &DomainPattern| {
@@ -251,7 +251,7 @@ impl Router {
         self.0.local.primary_domain.as_deref()
     }
 
-    /// Builds the router of a configuration. Mail without a matching route goes to `otherwise`.
+    /// Mail without a matching route goes to `otherwise`.
     pub(crate) fn new(local: LocalDomains, routes: Vec<Route>, otherwise: RouteTarget) -> Self {
         let mut index = RouteIndex::default();
         routes.iter().enumerate().for_each(|(number, route)| drop(index.add(number, route)));
@@ -327,8 +327,8 @@ impl Router {
         local.mailbox.is_some() || index.first_match(&nobody, domain, PatternScope::Named).is_some() || only_aliases
     }
 
-    /// Returns the next hops that require TLS, but whose certificate is not verified, for a
-    /// warning.
+    /// Returns the next hops whose certificate is not verified although TLS is required. The relay
+    /// logs a warning about each of them.
     pub(crate) fn insecure_hops(&self) -> impl Iterator<Item = String> {
         self.0.targets.iter().filter_map(|way| match way {
             RouteTarget::NextHop(NextHop::Smtp(smtp)) if smtp.security.insecure => Some(smtp.target.to_string()),
@@ -408,8 +408,8 @@ impl RoutingTable {
         }
     }
 
-    /// Returns the mailbox that an address names directly. A bare `Postmaster` belongs to the first
-    /// local domain.
+    /// Returns the next hop of the mailbox that an address names, without following aliases. A bare
+    /// `Postmaster` belongs to the first local domain.
     fn own_mailbox(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Option<NextHop> {
         let local_part = str::from_utf8(recipient.local_part()).ok()?;
         let domain = recipient.domain().map(Domain::new).or_else(|| self.local.primary_domain.clone())?;
@@ -616,8 +616,8 @@ mod tests {
                 assert!(Path::parse(format!("<{recipient}>").as_bytes()).is_err(), "{recipient}");
                 continue;
             }
-            // An untrusted client must not get another route even with the boss's address, because
-            // any client can use it as its sender.
+            // A sender address must not help an untrusted client to reach other recipients, because
+            // any client can claim any address. It may only change the route of an alias's target.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let hop =
                     routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
@@ -712,7 +712,7 @@ mod tests {
         assert!(RouteError::RelayingDenied.reply().wire().starts_with(b"554 5.7.1 "));
     }
 
-    /// Parts of addresses, combined in invalid ways.
+    /// Texts made of random parts of addresses, most of them invalid.
     fn hostile() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(vec![
             "ann",

@@ -9,7 +9,7 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The server or mailbox to which a message goes next. A clone only increments a counter.
+/// The server or mailbox to which a message goes next. A clone only increments a reference count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NextHop {
     Discard,
@@ -88,12 +88,12 @@ impl TlsPolicy {
     }
 }
 
-/// Certificates to trust, from a file. The file is reread when it changes, so two values are equal
-/// if their paths are equal, whatever the content was.
+/// CA certificates from a file. The relay rereads the file when it changes, so two values with the
+/// same path are equal whatever their content.
 #[derive(Debug)]
 pub(crate) struct CaFile {
     pub(crate) path: PathBuf,
-    /// Content of the file when the configuration was read. It may be older than the file.
+    /// Content of the file when the configuration was read. The file may have changed since then.
     pub(crate) pem: Vec<u8>,
 }
 
@@ -153,8 +153,8 @@ impl NextHopTls {
 }
 
 impl NextHop {
-    /// Returns a next hop for mail without a route. Its domain does not exist (RFC 2606 §2), so the
-    /// sender is notified.
+    /// Returns a next hop for mail without a route. Its domain, `invalid`, does not exist (RFC 2606
+    /// §2), so delivery fails and the sender is notified.
     pub(crate) fn unroutable() -> Self {
         let to = SmtpTarget::Domain { name: "invalid".into(), port: 25 };
         Self::Smtp(Arc::new(Smtp { target: to, security: NextHopTls::default(), credentials: None, connections: None }))
@@ -168,8 +168,8 @@ impl NextHop {
         }
     }
 
-    /// Returns the mailbox, if all recipients with this next hop share one mailbox. A message is
-    /// then delivered to that mailbox only once.
+    /// Returns the path if the next hop is a Maildir. All recipients with this next hop then share
+    /// one mailbox, so a message is delivered there only once.
     pub(crate) fn mailbox(&self) -> Option<&Path> {
         match self {
             Self::Maildir(path) => Some(path),

@@ -1,5 +1,5 @@
-//! Maildir paths with placeholders for user and domain, such as `/var/mail/{domain}/{user}`. An
-//! address cannot lead to another path, because names such as `..` are refused.
+//! Maildir paths with placeholders for user and domain, such as `/var/mail/{domain}/{user}`. No
+//! address can lead to a path outside of the pattern, because names such as `..` are refused.
 use std::path::{Component, Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +42,8 @@ impl MaildirTemplate {
         self
     }
 
-    /// Returns true if each user has a path of their own. In that case, the mailboxes must be
-    /// listed, because any address could create a directory.
+    /// Returns true if each user has a path of their own. The configuration must then list the
+    /// mailboxes, because otherwise any address could create a directory.
     pub(crate) fn names_users(&self) -> bool {
         self.0.contains(&PathSegment::User)
     }

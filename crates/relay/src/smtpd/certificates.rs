@@ -35,8 +35,8 @@ impl CertificateReloader {
     fn new(context: &RelayContext) -> Self {
         let edition = context.config_version();
         let config = context.config();
-        // Watch the new files, but renew the settings of the start: the listeners keep these
-        // settings, and their certificates are replaced in place.
+        // Watch the files of the current configuration, but renew the TLS settings of the start,
+        // because the listeners still use these. Only the certificates in them are replaced.
         let own = context.initial_config().tls.as_ref().zip(config.tls.as_ref());
         Self {
             watch: own.map(|(first, now)| TlsWatch::new(now.files.clone(), first.setup.clone())),

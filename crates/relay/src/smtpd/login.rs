@@ -1,5 +1,5 @@
-//! Handles AUTH in a session of the relay. Decides whether a proof may be checked, counts the
-//! outcome, and logs failures.
+//! Lets a session check logins (AUTH) only as often as the login limits permit, counts successes
+//! and failures, and logs failures.
 use crate::config::Config;
 use crate::context::RelayContext;
 use crate::fault_log::LOG_TARGET;
@@ -21,8 +21,8 @@ static LOCKED_REPLY: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try
 /// does not count as failed.
 static BUSY_REPLY: Reply = Reply::fixed("454 4.7.0 Too many logins at the same time, try again later\r\n");
 
-/// Longest time that a login waits while other logins are checked. It is shorter than the time
-/// limits of clients. The second constant is the polling interval.
+/// Longest time that a login waits while other logins are checked, and the pause between its
+/// attempts. The longest time is shorter than the timeouts of clients.
 const CHARGE_TIMEOUT: Duration = Duration::from_secs(60);
 const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -46,8 +46,7 @@ struct LoginAttempt {
 }
 
 impl SessionLogins {
-    /// Creates the state for the logins of a client. `client` is `None` for a Unix-domain socket,
-    /// whose failures count only for the user.
+    /// `client` is `None` for a Unix-domain socket, whose failures count only for the user.
     pub(crate) fn new(context: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
         let counted_client = client.filter(|address| !config.login_exempt.contain(*address));
         Self {
@@ -83,8 +82,8 @@ impl SessionLogins {
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }
 
-    /// Returns the secret that a digest is compared with. CRAM-MD5 has already sent its digest, so
-    /// this counts as a guess. SCRAM-SHA-256 sends its digest later.
+    /// Returns the secret that a digest is compared with. A CRAM-MD5 client has already sent its
+    /// digest, so this counts as a guess. A SCRAM-SHA-256 client sends its digest later.
     pub(crate) fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         let attempt = self.begin(auth);
         if auth.mechanism == Mechanism::ScramSha256 {
@@ -93,8 +92,8 @@ impl SessionLogins {
         attempt.after_delay(LoginAttempt::secret)
     }
 
-    /// Allows the session to check the proof that it has received, after the delay that earlier
-    /// failures cause.
+    /// Waits for the delay that earlier failures cause, and then lets the session check the digest
+    /// that the client has sent.
     pub(crate) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -102,7 +101,7 @@ impl SessionLogins {
         attempt.after_delay(|_| Answer::Yes)
     }
 
-    /// Records the outcome after the session has compared the proof with the secret.
+    /// Records the outcome after the session has compared the client's digest with the secret.
     pub(crate) fn ended(&mut self, outcome: LoginOutcome) {
         if let Some(attempt) = self.attempt.take() {
             attempt.record_outcome(outcome);
@@ -154,7 +153,7 @@ impl LoginAttempt {
         Ok(())
     }
 
-    /// Waits until few enough other logins are being checked, and then charges the login.
+    /// Charges the login as soon as few enough other logins are being checked.
     async fn charge_when_free(&self) -> Result<(), Reply> {
         let limit = clock::now() + CHARGE_TIMEOUT;
         loop {
@@ -185,8 +184,8 @@ impl LoginAttempt {
         Answer::Secret(self.config.users.as_deref().and_then(|users| users.secret(&auth)))
     }
 
-    /// Counts the outcome of the proof. Does nothing if the login was never charged, because then
-    /// no proof was checked.
+    /// Counts the outcome of the login. Does nothing if the login was never charged, because then
+    /// no password or digest was checked.
     fn record_outcome(&self, outcome: LoginOutcome) {
         let Some(account) = self.charged_to.take() else { return };
         let guard = &self.context.login_guard;

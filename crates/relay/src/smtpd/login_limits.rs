@@ -6,14 +6,15 @@
 //!               │                         │                       └───────▶ failed: a log line
 //!               └──────── locked ─────────┴──▶ 421 4.7.0, and the proof is not checked
 //! ```
-//! A login is charged before it is checked, and a success returns the charge. Therefore no more
-//! guesses are checked than may fail, however many connections guess at the same time. If as many
-//! logins are being checked as may still fail, the next one waits until one of them is done, so
-//! correct logins are only delayed.
+//! The address and the user of a login are charged one failure before the login is checked, and a success returns the
+//! charge. Therefore no more guesses are checked than may fail, however many connections guess at the same time. If as
+//! many logins are being checked as may still fail, the next login waits until one of them is done, so correct logins
+//! are only delayed.
 //!
-//! A client that has logged in as a user before has a budget of its own for that user. Neither
-//! guesses from elsewhere nor a neighbour behind the same address can lock it out. Existing and
-//! unknown users are treated alike. The module does no I/O, and gets the time as an argument.
+//! A client that has logged in as a user before has a budget of its own for that user. Neither guesses from elsewhere
+//! nor a neighbour behind the same address can lock it out. Existing and unknown users are treated alike, so a lock
+//! does not reveal which users exist. The module does no I/O and gets the time as an argument, so its tests need not
+//! wait.
 use crate::config::LoginLimits;
 use mailrun_lock::lock;
 use mailrun_net::ClientKey;
@@ -23,8 +24,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Maximum number of addresses, of user names, and of pairs in memory. The latest of each are kept,
-/// at about 100 bytes each.
+/// Maximum number of addresses in memory, and likewise of user names and of pairs of both. Records that were not used
+/// recently are dropped first. A record takes about 100 bytes.
 const MAX_REMEMBERED: usize = 65_536;
 /// Maximum delay of a login, as in Dovecot. With a longer delay, clients would give up before the
 /// answer.
@@ -47,23 +48,23 @@ pub(crate) struct LoginLocked;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginRefusal {
     Locked,
-    /// The number of logins that are being checked equals the number that may still fail.
+    /// As many logins are being checked as may still fail, so this login must wait for one of them.
     Busy,
 }
 
-/// Budget to which a login is charged before it is checked. A failure then counts against the same
-/// budget.
+/// Number of allowed failures to which a login is charged. The result of the login must be applied to the same budget,
+/// even if another login has given the pair its own budget meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginBudget {
     /// Budget of a client and a user, if that client has logged in as that user before.
     Pair,
-    /// Budget of the address, if its failures are counted, and budget of the user.
+    /// The budgets of the address and of the user, or only the user's if failures of the address are not counted.
     Shared,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoginLogLine {
-    /// Failures of a client since the last line about it, with the last user and method.
+    /// Failures of a client since the last log line about this client, with the user and method of the latest failure.
     Failed { client: Option<ClientKey>, user: String, method: &'static str, attempts: u64 },
     /// Failures of clients for which there was no room to count them separately.
     Others { attempts: u64 },
@@ -122,7 +123,8 @@ impl FailureRecord {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Counts a failed login. Returns true if this failure locks the account.
+    /// Counts a failed login. Returns true if this failure reaches the limit, which locks the address, the user or the
+    /// pair to which the record belongs.
     fn fail(&mut self, limit: u32, limits: &LoginLimits, now: Duration) -> bool {
         self.give_back();
         self.failures += 1;
@@ -161,7 +163,7 @@ impl LoginGuard {
     /// Returns the time that a login must wait before it is checked.
     ///
     /// # Errors
-    /// Fails if the login must not be checked at all.
+    /// Fails if the address, the user or their pair is locked.
     pub(crate) fn wait(
         &self,
         who: LoginIdentity<'_>,
@@ -180,7 +182,7 @@ impl LoginGuard {
     /// must follow.
     ///
     /// # Errors
-    /// Fails if the login must not be checked at all, or must wait until others have been checked.
+    /// Fails with `Locked` if the login must not be checked, and with `Busy` if it must first wait for other logins.
     pub(crate) fn charge(
         &self,
         who: LoginIdentity<'_>,
@@ -238,8 +240,8 @@ impl LoginGuard {
             locked.push(record.fail(limit, limits, now));
             false
         });
-        // The records come in the order of `any_record`. It visits either the pair of address and user, or first the
-        // address, if its failures are counted, and then the user.
+        // `locked` has one entry for each record that `any_record` visited: the pair alone, or the address, if its
+        // failures are counted, followed by the user.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (LoginBudget::Pair, client) => vec![(client, named())],
@@ -272,8 +274,8 @@ impl LoginGuard {
         if has_logged_in { LoginBudget::Pair } else { LoginBudget::Shared }
     }
 
-    /// Calls `each` for the records of the budget until a call returns true. The second argument is
-    /// the number of failures that the record may have.
+    /// Calls `each` for the records of the budget until a call returns true. `each` also gets the number of failures
+    /// that the record may have.
     fn any_record(
         &self,
         account: LoginBudget,
@@ -322,7 +324,7 @@ struct FailureSummary {
     attempts: u64,
 }
 
-/// Maximum length of a user name in the log, in characters.
+/// Untrusted clients choose the user names, so the log shows at most this many characters of a name.
 const MAX_LOGGED_NAME: usize = 256;
 
 impl FailureLog {
@@ -342,8 +344,7 @@ impl FailureLog {
     }
 
     fn summaries(&mut self, now: Duration) -> Vec<LoginLogLine> {
-        // Usually return at once, because every worker calls this a few times per second, which is more often than
-        // necessary.
+        // Look for due lines at most once a second, although every worker calls this a few times per second.
         if now < self.next_check {
             return Vec::new();
         }
@@ -384,7 +385,7 @@ mod tests {
         LoginIdentity { client: client(last), user }
     }
 
-    /// Logs in at this time. Returns true if the login was checked.
+    /// Tries a right or a wrong password at `now`. Returns true if the password was checked.
     fn log_in(guard: &LoginGuard, who: LoginIdentity<'_>, is_right: bool, now: Duration) -> bool {
         let limits = LoginLimits::default();
         let charged = guard.charge(who, &limits, now);
@@ -472,8 +473,8 @@ mod tests {
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "bob"), false, SECOND * 4)).count();
         assert_eq!(guesses, 10);
         assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND * 5));
-        // Guesses at ann's password must have no larger limit than those at any other user's
-        // password.
+        // Although ann has logged in from this address, no more guesses at her password may be checked than at any
+        // other user's.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "ann"), false, SECOND * 6)).count();
         assert_eq!(guesses, 10);
         assert!(!log_in(&guard, identity_of(1, "ann"), true, SECOND * 7));
@@ -560,7 +561,8 @@ mod tests {
 
     proptest! {
         /// However the guesses are spread over time, addresses and users, fewer than twice the allowed failures of an
-        /// address or of a user are checked within one lock duration. A correct login does not change that for others.
+        /// address or of a user are checked within one lock duration. A correct login must not allow more guesses to
+        /// other pairs of address and user.
         #[test]
         fn no_more_guesses_are_checked_than_may_fail(
             steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)

@@ -7,21 +7,20 @@
 //!                 ▲        └─────────────────────────────────────────┘
 //!                 └─ no room: 354 waits for a while, then 452 4.3.1
 //! ```
-//! Received bytes are charged, with a little in advance. Announced sizes are not charged, because a
-//! client that announces much and sends nothing would keep all others out. Untrusted clients leave
-//! a reserve to clients in `networks` and to clients that have logged in. Each untrusted address
-//! has a share, which it may exceed only while a quarter of the untrusted part is free (or less, if
-//! that part could not hold the longest message).
+//! Sessions are charged for the bytes that they have received, and for a little in advance. Announced sizes are not
+//! charged, because a client that announces much and sends nothing would keep all others out. Untrusted clients leave a
+//! reserve to clients in `networks` and to clients that have logged in. Each untrusted address has a share of the
+//! memory for untrusted clients. It may exceed its share only while a quarter of that memory is free, or less if the
+//! longest message would otherwise not fit.
 //!
-//! New messages wait, but messages in progress never do. If all messages without room waited,
-//! sessions with half a message each would wait for each other until they time out. If all were
-//! rejected, a burst of a tenth of a second would turn clients away for the minutes until their
-//! next attempt (RFC 5321 §4.5.4.1). For this reason, the 354 is delayed, within the two minutes
-//! that a client waits for it (§4.5.3.2.5).
+//! If there is no room, new messages wait, but messages in progress do not. If messages in progress waited, sessions
+//! with half a message each would wait for each other until they time out. If new messages were rejected at once, a
+//! burst of a tenth of a second would turn clients away for the minutes until their next attempt (RFC 5321 §4.5.4.1).
+//! The relay therefore delays its reply 354 to DATA, within the two minutes that a client waits for it (§4.5.3.2.5).
 //!
-//! A message that outgrows the free room releases its memory at once. It is read to its end and
-//! gets 452 (§4.2.2: insufficient system storage), while the other messages continue. Because each
-//! part can hold the longest message, one of them always finishes.
+//! A message in progress that outgrows the free room releases its memory at once. It is read to its end and gets 452
+//! (§4.2.2: insufficient system storage), while the other messages continue. Because the longest message fits even into
+//! the memory for untrusted clients, at least one message always finishes.
 use mailrun_lock::lock;
 use mailrun_net::recent::Shards;
 use mailrun_net::{ClientKey, Timer, clock};
@@ -35,16 +34,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Unit in which reservations grow, in bytes. A small message then reserves only once.
+/// Reservations grow in steps of this many bytes, so that a small message reserves only once.
 const GROWTH_BYTES: u64 = 4096;
-/// Longest time that a message waits for room. It is longer than any burst, and shorter than the
-/// time-out of clients that wait less than RFC 5321 §4.5.3.2.5 requires.
+/// Maximum time that a message waits for room. It outlasts bursts, but ends before the time-out of clients that wait
+/// less than RFC 5321 §4.5.3.2.5 requires.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of bytes that are reserved for a message before its first byte. Most messages are
 /// not longer.
 const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
-/// Divisor that gives the share of one untrusted address, as a part of all untrusted bytes. It
-/// applies when little is left. Sixteen addresses use up everything.
+/// The memory for untrusted clients divided by this number is the share of one untrusted address. The share applies
+/// when little of that memory is free, so it takes sixteen addresses to use up everything.
 const CLIENT_SHARE_DIVISOR: u64 = 16;
 
 /// The number of bytes that the sessions of all workers may hold together, and how many of them are
@@ -53,7 +52,7 @@ const CLIENT_SHARE_DIVISOR: u64 = 16;
 pub(crate) struct MemoryBudget {
     limit: u64,
     used: AtomicU64,
-    /// Limit of untrusted clients, which is a part of `limit`. `untrusted_used` is their part of
+    /// Number of bytes that untrusted clients may hold together. Their bytes count both in `untrusted_used` and in
     /// `used`.
     untrusted_limit: u64,
     /// Number of bytes that untrusted clients may use before each address is limited to its share.
@@ -108,8 +107,8 @@ fn try_add(used: &AtomicU64, bytes: u64, limit: u64) -> bool {
 }
 
 impl MemoryBudget {
-    /// Creates a budget of this many bytes. Each part can hold the longest message, even if that
-    /// exceeds the limit.
+    /// Creates a budget of `limit_bytes`, or a larger one if the part for untrusted clients could not hold the longest
+    /// message.
     pub(crate) fn new(limit_bytes: u64, longest_message: u64) -> Arc<Self> {
         let three_quarters = limit_bytes / 4 * 3 / GROWTH_BYTES * GROWTH_BYTES;
         let untrusted_limit = three_quarters.max(longest_message.next_multiple_of(GROWTH_BYTES));
@@ -192,7 +191,8 @@ impl MemoryBudget {
     /// Forgets the share of an address that has no other connection.
     fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
-        // Two references are the minimum: the table has one, and this function has the other.
+        // The table and this function hold one reference each. Any other reference belongs to another connection or
+        // message.
         if Arc::strong_count(&share) <= 2 {
             shares.remove(&share.client);
         }
@@ -200,8 +200,8 @@ impl MemoryBudget {
 }
 
 impl AdmissionQueue {
-    /// Wakes the first waiter to look for room. A message joins the queue before it looks for room.
-    /// Therefore either the message sees the released room, or this call sees the message.
+    /// Wakes the first waiting message, which then looks for room. No wake-up is lost, because a message joins the
+    /// queue before it looks for room: either the message sees the released room, or this call sees the message.
     fn wake(&self) {
         if self.has_waiters.load(Ordering::SeqCst) {
             self.waiters().wake_first();
@@ -212,7 +212,8 @@ impl AdmissionQueue {
         lock(&self.waiters)
     }
 
-    /// Removes a waiter from the queue, and wakes the next one.
+    /// Removes a message from the queue. Wakes the message that is first afterwards, because it may have waited only
+    /// for its turn.
     fn remove(&self, number: u64) {
         let mut waiters = self.waiters();
         waiters.waiting.retain(|(other, _)| *other != number);
@@ -245,18 +246,17 @@ pub(crate) enum AdmissionDecision {
 }
 
 impl Reservation {
-    /// Creates the reservation of a trusted client. [`Self::charge_untrusted`] can change its
-    /// owner.
+    /// Creates an empty reservation. The session counts as trusted until [`Self::charge_untrusted`] is called.
     pub(crate) fn new(budget: &Arc<MemoryBudget>) -> Rc<Self> {
         Rc::new(Self { budget: Arc::clone(budget), held: Cell::new(0), owner: RefCell::default() })
     }
 
-    /// Releases the session's bytes, and charges a trusted client from now on.
+    /// Releases the session's bytes. From now on the session counts as trusted, so it may also use the reserve.
     pub(crate) fn charge_trusted(&self) {
         self.set_owner(ReservationOwner::Trusted);
     }
 
-    /// Releases the session's bytes, and charges this address from now on.
+    /// Releases the session's bytes. From now on its bytes count towards the share of this address.
     pub(crate) fn charge_untrusted(&self, client: ClientKey) {
         self.set_owner(ReservationOwner::Untrusted(self.budget.share(client)));
     }
@@ -284,8 +284,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Asks to begin a message with an envelope of this size. If the message may not begin at once,
-    /// it must wait for its [`PendingAdmission`].
+    /// Asks for room to begin a message whose envelope has this size. If there is none, the result tells the session to
+    /// wait for the [`PendingAdmission`] or to refuse the message.
     pub(crate) fn admit(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> AdmissionDecision {
         let first = announced.map_or(INITIAL_BYTES_LIMIT, |bytes| bytes.min(INITIAL_BYTES_LIMIT));
         let bytes = envelope_bytes.saturating_add(first);
@@ -325,12 +325,12 @@ impl Drop for Reservation {
     }
 }
 
-/// Bytes of a message that waits for its receipt.
+/// Bytes of a received message until the spool has stored it.
 #[derive(Debug)]
 pub(crate) struct DetachedReservation {
     bytes: u64,
-    /// Owner of the bytes. It must be dropped before the reservation, which may then hold the last
-    /// reference to the owner.
+    /// This field must stay before `reservation`, so that it is dropped first. Otherwise, `MemoryBudget::forget` would
+    /// count this reference and keep the share of an address that has no connection left.
     owner: ReservationOwner,
     reservation: Rc<Reservation>,
 }
@@ -354,7 +354,7 @@ pub(crate) struct PendingAdmission {
 }
 
 impl PendingAdmission {
-    /// Puts the message into the queue. Returns true if it is the first in the queue.
+    /// Puts the message into the queue if it is not there yet. Returns true if the message is the first in the queue.
     fn is_first(&mut self, waker: &Waker) -> bool {
         let owner = self.reservation.owner.borrow();
         let queue = self.reservation.budget.queue(&owner);
@@ -424,7 +424,6 @@ mod tests {
         }
     }
 
-    /// A session that tries to begin a message.
     struct AdmissionFixture {
         reservation: Rc<Reservation>,
         wakes: Arc<AdmissionWakes>,

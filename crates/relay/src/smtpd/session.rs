@@ -28,8 +28,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of bytes of a header, in which hops are counted. A message with a longer header
-/// is rejected.
+/// Maximum size of a message's header. The relay counts the `Received:` fields of the whole header to detect loops, so
+/// it rejects a message with a longer header.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
 pub(crate) struct SmtpdSession {
@@ -60,7 +60,7 @@ struct MailTransaction {
     recipients: RecipientList,
     body: Vec<u8>,
     received_count: ReceivedCount,
-    /// Value of SIZE, if the client gave it.
+    /// Message size that the client announced with the SIZE parameter of MAIL.
     announced_size: Option<u64>,
     /// Offset in the body at which the spool will write the queue id.
     id_at: usize,
@@ -69,10 +69,10 @@ struct MailTransaction {
 }
 
 /// Initial capacity of a body. It is enough for this relay's `Received:` field and a short message.
-/// [`Reservation::admit`] covers it.
+/// [`Reservation::admit`] reserves memory for it.
 const INITIAL_BODY_BYTES: usize = 1 << 10;
-/// Maximum initial capacity if SIZE announces more. It is enough for most messages, and little for
-/// a client that announces too much.
+/// Maximum initial capacity of a body if SIZE announces more. Most messages fit into it, and a client that announces
+/// too much makes the relay allocate only this much.
 const MAX_PREALLOCATED_BYTES: u64 = 128 << 10;
 /// Size from which a body grows by half instead of doubling, so that less of its reservation stays
 /// unused.
@@ -131,8 +131,8 @@ impl SmtpdSession {
         }
     }
 
-    /// Acts for another client from now on. A proxy has named it in its PROXY header, or an
-    /// authorised client with XCLIENT.
+    /// Acts from now on for another client, which a proxy named in its PROXY header or an authorised client named with
+    /// XCLIENT.
     fn set_client(&mut self, client: IpAddr) {
         let client = client.to_canonical();
         self.client = Some(client);
@@ -284,8 +284,8 @@ fn memory_full_reply(worker: &RelayWorker) -> Reply {
     Reply::fixed("452 4.3.1 Too much incoming mail, try again later\r\n")
 }
 
-/// Returns the reply with which the relay takes responsibility for a message (RFC 5321 §6.1). It
-/// needs the spool's proof that the message is stored.
+/// Returns the reply with which the relay takes responsibility for a message (RFC 5321 §6.1). `stored` proves that the
+/// message is in the spool, so the reply cannot be sent too early.
 fn queued_reply(stored: &Stored) -> Answer {
     let mut text = String::with_capacity(40);
     write!(text, "2.0.0 Ok: queued as {}", stored.id()).expect("a String takes any text");
@@ -446,7 +446,7 @@ impl Handler for SmtpdSession {
 
     fn tls_established(&mut self, handshake: &Handshake) {
         self.tls = Some(handshake.clone());
-        // Everything that was sent before TLS must be discarded (RFC 3207 §4.2).
+        // Forget the client's login, because everything that was sent before TLS must be discarded (RFC 3207 §4.2).
         (self.user, self.logged_in) = (None, LoggedIn::No);
         self.charge_client();
     }

@@ -33,7 +33,6 @@ pub enum CsvTable {
 const RUN_COLUMNS: [&str; 2] = ["run_id", "run"];
 
 impl CsvTable {
-    /// All tables, in the order in which docs lists them.
     pub const ALL: [Self; 11] = [
         Self::Series,
         Self::Stages,
@@ -167,7 +166,7 @@ pub(super) fn csv(records: &[Record], table: CsvTable) -> String {
 
 #[derive(Clone, Debug)]
 enum CsvCell<'a> {
-    /// Text that may come from a peer, so it must be made harmless.
+    /// Text that may come from a peer. It is protected against being read as a formula.
     Words(&'a str),
     Owned(String),
     Count(u64),

@@ -7,7 +7,7 @@ use mailrun_measurement::record::{Outcome, Record};
 use mailrun_text::printable::printable;
 use mailrun_text::table::markdown_text;
 
-/// Sections that the summary shows. It must stay short, so the other sections of the full report are left out.
+/// Sections that the summary shows. A summary must stay short, so the other sections of the full report are left out.
 const SUMMARY_SECTIONS: [&str; 5] = ["Thresholds", "Stages", "Latency", "Ledger", "Errors"];
 /// GitHub shows at most this many annotations of each kind per step, so more are not written.
 const MAX_ANNOTATIONS: usize = 10;

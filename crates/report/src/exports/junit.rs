@@ -184,8 +184,8 @@ pub(super) fn missed_text(row: &ThresholdRow) -> String {
     format!("{}: {}", row.expression, text.trim_end())
 }
 
-/// Returns the problem of a threshold, or `None` if it passed. In an invalid run, a miss is an error and not a failure,
-/// because it says nothing about the server.
+/// Returns the problem of a threshold, or `None` if it passed. In an invalid run, a missed threshold is an error and
+/// not a failure, because the run says nothing about the server.
 fn missed(row: &ThresholdRow, outcome: Option<Outcome>) -> Option<JunitProblem> {
     if row.passed {
         return None;

@@ -5,8 +5,8 @@
 //!        ─→ csv | junit | prometheus | hlog | github | action_benchmark | share
 //! ```
 //!
-//! Each text depends only on the record. The record contains texts of peers, which may be hostile, so each format
-//! escapes them in its own way.
+//! The output depends only on the record, so the same record always gives the same output. The record contains texts of
+//! peers, which may be hostile, so each format escapes them in its own way.
 mod action_benchmark;
 mod bounded;
 mod csv;
@@ -45,9 +45,9 @@ pub enum ExportFormat {
     Csv(CsvTable),
     /// Test results in JUnit XML, with a test case for the verdict and one for each threshold.
     Junit,
-    /// The text format of Prometheus 0.0.4.
+    /// Version 0.0.4 of the text format of Prometheus.
     Prometheus,
-    /// The text format of OpenMetrics 1.0.
+    /// Version 1.0 of the text format of OpenMetrics.
     OpenMetrics,
     Hlog,
     Github,
@@ -60,7 +60,7 @@ pub enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// Formats that users can name, in the order in which docs lists them.
+    /// Formats that users can name, in the order of the documentation.
     pub const NAMED: [Self; 16] = [
         Self::Html,
         Self::Markdown,

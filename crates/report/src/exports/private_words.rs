@@ -2,7 +2,6 @@
 use mailrun_measurement::stage::Stage;
 use std::net::{IpAddr, SocketAddr};
 
-/// Text that takes the place of a removed word.
 pub(super) const LEFT_OUT: &str = "…";
 
 /// Options whose value is always removed, because it names people, hosts, queues or files, or because it is free text.

@@ -12,7 +12,8 @@ use mailrun_text::table::{markdown_text, plain};
 const MISSING: &str = "not recorded";
 /// Text that the record contains if a fact could not be found out on the host.
 const UNKNOWN: &str = "unknown";
-/// Number of characters by which a text that was cut off is recognised in a sentence.
+/// A sentence that was cut may contain only the beginning of a text. This many characters are enough to recognise the
+/// text.
 const CUT_TEXT_CHARS: usize = 12;
 /// Numbers of messages for which the text says how long they take at the measured rate.
 const COMPUTED_FOR: [u64; 3] = [1_000, 10_000, 100_000];
@@ -73,8 +74,8 @@ fn without_others_texts(record: &Record, sentence: String) -> String {
     replies.chain(bounces).chain(troubles).chain(last_words).fold(sentence, |sentence, text| without(sentence, text))
 }
 
-/// Removes a text from a sentence. If the sentence or the text ends with `…`, it was cut, so only the beginning of the
-/// text is searched for.
+/// Removes a text from a sentence. A sentence that ends with `…` was cut, so it may contain only the beginning of the
+/// text. This beginning is removed as well.
 fn without(sentence: String, text: &str) -> String {
     let text = text.trim_end_matches(['…', '.']);
     if text.is_empty() {

@@ -1,5 +1,5 @@
-//! The page of a capacity search: the goals, a drawing of the knee, the confirmed loads, and the
-//! plan. The page has no scripts.
+//! The page of a capacity search: the goals, a drawing of latency over offered rate, the loads that longer trials
+//! checked, and the plan. The page has no scripts.
 use super::escape::{escaped, isolated};
 use super::plot::{self, CurveStyle, PlotScale};
 use super::tables::PagePart;
@@ -151,7 +151,7 @@ fn capacity_mark(run: &CapacityRun, x: &PlotScale) -> String {
     run.capacity_per_s().map_or_else(String::new, |per_s| plot::mark(per_s, x))
 }
 
-/// Returns the table of the confirmed loads, or `None` if no longer trial checked the capacity.
+/// Returns the table of the loads that longer trials checked, or `None` if there were no such trials.
 fn confirmation(run: &CapacityRun) -> Option<PagePart> {
     if run.confirmation.is_empty() {
         return None;

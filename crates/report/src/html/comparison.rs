@@ -22,10 +22,9 @@ const MAX_THIN_CURVES: usize = 12;
 const MAX_REMARKS: usize = 20;
 const MAX_SIDES: usize = 6;
 const MAX_FIGURES: usize = 60;
-/// Largest logarithm of a ratio on the interval scale: ln 4. Larger ratios are drawn at the edge.
+/// Natural logarithm of 4, the largest ratio on the scale of the intervals. Larger ratios are drawn at the edge.
 const MAX_LOG_RATIO: f64 = 1.386;
 
-/// Line styles of a side: one for the median of its runs, and one for single runs.
 struct SideStyle {
     median: CurveStyle,
     single: CurveStyle,
@@ -123,7 +122,7 @@ fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
 fn runs(page: &ComparisonPage) -> Option<PagePart> {
     let mut drawn: Vec<String> = Vec::new();
     for (place, figure) in page.figures.iter().take(MAX_FIGURES).enumerate() {
-        // All sides share one plot for a figure. It is drawn when the first of them is reached.
+        // All sides share one plot for a figure, so skip a figure that was drawn for an earlier side.
         if page.figures[..place].iter().any(|other| other.name == figure.name) {
             continue;
         }

@@ -16,12 +16,12 @@ const OWN_STYLE: &str = include_str!("../../assets/report.css");
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
 const OWN_HASH: &str = "k5UMJAJEGGzW1ohS90nl6wBkoNdS3Q8me3ZAfCfEhSY=";
 
-/// Maximum number of rows by second in the data that readers can copy. If there are more, the data lacks the details
-/// named in `LEFT_OUT`, and `run.json` has all of them.
+/// Maximum number of rows, one per second, in the data that readers can copy. The data of a longer run lacks the
+/// details named in `LEFT_OUT`, which readers find in `run.json`.
 const MAX_ROWS: usize = 300;
-/// Maximum number of bytes of the data that readers can copy. If there are more, the same details are left out.
+/// Maximum size of the data that readers can copy. Larger data lacks the details named in `LEFT_OUT`.
 const MAX_DATA_BYTES: usize = 60_000;
-/// Details that are missing in the data of a long run, as a text for the reader.
+/// Text that tells the reader which details are missing in the data of a long run.
 const LEFT_OUT: &str = "the seconds, the slowest and the missing messages, and the histograms, which run.json has";
 const MAX_TEXT_CHARS: usize = 1_000;
 const MAX_ENTRIES: usize = 1_000;

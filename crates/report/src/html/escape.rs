@@ -8,7 +8,8 @@ use serde_json::Value;
 /// Maximum number of characters of a peer's text on the page. `run.json` contains the whole text.
 const MAX_TEXT_CHARS: usize = 300;
 
-/// Escapes a text for use in an element or in an attribute with double quotes. Longer texts are cut.
+/// Escapes a text for use in an element or in an attribute with double quotes. Cuts a text that is longer than
+/// `MAX_TEXT_CHARS`.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len() + 8);
     for letter in plain(clipped(text)).chars() {
@@ -74,8 +75,8 @@ mod tests {
     }
 
     proptest! {
-        /// An escaped text contains no character that has a meaning in HTML. A JSON value is the
-        /// same after it is parsed.
+        /// An escaped text contains no character that has a meaning in HTML. An escaped JSON value is parsed to the
+        /// original value.
         #[test]
         fn no_mark_is_left(text in "[a-z<>&\"'/!\\u{202e}\\u{2028}\\n -]{0,60}|.*") {
             let safe = escaped(&text);

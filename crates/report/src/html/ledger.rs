@@ -46,7 +46,7 @@ pub(super) fn rewrites(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "rewrites", title: "Rewritten and copied", body })
 }
 
-/// Returns the ledger by domain of the recipient, or `None` if the record does not divide by domain.
+/// Returns the ledger by domain of the recipient, or `None` if the record has no figures by domain.
 pub(super) fn domains(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(domain_table)?;
     let more = match runs.record.domains.len().saturating_sub(MAX_DOMAINS) {

@@ -58,7 +58,6 @@ fn is_passed(record: &Record) -> bool {
     Headline::of(record) == Headline::Judged(Outcome::Pass)
 }
 
-/// Returns the other parts, in the order in which people read them.
 fn details(runs: PageRuns<'_>) -> Vec<PagePart> {
     let figures = [
         environment::stage_counts(runs),
@@ -264,7 +263,7 @@ mod tests {
             ];
             let mut value = serde_json::to_value(kinds[kind]()).expect("it is JSON");
             disturb(&mut value, &mut seed.iter().copied().cycle());
-            // The disturbed value may be no record any more, for example if a number became too large for its field.
+            // The disturbed value may not be a valid record, for example if a number became too large for its field.
             if let Ok(record) = serde_json::from_value::<Record>(value) {
                 let text = page(&record, Some(&sample_runs::passed()));
                 prop_assert_eq!(check_balance(&text), Ok(()));

@@ -25,7 +25,7 @@ const MAX_STALLS: usize = 200;
 /// Number of events that are visible at once. Further events are folded.
 const SHOWN_EVENTS: usize = 6;
 const MAX_PARTIES: usize = 6;
-/// Number of cores above which the CPU use of the source and the sink is drawn. Less says nothing about the run.
+/// Number of cores that a source or sink must use for its curve to be drawn. A smaller use says nothing about the run.
 const MIN_GENERATOR_CORES: f64 = 0.1;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -360,8 +360,8 @@ fn shortened(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// Writes numbers in few characters. Whole numbers get no decimal point. Other numbers are exact or, if `is_short` is
-/// set, have four digits.
+/// Writes numbers in few characters: whole numbers without a decimal point and, if `is_short` is set, other numbers
+/// with four digits.
 fn rounded(values: &[f64], is_short: bool) -> Vec<Value> {
     let number = |value: &f64| match *value {
         value if !value.is_finite() => Value::Null,

@@ -59,7 +59,7 @@ impl PlotScale {
         Self { least, most, is_log: false, labels }
     }
 
-    /// Returns a scale from a round value below `min` to a round value above `max`. It need not contain zero.
+    /// Returns a scale from a round value below `min` to a round value above `max`. The scale need not contain zero.
     pub(super) fn between(min: f64, max: f64, label: impl Fn(f64) -> String) -> Self {
         let span = (max - min).max(min.abs().max(max.abs()) * 1e-3).clamp(f64::MIN_POSITIVE, 1e18);
         let step = round_step(span / 3.0);
@@ -246,7 +246,8 @@ pub(super) fn bar(from: f64, to: f64, colour: &str) -> String {
     format!("<path class=\"f {}\" d=\"M{left:.0} 0h{width:.0}v10h-{width:.0}\"/>", escaped(colour))
 }
 
-/// Draws a rectangle. `from` and `to` are shares of the width. The top and bottom are heights from 0 to 10.
+/// Draws a rectangle in a bar. `from` and `to` are shares of the bar's width. `top` and `bottom` are distances from its
+/// upper edge, in tenths of its height.
 pub(super) fn band(from: f64, to: f64, (top, bottom): (u32, u32), colour: &str) -> String {
     let [from, to] = [from, to].map(|share| if share.is_finite() { share.clamp(0.0, 1.0) * VIEW } else { 0.0 });
     let width = (to - from).max(2.0);

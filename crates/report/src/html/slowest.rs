@@ -15,9 +15,9 @@ pub(super) const SHOWN_MESSAGES: usize = 10;
 const MAX_MESSAGES: usize = 50;
 const MAX_RECIPIENTS: usize = 3;
 const MAX_PHASES: usize = 2;
-/// Share of its message's time that a phase needs to be named.
+/// Minimum share of a message's time for a phase to be named.
 const NAMED_SHARE: f64 = 0.02;
-/// Share of the slowest message's time that a phase needs to be drawn. A shorter phase would be invisible.
+/// Minimum share of the slowest message's time for a phase to be drawn. A shorter phase would be invisible.
 const DRAWN_SHARE: f64 = 0.002;
 
 /// Returns the slowest messages, sorted by the time until delivery or, if the delivery is unknown, until acceptance.
@@ -37,8 +37,8 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "slowest", title: "Slowest messages", body })
 }
 
-/// Shows the first rows and folds the others. A column whose values are all equal is removed, and its value is
-/// mentioned after `note`.
+/// Shows the first rows of a table and folds the other rows. If all rows have the same value in a column, the note
+/// states that value and the column is removed.
 fn worst(caption: &str, mut table: Table, mut bars: Vec<String>, note: &str) -> String {
     let mut common = Vec::new();
     for title in ["recipients", "size", "reply"] {

@@ -1,5 +1,5 @@
-//! Steps in sequence, drawn as bars: the phases of an SMTP session, and the way of a message over MADES. This module
-//! also has the other parts that only the page of a MADES run has.
+//! Steps in sequence, drawn as bars: the phases of an SMTP session, and the way of a message over MADES. The other
+//! parts that only the page of a MADES run has are here as well.
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::figures::{Section, SectionBody};

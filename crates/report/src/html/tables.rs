@@ -1,6 +1,6 @@
 //! Tables and lists of facts in HTML. Each number has its ratio to the number of the baseline beside it.
 //!
-//! Each table scrolls in its own box. The page itself never has to scroll sideways.
+//! Each table scrolls in its own box, so the page itself never has to scroll sideways.
 use super::escape::{escaped, isolated};
 use super::value;
 use crate::figures::{Section, SectionBody};
@@ -13,8 +13,7 @@ pub(super) struct BarColumn {
     pub(super) cells: Vec<String>,
 }
 
-/// Shows a section of a report, which the text reports contain as well: its table or its facts, followed by its
-/// note.
+/// Shows a section that the text reports contain as well: its table or its facts, and then its note.
 pub(super) fn section(own: &Section, baseline: Option<&Section>, bars: Option<&BarColumn>) -> String {
     let body = match &own.body {
         SectionBody::Figures(own_table) => {

@@ -1,5 +1,5 @@
-//! The time axis of the curves. It contains the seconds of the run and of the baseline. If there are more than 800
-//! seconds, it thins them out, but keeps each minimum and maximum, so that no peak disappears.
+//! The time axis of the curves, with the seconds of the run and of the baseline. More than 800 seconds are thinned out,
+//! but each minimum and maximum is kept, so that no peak disappears.
 use std::collections::BTreeMap;
 
 pub(super) const MAX_POINTS: usize = 800;
@@ -24,8 +24,8 @@ impl TimeAxis {
         if self.places.len() <= self.points { 1 } else { self.places.len().div_ceil((self.points / 2).max(1)) }
     }
 
-    /// Returns the time of each point in seconds. The end of the last second follows as an extra point, so that its
-    /// step has a length.
+    /// Returns the time of each point in seconds. An extra point marks the end of the last second, so that the last
+    /// step of a curve has a length.
     pub(super) fn times(&self) -> Vec<f64> {
         let seconds: Vec<u64> = self.places.keys().copied().collect();
         let size = self.per_bucket();

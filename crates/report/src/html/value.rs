@@ -1,4 +1,5 @@
-//! Numbers on the page. Each has a text for the reader, its exact value for programs, and its ratio to the baseline.
+//! Numbers on the page. Each number has a text for the reader, its exact value for programs, and its ratio to the
+//! baseline.
 use super::escape::escaped;
 use mailrun_text::numbers::count;
 

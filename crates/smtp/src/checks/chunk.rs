@@ -1,5 +1,5 @@
-//! Reads any bytes as chunks. The result must not depend on how the bytes are cut, must have the
-//! announced length, and must have a fault exactly if its lines have one.
+//! Reads any bytes as the chunks of a message. The content must have the announced length, and
+//! neither the content nor its fault may depend on the division into chunks and reads.
 use super::SplitMix64;
 use crate::chunk::{ChunkPiece, ChunkReader, ContentKind};
 use crate::command::Chunk;

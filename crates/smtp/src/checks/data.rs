@@ -1,6 +1,6 @@
-//! Reads any bytes as a message. The result must not depend on how the bytes are cut, only
-//! CRLF.CRLF may end the message, each bare line end must be noticed, and unstuffing must undo
-//! stuffing. The last byte selects the cuts.
+//! Reads any bytes as a message. Only CRLF.CRLF may end the message, and each bare line end must be
+//! noticed. The result must not depend on the blocks in which the bytes arrive, which the last byte
+//! selects. Unstuffing must undo dot-stuffing.
 use super::SplitMix64;
 use crate::data::{self, DataPiece, DataReader, LineFault};
 
@@ -10,7 +10,7 @@ const LINE_LIMIT: usize = 10;
 pub(crate) struct Message {
     pub(crate) content: Vec<u8>,
     pub(crate) flaw: Option<LineFault>,
-    /// Length of the input including the end of data. `None` if the message does not end.
+    /// Number of bytes up to and including the end of data, or `None` if the message does not end.
     pub(crate) length: Option<usize>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn read(blocks: &[&[u8]], line_limit: usize) -> Message {
     Message { content, flaw: reader.fault(), length: None }
 }
 
-/// Applies RFC 5321 §4.5.2 literally, as the reference for the reader.
+/// Reads a message by applying RFC 5321 §4.5.2 literally. The reader must give the same result.
 fn by_the_book(bytes: &[u8]) -> Message {
     let end = find(&[b"\r\n", bytes].concat(), b"\r\n.\r\n");
     let text = &bytes[..end.unwrap_or(bytes.len())];

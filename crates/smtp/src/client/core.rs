@@ -29,7 +29,7 @@ pub(super) struct ClientCore {
     pub(super) last_received: Duration,
     /// Replies that the peer still owes to commands of transactions, in order.
     pub(super) due: VecDeque<DueReply>,
-    /// Commands before QUIT whose replies have not arrived.
+    /// Commands that were sent before QUIT and have not been answered.
     pub(super) before_quit: VecDeque<Verb>,
     /// Number of transactions that have begun and are not over.
     pub(super) under_way: u32,
@@ -51,11 +51,11 @@ pub(super) struct ClientCore {
     /// Set from an accepted MAIL to the end of the transaction. If the transaction fails while this
     /// is set, RSET must come before the next MAIL.
     pub(super) mail_stands: bool,
-    /// Set when a reply shows that the peer has lost track of the commands. The session then ends
-    /// with the current transaction.
+    /// Set when a reply, such as an unexpected 503, shows that the peer has lost track of the
+    /// commands. The session then ends after the current transaction.
     pub(super) is_out_of_step: bool,
-    /// Set when the peer has accepted EHLO or LHLO. A later refusal, for example over TLS, then
-    /// does not lead to HELO.
+    /// Set when the peer has accepted EHLO or LHLO. If it refuses a later one, for example over
+    /// TLS, the client does not try HELO.
     pub(super) is_greeted: bool,
     /// Set when the message that is being sent in chunks can no longer be accepted, because MAIL,
     /// every RCPT or a chunk was refused.
@@ -103,8 +103,8 @@ impl ClientCore {
             (StopPoint::Greeting, Verb::Greeting) | (StopPoint::Hello, Verb::Hello) | (StopPoint::Mail, Verb::Mail) => {
                 is_done
             }
-            // With the reply to the last RCPT, the session writes DATA, so only the reply to DATA
-            // is due.
+            // The session writes DATA as soon as it has the reply to the last RCPT, so DATA is then
+            // the only command without a reply.
             (StopPoint::Recipients, Verb::Recipient(_)) => self.due.front() == Some(&DueReply::Data),
             (StopPoint::Data, Verb::Data) => event.reply.code() == 354,
             _ => false,
@@ -117,8 +117,8 @@ impl ClientCore {
         self.pipelining != PipelineMode::Off && self.extensions.pipelining
     }
 
-    /// Returns true if the commands of the next message may be sent before the result of a message
-    /// is known.
+    /// Returns true if the commands of the next message may be sent before the result of the
+    /// current message is known.
     fn streams(&self) -> bool {
         self.pipelining == PipelineMode::Group && self.extensions.pipelining
     }
@@ -129,14 +129,14 @@ impl ClientCore {
         self.chunking == Chunking::IfOffered && self.extensions.chunking
     }
 
-    /// Returns true if more than two messages may be under way at a time.
+    /// Returns true if [`BurstSize`] limits the messages under way, which requires BDAT and pipelining.
     pub(super) fn bursts(&self) -> bool {
         self.burst.messages > 0 && self.streams() && self.chunks()
     }
 
-    /// Returns true if the next chunk should be sent before the replies that are due. A doomed
-    /// message gets no more chunks. If several messages are under way, the chunk is sent
-    /// nevertheless, because the refusal may belong to an earlier message.
+    /// Returns true if the next chunk should be sent before the replies that are due. A message
+    /// that has already failed gets no more chunks, unless several messages are under way: the
+    /// refusal may then belong to an earlier message.
     pub(super) fn wants_chunk(&self) -> bool {
         self.due.is_empty() || self.groups() && (!self.is_doomed || self.under_way > 1)
     }

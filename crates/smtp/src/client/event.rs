@@ -2,7 +2,7 @@
 use crate::reply::{ReceivedReply, ReplyError};
 use crate::sasl::client::ExchangeError;
 
-/// A command, as named in an event about its reply.
+/// What a reply answers: a command, the connection itself, or a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// The connection itself, to which the server replies with its greeting.
@@ -25,8 +25,8 @@ pub enum Verb {
     Chunk,
     /// The final dot or the last BDAT of a message.
     Message,
-    /// In LMTP, the final dot or the last BDAT, for the recipient with this position in the
-    /// envelope.
+    /// In LMTP, the final dot or the last BDAT, to which the server replies once for each accepted
+    /// recipient. Holds the position in the envelope of the recipient that this reply is about.
     Delivery(u32),
     /// RSET, which ends a transaction (RFC 5321 §4.1.1.5).
     Reset,
@@ -43,8 +43,8 @@ pub struct Event<'a> {
     pub reply: ReceivedReply<'a>,
     /// Set if the reply ends the transaction of its command.
     pub ends: Option<Outcome>,
-    /// Number of transactions, from the oldest on, whose results have become certain. Before that,
-    /// a result may be wrong: if the peer left out a reply, the session has taken the reply to a
+    /// Number of transactions, from the oldest on, whose results have become certain. An uncertain
+    /// result may be wrong: if the peer left out a reply, the session has taken the reply to a
     /// later command for the result. If the session ends while a result is uncertain, the caller
     /// should send that message again.
     pub settled: u32,
@@ -53,9 +53,8 @@ pub struct Event<'a> {
 /// Result of a transaction, as far as the session knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The peer took responsibility for the recipients that it accepted. In LMTP, it took
-    /// responsibility for at least one recipient: those whose [`Verb::Delivery`] had a positive
-    /// reply.
+    /// The peer took responsibility for the recipients that it accepted. In LMTP, it did so only
+    /// for the recipients whose [`Verb::Delivery`] had a positive reply, which is at least one.
     Accepted,
     /// The peer did not take responsibility for the message.
     Refused,
@@ -105,7 +104,7 @@ pub enum GaveUp {
     /// The server rejected the credentials.
     #[error("the server rejected AUTH")]
     NotAuthenticated,
-    /// The AUTH exchange failed on the client's side.
+    /// The client could not complete the AUTH exchange, for example because the server is an impostor.
     #[error("AUTH: {0}")]
     Exchange(ExchangeError),
     /// The server does not offer XCLIENT, or supports none of the attributes to be sent.

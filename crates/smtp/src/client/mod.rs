@@ -39,8 +39,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a session for a new connection. The server speaks first. `name` is the client's name
-    /// in EHLO.
+    /// Creates a session for a new connection, which waits for the server's greeting. `name` is the
+    /// client's name in EHLO.
     pub fn new(name: Arc<str>, pipelining: PipelineMode, now: Duration) -> Self {
         let core = ClientCore::new(name, pipelining, now);
         let state = ClientState::SetUp(SetUpState::ExpectGreeting(None));
@@ -58,7 +58,7 @@ impl Client {
         client.core.greeting_timeout = options.greeting_timeout;
         client.core.stop_after = options.stop_after;
         if options.stop_after.is_some() {
-            // Pipelining would send commands that follow the stop point before it is reached.
+            // A pipelining client would send commands beyond the stop point before the reply that stops it.
             client.core.pipelining = PipelineMode::Off;
             client.core.chunking = Chunking::Never;
         }
@@ -120,13 +120,12 @@ impl Client {
         Ok(Some(event))
     }
 
-    /// Takes the state out for a step, and leaves `Closed` in its place.
     fn take_state(&mut self) -> ClientState {
         std::mem::replace(&mut self.state, ClientState::Closed(None))
     }
 
-    /// Makes transactions probes: the session sends MAIL and each RCPT in lock step, and RSET in
-    /// place of DATA.
+    /// Makes each transaction a probe, which sends no message: the session sends MAIL and each RCPT in lock step, and
+    /// RSET in place of DATA.
     #[must_use]
     pub fn probing(mut self) -> Self {
         self.core.is_probe = true;
@@ -213,10 +212,10 @@ impl Client {
     /// message that was just [sent](Client::message_sent). RFC 2920 §3.1 lets MAIL follow the end
     /// of data.
     ///
-    /// After a BDAT, MAIL may follow only if the peer is known to have accepted the recipients,
-    /// because otherwise the peer may expect RSET first (RFC 3030 §2). With BDAT, the next message
-    /// itself is also sent early. At most two results are unknown if the connection breaks, unless
-    /// the options allow [more](Options::burst).
+    /// After a BDAT, MAIL may follow only if the peer is known to have accepted the recipients, because otherwise the
+    /// peer may expect RSET first (RFC 3030 §2). With BDAT, the client also sends the next message itself before the
+    /// result is known. At most two results are unknown if the connection breaks, unless the options allow
+    /// [more](Options::burst).
     pub fn may_begin_early(&self) -> bool {
         matches!(self.state, ClientState::Transaction(SendState::Idle)) && self.core.may_begin_early()
     }
@@ -295,7 +294,7 @@ mod tests {
         play(Client::new("me".into(), pipelining, NOW), recipients, messages, script);
     }
 
-    /// Like `dialogue`, with other options. Returns the client in its final state.
+    /// Runs a dialogue with these options, and returns the client in its final state.
     fn dialogue_with(options: Options, recipients: &[&str], messages: u32, script: &str) -> Client {
         let client = Client::with_options("me".into(), Arc::new(options), Some([7; 18]), NOW);
         play(client, recipients, messages, script)
@@ -333,8 +332,7 @@ mod tests {
     }
 
     impl ScriptedCaller {
-        /// Performs the action that the session requests. Returns true if the session may want
-        /// more.
+        /// Performs the action that the session requests. Returns true if the session may request another one.
         fn act(&mut self, client: &mut Client, out: &mut Vec<u8>) -> bool {
             match client.wants() {
                 Want::Transaction if self.left > 0 => {
@@ -488,8 +486,8 @@ mod tests {
         );
     }
 
-    /// Begins messages in groups, sends them, and reads the replies. Returns the outcomes, the
-    /// number of certain results, and the violation.
+    /// Gives these replies to a client that pipelines messages. Returns the outcome of each reply, the number of
+    /// certain results, and the violation, if any.
     fn streamed(replies: &str) -> (Vec<Option<Outcome>>, u32, Option<Violation>) {
         let mut client = Client::new("me".into(), PipelineMode::Group, NOW);
         let envelope = Arc::new(Envelope::new("a@b", "", ["c@d"]).unwrap());
@@ -659,8 +657,8 @@ mod tests {
     #[test]
     fn a_chunked_message_that_failed_is_reset() {
         let rows = [
-            // The peer refuses MAIL, every recipient, a chunk, or the last chunk. In the last row,
-            // a positive reply follows a refused chunk, which makes no sense.
+            // The peer refuses MAIL, every recipient, a chunk, or the last chunk. In the last row, it accepts the last
+            // chunk after it has refused another one, so the message still counts as refused.
             "< 550 no\n< 503 no\n< 503 no\n< 503 no\n< 503 no\n> QUIT\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 554 no\n< 554 no\n> RSET\n< 250 ok\n> QUIT\n",
             "< 250 ok\n< 250 ok\n< 250 ok\n< 452 no\n< 503 no\n> RSET\n< 250 ok\n> QUIT\n",

@@ -1,5 +1,5 @@
-//! Options of a client session: its requests, and the number of commands that it sends before their
-//! replies.
+//! Options of a client session, for example which extensions the client uses, and how many commands
+//! it sends before it waits for replies.
 use crate::sasl::Credentials;
 use crate::settings::Protocol;
 use crate::xclient::XclientRequest;
@@ -26,7 +26,7 @@ pub enum StartTls {
     /// The client never sends STARTTLS. The session has no TLS, or has TLS from the first byte.
     #[default]
     Never,
-    /// STARTTLS is used if the server offers and grants it.
+    /// The client uses STARTTLS if the server offers it. If the server refuses, the session stays unencrypted.
     IfOffered,
     /// The client requires STARTTLS. Without it, the client sends neither credentials nor mail.
     Required,
@@ -49,13 +49,12 @@ pub enum Notifications {
     /// No envelope asks for notifications.
     #[default]
     Unasked,
-    /// Some envelopes have such requests. The client sends nothing to a server that does not offer
-    /// DSN.
+    /// Some envelopes ask for notifications. The client sends no mail to a server that does not offer DSN.
     Asked,
 }
 
-/// Number of messages that may be under way at a time, if messages are sent with BDAT and commands
-/// in groups.
+/// Limits for sending messages before the results of earlier messages are known. They apply only with BDAT and
+/// [`PipelineMode::Group`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BurstSize {
     /// Maximum number of messages under way. 0 means two messages: the current message, and the
@@ -108,13 +107,13 @@ pub enum StopPoint {
 pub struct Options {
     /// Protocol that the server speaks: SMTP or LMTP.
     pub protocol: Protocol,
-    /// Says how many commands are sent before their replies arrive.
+    /// Says how far the client may pipeline if the server offers PIPELINING.
     pub pipelining: PipelineMode,
-    /// Says whether the session uses STARTTLS.
+    /// Says whether the session uses STARTTLS, and whether it may continue without TLS.
     pub tls: StartTls,
     /// Credentials to log in with. Without them, the client does not use AUTH.
     pub credentials: Option<Credentials>,
-    /// Says whether messages are sent with DATA or BDAT.
+    /// Says whether the client sends messages with BDAT if the server offers CHUNKING.
     pub chunking: Chunking,
     /// Attributes of the real client, which the session sends with XCLIENT. `None` sends no
     /// XCLIENT.
@@ -124,15 +123,15 @@ pub struct Options {
     /// Maximum number of messages under way, and the amount of output that may wait for the next
     /// message.
     pub burst: BurstSize,
-    /// Longest wait for the reply to QUIT, if shorter than for other replies. Nothing depends on
-    /// the reply to QUIT.
+    /// Longest wait for the reply to QUIT, if shorter than for other replies. A short wait does no harm, because
+    /// nothing depends on this reply.
     pub quit_timeout: Option<Duration>,
-    /// If set, the session gives up if the server introduces itself with the client's name, in its
-    /// greeting or its reply to EHLO.
+    /// Set if the session must give up when the server's greeting or reply to EHLO shows the client's own name, because
+    /// mail could then go in circles.
     pub refuses_own_name: bool,
     /// Longest wait for the greeting, if shorter than for other replies.
     pub greeting_timeout: Option<Duration>,
-    /// Point after which the client sends QUIT. With it, the client sends one command at a time, and
+    /// Point after which the client ends the session. To stop exactly there, the client does not pipeline, and sends
     /// the message with DATA.
     pub stop_after: Option<StopPoint>,
 }

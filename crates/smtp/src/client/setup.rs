@@ -13,8 +13,8 @@ use crate::settings::Protocol;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Handles the greeting. A peer that refuses service waits for QUIT (RFC 5321 §3.1), but a peer
-/// that sends 421 closes the connection itself (§3.8).
+/// Handles the greeting. If it refuses service, the peer waits for QUIT (RFC 5321 §3.1), unless the
+/// code is 421, with which the peer closes the connection itself (§3.8).
 pub(super) fn greeted(
     setup: Option<Box<SessionSetup>>,
     reply: &ReceivedReply<'_>,
@@ -100,8 +100,7 @@ pub(super) fn xclient_refused(core: &mut ClientCore, out: &mut Vec<u8>) -> Clien
     give_up(GaveUp::XclientRefused, core, out)
 }
 
-/// Does TLS, XCLIENT and AUTH, in this order. Afterwards the session is ready for its first
-/// transaction.
+/// Steps between EHLO and the first transaction: TLS, XCLIENT and AUTH, in this order.
 impl SessionSetup {
     pub(super) fn new(options: Arc<Options>, nonce: Option<Nonce>) -> Self {
         Self { options, nonce, has_asked_for_tls: false, xclient_lines: None }
@@ -119,7 +118,7 @@ impl SessionSetup {
         self.without_tls(core, out)
     }
 
-    /// Continues without TLS, unless it is required.
+    /// Continues without TLS, or gives up if the options require TLS.
     pub(super) fn without_tls(self: Box<Self>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
         match (self.options.tls, self.has_asked_for_tls) {
             (StartTls::Required, true) => give_up(GaveUp::TlsRefused, core, out),
@@ -141,7 +140,7 @@ impl SessionSetup {
         self.next_xclient(core, out)
     }
 
-    /// Sends the next XCLIENT line. After the last line, sends EHLO again.
+    /// Sends the next XCLIENT line. After the last line, sends EHLO again, because XCLIENT resets the session.
     pub(super) fn next_xclient(mut self: Box<Self>, core: &ClientCore, out: &mut Vec<u8>) -> ClientState {
         match self.xclient_lines.as_mut().and_then(VecDeque::pop_front) {
             Some(line) => {
@@ -177,8 +176,7 @@ fn authenticate(
     let mut unsuitable = None;
     while let Some(mechanism) = remaining.strongest() {
         remaining = remaining.without(mechanism);
-        // A mechanism may not suit the credentials. For example, SCRAM needs a nonce. Then try the
-        // next one.
+        // If the mechanism cannot be used with these credentials, for example SCRAM without a nonce, try the next one.
         let exchange = match ClientExchange::new(mechanism, credentials, nonce) {
             Ok(exchange) => exchange,
             Err(error) => {
@@ -233,13 +231,12 @@ pub(super) fn auth_answered(
     }
 }
 
-/// Gives up after the reply to `*`. The reply does not matter, because the exchange had failed
-/// before.
+/// Gives up after the reply to `*`. What the peer replies does not matter, because the client has already cancelled
+/// AUTH.
 pub(super) fn cancelled(error: ExchangeError, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     give_up(GaveUp::Exchange(error), core, out)
 }
 
-/// Returns the encoded response to a challenge, and the next state of the exchange.
 fn respond(exchange: ClientExchange, reply: &ReceivedReply<'_>) -> Result<(String, ClientExchange), ExchangeError> {
     let challenge = reply.lines().last().and_then(|text| sasl::decode(text.trim_ascii()));
     let (response, exchange) = exchange.respond(&challenge.ok_or(ExchangeError::Challenge)?)?;

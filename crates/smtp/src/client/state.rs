@@ -1,4 +1,4 @@
-//! States of a client session. The other files of this module have the steps from state to state.
+//! States of a client session. The modules `setup`, `step` and `transaction` have the steps between them.
 use super::event::Verb;
 use super::options::Options;
 use crate::envelope::Envelope;
@@ -67,8 +67,8 @@ pub(super) enum HelloForm {
     Plain,
 }
 
-/// States of the sending side. The receiving side is the queue of replies that are
-/// [due](super::core::ClientCore::due), which may lag behind by several transactions.
+/// States of the sending side, which may be several transactions ahead of the replies. The receiving side is the queue
+/// of replies that are [due](super::core::ClientCore::due).
 ///
 /// ```text
 ///  Idle ◀────────────────────────────────────── 2yz, 5yz to the message, in LMTP one for each recipient

@@ -29,8 +29,8 @@ impl ClientState {
                     return Err(Violation::Misplaced(reply.code()));
                 }
                 let step = state.step(due, &reply, core, out);
-                // The replaced value owns nothing, so it is forgotten. Dropping it would cost a
-                // check for each reply.
+                // The replaced value is `Idle`, which owns nothing, so it is forgotten. Dropping it
+                // would cost a check for each reply.
                 std::mem::forget(std::mem::replace(sending, step.next));
                 if core.is_out_of_step && (step.ends.is_some() || step.to == Verb::Reset) {
                     *self = self.end_out_of_step(core, out);
@@ -54,8 +54,8 @@ impl ClientState {
         }
     }
 
-    /// Ends a session in which the peer has lost track. Sends QUIT only if no other reply is due
-    /// and no message is being written, so that the peer cannot take QUIT for a line of a message.
+    /// Ends a session in which the peer has lost track of the commands. Sends QUIT only if no other reply is due and no
+    /// message is being written, so that the peer cannot take QUIT for a line of a message.
     fn end_out_of_step(&self, core: &ClientCore, out: &mut Vec<u8>) -> Self {
         if matches!(self, Self::Transaction(SendState::Idle)) && core.due.is_empty() {
             return setup::quit(out);

@@ -197,9 +197,9 @@ impl ClientCore {
     /// replies to MAIL and RCPT have subject 1 (addressing):
     ///
     /// - If only MAIL, RCPT and DATA follow a message, a positive reply with another subject must
-    ///   belong to the message. (MAIL and RCPT get subject 1, and DATA gets 354.)
+    ///   belong to the message, because MAIL and RCPT get subject 1, and DATA gets 354.
     /// - If the reply to MAIL is due and a reply that fits MAIL arrives, no earlier reply is
-    ///   missing. The same is true of 421, which servers send to MAIL after a maximum number of
+    ///   missing. A 421 shows the same, because servers send it to MAIL after a maximum number of
     ///   messages.
     fn settle(&mut self, to: DueReply, reply: &ReceivedReply<'_>, are_all_answered: bool) -> u32 {
         let is_done = reply.code() / 100 == 2;
@@ -226,8 +226,8 @@ impl ClientCore {
     }
 
     /// Returns true if the command cannot have this reply. In SMTP, a positive reply about an
-    /// address does not accept a message, because it may belong to a later MAIL or RCPT. In LMTP it
-    /// does, because Cyrus sends such a reply for each recipient.
+    /// address does not accept a message, because it may belong to a later MAIL or RCPT. In LMTP,
+    /// it accepts the message, because Cyrus sends such a reply for each recipient.
     pub(super) fn is_misplaced(&self, to: DueReply, reply: &ReceivedReply<'_>) -> bool {
         match (reply.code(), to) {
             (354, DueReply::Data) => false,
@@ -239,8 +239,8 @@ impl ClientCore {
         }
     }
 
-    /// Returns true if the peer has accepted everything that this command depends on. Otherwise a
-    /// 503 is to be expected.
+    /// Returns true if the peer has accepted everything that this command depends on. If not, the
+    /// peer may reply 503 without having lost track.
     fn is_due_for(&self, command: DueReply) -> bool {
         match command {
             DueReply::Mail | DueReply::Reset => true,

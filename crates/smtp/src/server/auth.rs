@@ -38,15 +38,14 @@ impl AuthRequest {
         Ok(Self { mechanism, initial })
     }
 
-    /// Starts the exchange with this nonce, which a mechanism may ignore.
+    /// Starts the exchange with this nonce. Mechanisms that need no nonce ignore it.
     pub(super) fn begin(self, nonce: &Nonce, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         let exchange = ServerExchange::new(self.mechanism, nonce, &core.settings.name);
         advance(exchange.begin(self.initial.as_deref()), core, out)
     }
 
-    /// Handles an answer to the question for a nonce that is not a nonce. A refusal is sent to the
-    /// client. A positive answer is useless without a nonce, so the login is refused as
-    /// unavailable.
+    /// Refuses the login because the application answered [`Event::Nonce`] without a nonce. The
+    /// client gets the application's refusal, or 454 after a positive answer.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match answer {
             Some(reply) if !reply.is_positive() => refused(reply, out),
@@ -55,8 +54,7 @@ impl AuthRequest {
     }
 }
 
-/// Starts the exchange. If the mechanism needs a nonce, the session first asks the application for
-/// one.
+/// Starts the exchange, or first asks the application for a nonce if the mechanism needs one.
 pub(super) fn begin<'a>(request: AuthRequest, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
     if request.mechanism.needs_server_nonce() {
         return (State::Answer(OpenQuestion::Nonce(Box::new(request))), Some(Event::Nonce));
@@ -117,8 +115,8 @@ impl LoginQuestion {
         }
     }
 
-    /// Handles the application's answer. `None` means yes. A yes does not answer the question for a
-    /// secret, so the login is refused in that case.
+    /// Accepts, continues or refuses the login after the application's answer. `None` means yes. If
+    /// the session asked for a secret, yes is not an answer, so the login is refused.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match (self, answer) {
             (Self::Check(shown), Some(reply)) if !reply.is_positive() => check_refused(&shown, reply, out),
@@ -200,8 +198,8 @@ fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> Stat
 
 impl AuthEnd {
     /// Reports the result of AUTH to the application. Ends the session if the client has made too
-    /// many errors or failed logins. A refusal by the session was counted as an error when it was
-    /// sent, and a refusal by the application is counted here.
+    /// many errors or failed logins. Refusals by the session have already been counted as errors,
+    /// so only refusals by the application are counted here.
     pub(super) fn step<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         let is_borne = match self {
             Self::Granted => return (State::Command(CommandState::ExpectMail), Some(Event::Authenticated)),

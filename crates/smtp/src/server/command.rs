@@ -44,7 +44,7 @@ impl CommandState {
         }
     }
 
-    /// Handles a command in the state that it finds. Most commands that are in order become
+    /// Refuses a command that is not allowed in the current state. Most other commands become
     /// questions to the application.
     fn command<'a>(
         self,
@@ -53,8 +53,8 @@ impl CommandState {
         core: &mut ServerCore,
         out: &mut Vec<u8>,
     ) -> Transition<'a> {
-        // The bytes of a chunk must be read before the chunk is refused, so `chunk` makes this
-        // check later.
+        // For BDAT, `chunk` calls `admits` itself, because the bytes of a refused chunk must be
+        // read before the refusal is sent.
         if !matches!(command, Command::Chunk(_))
             && let Err(reason) = core.admits(command, &self)
         {
@@ -156,9 +156,9 @@ impl CommandState {
         }
     }
 
-    /// Handles BDAT (RFC 3030). The bytes of a refused chunk are still read, because the client
-    /// sends them without waiting for a reply. A chunk that makes the message far too large ends
-    /// the session.
+    /// Begins or refuses a chunk (BDAT, RFC 3030). The bytes of a refused chunk are still read,
+    /// because the client sends them without waiting for a reply. A chunk that makes the message
+    /// far too large ends the session.
     fn chunk<'a>(self, chunk: Chunk, now: Duration, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         if !core.offers().chunking {
             return self.refuse(ReplyReason::NotImplemented, core, out);
@@ -195,7 +195,6 @@ impl CommandState {
         }
     }
 
-    /// Handles STARTTLS (RFC 3207), which is not allowed during a transaction.
     fn start_tls<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         let is_offered = core.offers().starttls || core.is_over_tls && core.settings.extensions.starttls;
         if !is_offered {
@@ -209,7 +208,7 @@ impl CommandState {
         }
     }
 
-    /// Handles AUTH (RFC 4954), which is not allowed during a transaction.
+    /// Asks about a login, but refuses AUTH during a transaction, as RFC 4954 §4 requires.
     fn auth<'a>(
         self,
         mechanism: Option<Mechanism>,
@@ -231,7 +230,6 @@ impl CommandState {
         }
     }
 
-    /// Handles XCLIENT, which is not allowed during a transaction.
     fn xclient<'a>(self, xclient: &Xclient<'a>, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         if core.offers().xclient.is_empty() {
             return self.refuse(ReplyReason::NotImplemented, core, out);
@@ -246,7 +244,6 @@ impl CommandState {
     }
 }
 
-/// Checks of commands against the server's extensions, requirements and limits.
 impl ServerCore {
     /// Checks whether the command is allowed before TLS (RFC 3207 §4) and before AUTH (RFC 4954
     /// §6).

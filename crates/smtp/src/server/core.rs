@@ -67,8 +67,8 @@ impl ServerCore {
         }
     }
 
-    /// Adds the time that the application took to answer to the clocks, so that it does not count
-    /// against the client.
+    /// Moves the clocks forward by the time that the application took to answer, so that this time
+    /// does not count against the client.
     pub(super) fn application_answered(&mut self, now: Duration) {
         self.last_message += now.saturating_sub(self.last_received);
         self.last_received = now;
@@ -149,14 +149,13 @@ impl ServerCore {
         self.errors <= limits.errors && self.unknown <= limits.unknown_before_hello
     }
 
-    /// Ends the session because of a fault of the client, such as too many errors. The reply for
-    /// this reason is the last one.
+    /// Ends the session because of a fault of the client, such as too many errors. Sends the reply
+    /// for this reason first.
     pub(super) fn give_up<'a>(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         (self.give_up_state(reason, out), Some(Event::Answered))
     }
 
-    /// Ends the session like `give_up`, but returns only the state, for steps that report another
-    /// event than [`Event::Answered`].
+    /// Ends the session like `give_up`, but lets the caller choose the event.
     pub(super) fn give_up_state(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> State {
         self.gave_up = Some(reason);
         self.say(reason, out);

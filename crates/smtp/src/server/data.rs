@@ -145,7 +145,6 @@ impl SkippedChunk {
     }
 }
 
-/// Ends messages, either after the last byte or because they are far too large.
 impl ServerCore {
     /// Number of message bytes above which an oversized message ends the session.
     pub(super) fn most_bytes(&self) -> u64 {

@@ -1,11 +1,11 @@
-//! Events of a server session, which the application handles or answers.
+//! Events with which a server session reports to its application and asks it for decisions.
 use crate::command::{Hello, Mail, Recipient};
 use crate::login::Auth;
 use crate::reply_reason::ReplyReason;
 use crate::xclient::Xclient;
 
-/// Events of a session. After an event that [asks](Event::asks), the session waits for the
-/// application's answer.
+/// Report or question of a server session to its application. After an event that
+/// [asks](Event::asks), the session waits for the application's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// Asks whether to accept EHLO, HELO or LHLO. The bytes are the client's name for itself.
@@ -54,9 +54,9 @@ pub enum Event<'a> {
     /// Asks about a client that logs in. [`Auth::proof`] tells whether the application must check
     /// the client's name and secret, or must look up the secret of this name.
     Auth(Auth<'a>),
-    /// Asks whether the client's proof may be checked. This event follows only if the secret was
-    /// looked up before the proof arrived. A refusal ends the exchange and does not reveal whether
-    /// the proof was right.
+    /// Asks whether the session may check the client's proof. This event follows [`Event::Auth`]
+    /// only if the secret was looked up before the proof arrived. A refusal ends the exchange and
+    /// does not reveal whether the proof was right.
     Proof(Auth<'a>),
     /// AUTH succeeded, because the client has proved its identity. The session has sent the reply.
     Authenticated,
@@ -65,8 +65,8 @@ pub enum Event<'a> {
     /// Asks whether to accept XCLIENT, which names the real client behind a proxy. If XCLIENT is
     /// granted, the session starts again with a greeting.
     Xclient(Xclient<'a>),
-    /// The session took a step without asking the application. If the step was a command, the
-    /// session has answered it.
+    /// The session proceeded without asking the application, for example because it answered HELP
+    /// or refused a command by itself.
     Answered,
 }
 

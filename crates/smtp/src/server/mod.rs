@@ -1,8 +1,9 @@
 //! The server's side of a session. It reads commands, reports them as events, and takes the
 //! application's answers.
 //!
-//! `State` documents the state machine. A step consumes the state and returns the next state, so
-//! that an ended session cannot continue. Data that survives a change of state is in `ServerCore`.
+//! `State` documents the state machine. Each transition consumes the old state and returns the
+//! next, so that an ended session cannot continue. Data that survives a change of state is in
+//! `ServerCore`.
 //!
 //! An event that [asks](Event::asks) waits for [`Server::grant`] or [`Server::answer`]. Until then no
 //! further event comes, so that replies are sent in the order of their commands (RFC 2920 §3.2). The
@@ -38,7 +39,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a session. The session first asks for the greeting, so the first call must be
+    /// Creates a session, whose first question is the greeting. The first call must therefore be
     /// [`Server::grant`] or [`Server::answer`].
     pub fn new(settings: Arc<ServerSettings>, now: Duration) -> Self {
         let state = State::Answer(OpenQuestion::Greeting);
@@ -54,7 +55,7 @@ impl Server {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
-        // Most calls that have nothing to do return here, which saves moving the state.
+        // Return early if there is nothing to do, because moving the state out and back costs time.
         if self.state.is_waiting(input) {
             self.lines.release();
             return None;
@@ -62,8 +63,8 @@ impl Server {
         let (state, event) = self.take_state().step(&mut self.lines, input, now, &mut self.core, out);
         self.state.put(state);
         if event.is_none() {
-            // This event borrows the client's claims from the state, so it is made after the state
-            // is back in its place.
+            // An event about a login borrows the client's name and secret from the state, so it can
+            // be made only after the state is back in its place.
             return self.state.login_event();
         }
         event
@@ -88,10 +89,10 @@ impl Server {
         }
     }
 
-    /// Answers the question of the last event with yes, so that the client gets a reply such as 250. This also accepts a login with a shown
-    /// secret ([`Event::Auth`]) and [`Event::Xclient`]. If a [secret](Server::awaits_secret) or a
-    /// [nonce](Event::Nonce) is awaited, a yes does not answer the question, so the login is
-    /// refused.
+    /// Answers the question of the last event with yes. The client gets the usual reply, such as
+    /// 250 after MAIL. This also accepts a login with a shown secret ([`Event::Auth`]) and
+    /// [`Event::Xclient`]. If a [secret](Server::awaits_secret) or a [nonce](Event::Nonce) is
+    /// awaited, a yes does not answer the question, so the login is refused.
     pub fn grant(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.decide(None, now, out);
     }
@@ -248,7 +249,7 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// A session without limits on errors and time.
+    /// Creates a session that tolerates any number of errors and commands, and any message size.
     fn patient() -> Server {
         let limits = Limits {
             errors: u32::MAX,

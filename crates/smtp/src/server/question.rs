@@ -1,5 +1,5 @@
-//! The questions of a session to the application, with the usual reply to each, and the state after
-//! each answer.
+//! Handles the application's answers to the questions of a session: sends the reply, and chooses
+//! the next state.
 use super::core::ServerCore;
 use super::event::Event;
 use super::state::{
@@ -37,7 +37,8 @@ fn after(reply: &Reply, granted: CommandState, refused: CommandState) -> State {
 }
 
 impl OpenQuestion {
-    /// Handles the application's answer, which is not 421. `None` means yes, with the usual reply.
+    /// Returns the state that follows the application's answer. `None` means yes, with the usual
+    /// reply. The answer is never 421, because `Server::answer` ends the session at a 421.
     pub(super) fn answered(
         self,
         answer: Option<&Reply>,
@@ -138,7 +139,8 @@ fn data_answered(
     let reply = send(answer, say!("354 End data with <CR><LF>.<CR><LF>"), out);
     match reply.code() / 100 {
         3 => DataMessage::begin(transaction, now, core),
-        // Without a 3xx, the client sends no message, so the transaction stays open.
+        // Without a 3xx, the client sends no message. Keep the transaction open, so that the client
+        // can try DATA again.
         _ => State::Command(CommandState::ExpectRecipient(transaction)),
     }
 }
@@ -164,8 +166,8 @@ fn first_chunk_answered(
     }
 }
 
-/// Sends the reply to the message. In LMTP the application answers either for all recipients at once
-/// or for each of them.
+/// Sends the reply to the message. In LMTP, the application may have answered for all recipients at
+/// once. Otherwise it is asked about each of them.
 fn message_answered(recipients: u32, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     match (core.settings.protocol, answer) {
         (Protocol::Smtp, answer) => {

@@ -1,4 +1,4 @@
-//! States of a server session. The other files of this module have the steps from state to state.
+//! States of a server session. The other files of this module have the transitions between them.
 use super::event::Event;
 use crate::chunk::{ChunkReader, ContentKind};
 use crate::command::{Chunk, Hello};
@@ -10,7 +10,8 @@ use crate::sasl::Mechanism;
 use crate::sasl::server::{AwaitedProof, AwaitedResponse, SecretLookup, ShownSecret};
 use std::time::Duration;
 
-/// The next state, and the event of the step. A step without an event needs more bytes.
+/// The next state, and the event to report. The event is `None` if the session needs more bytes,
+/// and for a question about a login, which `login_event` makes from the new state.
 pub(super) type Transition<'a> = (State, Option<Event<'a>>);
 
 /// States of the session, named by what the session waits for. Each state holds only the data that
@@ -54,13 +55,13 @@ pub(super) enum State {
     Chunk(Box<ChunkedMessage>),
     /// Reads and drops the bytes of a refused chunk.
     Skip(Box<SkippedChunk>),
-    /// Asks for the next recipient's result. This step needs no bytes from the client.
+    /// Asks for the next recipient's result, without waiting for the client.
     Delivery(DeliveryState),
     /// Waits for the client's next line during AUTH.
     AuthResponse(AuthResponse),
-    /// Asks the application about the login. This step needs no bytes from the client.
+    /// Asks the application about the login, without waiting for the client.
     AuthQuestion(LoginQuestion),
-    /// Reports the result of AUTH. This step needs no bytes from the client.
+    /// Reports the result of AUTH, without waiting for the client.
     AuthEnd(AuthEnd),
     ExpectTls,
     Closed,
@@ -137,7 +138,7 @@ impl MessagePace {
     }
 }
 
-/// The rest of a refused chunk. Its bytes must be read before the reply is sent (RFC 3030 §2).
+/// A refused chunk, whose remaining bytes must be read before the reply is sent (RFC 3030 §2).
 #[derive(Debug)]
 pub(super) struct SkippedChunk {
     pub(super) left: u64,
@@ -148,11 +149,11 @@ pub(super) struct SkippedChunk {
 /// Reason for refusing a chunk. It selects the reply that follows the chunk's bytes.
 #[derive(Debug)]
 pub(super) enum ChunkRefusal {
-    /// The command was refused in this state, to which the session returns.
+    /// The session refused the BDAT command, and returns to this state after the chunk.
     Command(CommandState, ReplyReason),
     /// The client was refused at the greeting.
     TurnedAway,
-    /// The message was refused and gets this number of replies.
+    /// The session refused the message. The number of replies exceeds 1 only in LMTP.
     Message(ReplyReason, u32),
     /// The application refused with this reply, which is sent this number of times.
     Said(Reply, u32),
@@ -201,8 +202,8 @@ pub(super) enum AuthResponse {
     /// The client's proof. The session checks the proof only after the application has permitted
     /// the check.
     Proof(Box<AwaitedProof>),
-    /// In XOAUTH2, the empty response of a client that has been told why it is refused. The reply
-    /// is sent after this response.
+    /// In XOAUTH2, the empty response with which a client acknowledges that its login is refused.
+    /// The session then sends this refusal.
     Acknowledgement(Box<Reply>),
 }
 

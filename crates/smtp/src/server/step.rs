@@ -1,4 +1,4 @@
-//! The step from one state of a server session to the next.
+//! Reads the client's input, and moves a server session from its state to the next.
 use super::core::ServerCore;
 use super::data;
 use super::event::Event;
@@ -11,8 +11,8 @@ use crate::sasl::MAX_EXCHANGE_LINE_BYTES;
 use std::time::Duration;
 
 impl State {
-    /// Stores the next state. The old value is the `Closed` that `take_state` left, which owns
-    /// nothing. Forgetting it instead of dropping it saves a check in each step.
+    /// Stores the next state without dropping the old one, which saves a check for each event. The
+    /// old state is always the `Closed` that `take_state` left, so nothing leaks.
     pub(super) fn put(&mut self, next: Self) {
         std::mem::forget(std::mem::replace(self, next));
     }
@@ -113,8 +113,7 @@ fn parse<'l>(line: &'l [u8], core: &ServerCore) -> Result<Command<'l>, ReplyReas
         true => Command::parse_strictly(line),
         false => Command::parse(line),
     };
-    // Replace the reason in place, because the type is large and moving a command therefore
-    // expensive.
+    // Change the reason in place, because `map_err` would move the command, which is large.
     if let Err(reason) = &mut command {
         *reason = fault(line, *reason);
     }

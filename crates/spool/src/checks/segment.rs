@@ -11,7 +11,7 @@ use crate::recovery::recover;
 use crate::{Backlog, Error, Options};
 use std::sync::Arc;
 
-/// Offset of the body's checksum in a record.
+/// Offset of the body's checksum in a record's header.
 const BODY_CRC_OFFSET: usize = 36;
 
 pub fn check(data: &[u8]) {
@@ -65,7 +65,7 @@ mod tests {
     use crate::{NewMessage, Spool};
     use proptest::prelude::*;
 
-    /// Returns a segment with messages, notes, and one message that is done.
+    /// Returns a segment with four messages, a note on each of them, and a mark that one is done.
     fn octets() -> Vec<u8> {
         let disk = FaultyDisk::new();
         let options = Options { segment_bytes: 1 << 16, ..Options::default() };
@@ -86,8 +86,8 @@ mod tests {
     fn what_is_whole_has_its_checksums_already() {
         let octets = octets();
         assert_eq!(try_octets(&octets).unwrap(), 3);
-        // Both headers of the segment are unchanged: the one of a free segment in the first block, and in the second
-        // block the one that says by which seed the batches are checked.
+        // Compare only the lengths. `with_checksums` changes checksums, because it takes the seed
+        // from the first block, which still has the header of the free segment.
         assert_eq!(with_checksums(&octets).len(), octets.len());
     }
 
@@ -100,8 +100,8 @@ mod tests {
             whole: bool,
         ) {
             let mut octets = octets();
-            // Copy the header with the seed of the batches to the first block, so that the batches
-            // fit the header in use.
+            // `with_checksums` reads the seed from the first block. Copy the header with the seed
+            // of the batches there, and give it the revision 2, which belongs to the first block.
             octets.copy_within(4096..4192, 0);
             octets[16] = 2;
             changes.into_iter().for_each(|(at, octet)| octets[at] = octet);

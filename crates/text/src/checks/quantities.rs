@@ -1,5 +1,6 @@
-//! Checks any text as a quantity of each kind. Either the text is refused, or the value is within
-//! its bounds and its displayed form reads as the same value.
+//! Checks the parsers of quantities with arbitrary text. Each parser must either refuse the text
+//! with an error of one line, or return a value that is within its limits. If such a value is
+//! displayed and parsed again, the result must be equal.
 use crate::quantities::{
     MAX_BYTES, MAX_COUNT, MAX_DURATION, MAX_RATE_PER_S, bytes, count, count_up_to, duration, interval, positive,
     probability, rate,

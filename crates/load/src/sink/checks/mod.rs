@@ -1,3 +1,3 @@
-//! Promises of each parser about any input. The property tests and the fuzz targets call these
-//! functions, which panic if a promise is broken.
+//! Properties that each parser must have for any input. Property tests and fuzz targets call these
+//! functions, which panic if a property is violated.
 pub mod rules;

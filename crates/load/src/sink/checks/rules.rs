@@ -1,5 +1,5 @@
-//! Checks any text as a rule and as a rules file. Either the parser reports a mistake whose place
-//! is in the text, or the rules are the same when they are written and read again.
+//! Parses a text as a rule and as a rules file. The parser must either report a mistake, or return
+//! rules that stay the same when they are written and read again.
 use super::super::rulebook::Rulebook;
 use super::super::rules::Rule;
 

@@ -17,17 +17,17 @@ use std::time::{Duration, SystemTime};
 const DEFAULT_POLL: Duration = Duration::from_millis(10);
 /// Pause after a directory could not be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// A directory that changed more recently than this is listed again. Its time is as coarse as a tick of the kernel, so
-/// two deliveries may leave the same time.
+/// A directory whose last change is more recent than this is listed again at the next check. Modification times are
+/// only as exact as a tick of the kernel, so a second delivery may leave the time unchanged.
 const TIME_GRAIN: Duration = Duration::from_millis(100);
 /// Maximum number of bytes of a message that are read.
 const MAX_BYTES: u64 = 64 << 20;
 /// Maximum number of bytes of a message that are read if only its header is needed.
 const HEADER_BYTES: u64 = 64 << 10;
-/// Maximum number of messages of a directory. All of them are remembered, to recognise new ones.
+/// Maximum number of messages of a Maildir. Their names are kept in memory, to recognise new messages.
 const MAX_MESSAGES: usize = 1 << 20;
 
-/// Watches the directory until the task is dropped. Returns if the directory cannot be read the first time.
+/// Watches the directory until the task is dropped. Returns early if the directory cannot be read the first time.
 pub(super) async fn watch(watcher: Watcher, url: MailboxUrl) {
     let MailboxUrl::Maildir(directory) = url else { return };
     let interval = watcher.shared.options.poll.unwrap_or(DEFAULT_POLL);

@@ -1,5 +1,5 @@
 //! A sink that watches mailboxes instead of listening. Each mailbox has a task on a common thread. New messages are
-//! counted into the same kind of tally as by a sink that listens.
+//! counted in the same way as by a sink that listens.
 //!
 //! ```text
 //! options ─ Watchers ─ a thread ┬ server_mailbox: a connection with IMAP or POP3, made again when it breaks
@@ -39,7 +39,7 @@ use watcher::{WatchShared, Watcher};
 
 /// Interval at which the thread hands its counts to the collector and checks whether it should end.
 const TICK: Duration = Duration::from_millis(250);
-/// Time at the end in which the last counted messages may still be deleted.
+/// When the sink ends, the deletion of the messages that were counted last may take this long.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size in bytes of the buffer that all connections of the thread share.
 const READ_BYTES: usize = 64 << 10;
@@ -98,7 +98,7 @@ impl Watchers {
                 sleep(TICK).await;
                 state.send_tally();
             }
-            // The messages that were counted last may not be deleted yet, so go on for a while.
+            // The messages that were counted last may not be deleted yet, so give their servers some time.
             let limit = clock::now() + DELETION_TIMEOUT;
             while shared.undeleted.get() > 0 && clock::now() < limit {
                 sleep(Duration::from_millis(10)).await;

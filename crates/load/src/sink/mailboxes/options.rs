@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Mailboxes to watch, and how to treat their messages.
 #[derive(Clone, Debug)]
 pub struct MailboxOptions {
     /// Mailboxes to watch, of which there must be at least one.
     pub mailboxes: Vec<WatchedMailbox>,
-    /// Interval at which to ask for new mail. Servers that would report new mail by themselves are then asked, too.
+    /// Interval at which to ask for new mail. If it is set, even servers that would report new mail by themselves
+    /// (IDLE) are asked.
     pub poll: Option<Duration>,
     /// True if messages count that are already there when a mailbox is first opened.
     pub existing: bool,
@@ -22,11 +22,10 @@ pub struct MailboxOptions {
     pub whole: bool,
     /// Run whose messages are deleted after they were counted, or `None` to keep all messages.
     pub deletes: Option<RunId>,
-    /// Messages whose arrival is recorded. If this is set, only these are deleted, when they are seen the next time,
-    /// and they do not count again. A probe that is killed before it records an arrival therefore finds the message
-    /// again.
+    /// Messages whose arrival a probe has recorded. If this is set, only these messages are deleted, when they are seen
+    /// again, and they do not count a second time. If the probe is killed before it records an arrival, the message is
+    /// therefore still in the mailbox.
     pub settled: Option<Arc<Mutex<Ledger>>>,
-    /// TLS settings of connections to the mailboxes' servers.
     pub tls: MailboxTls,
 }
 
@@ -42,10 +41,9 @@ pub struct WatchedMailbox {
     pub server: Option<Endpoint>,
 }
 
-/// TLS settings of connections to the mailboxes' servers.
 #[derive(Clone, Debug, Default)]
 pub struct MailboxTls {
-    /// True if any certificate is accepted, and passwords may be sent without TLS.
+    /// True if any certificate is accepted, and passwords may be sent without TLS even to another host.
     pub insecure: bool,
     /// File with trusted certificates. By default, the certificates of the system are trusted.
     pub ca: Option<PathBuf>,
@@ -63,7 +61,7 @@ impl MailboxOptions {
         self.tls.insecure || is_loopback(endpoint)
     }
 
-    /// Returns the name of the protocol for the record.
+    /// Returns the protocol of the first mailbox, which the record names.
     pub(crate) fn protocol(&self) -> &'static str {
         match self.mailboxes.first().map(|mailbox| &mailbox.url) {
             Some(MailboxUrl::Server { scheme, .. }) if scheme.is_imap() => "imap",

@@ -28,7 +28,7 @@ const REMEDIES: Remedies = Remedies {
     name: "write NAME as the host in --mailbox",
     insecure: "--mailbox-insecure",
 };
-/// Time limit for connecting. The TLS handshake has the same time again.
+/// Time limit for the connection and, separately, for the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The last session's knowledge of the mailbox, by which the next session recognises new messages.
@@ -43,7 +43,7 @@ enum Session {
 }
 
 enum SessionEnd {
-    /// POP3 only: the session has read everything, and the next session comes later.
+    /// A session of POP3 has read all new messages. The next session begins after the interval of polling.
     Done,
     Network(Phase, io::Error),
     Server(SessionError),
@@ -95,7 +95,7 @@ impl ServerMailbox {
         }
     }
 
-    /// Watches the mailbox until the task is dropped. Returns if the mailbox cannot be opened the first time.
+    /// Watches the mailbox until the task is dropped. Returns early if the mailbox cannot be opened the first time.
     pub(super) async fn run(mut self) {
         let mut retry = FIRST_RETRY;
         loop {
@@ -341,8 +341,8 @@ impl Session {
         }
     }
 
-    /// Continues the session after a message has been counted. If `deleted` has the message's number in this session,
-    /// deletes the message.
+    /// Continues the session after a message has been counted. `deleted` is the message's number in this session if the
+    /// message should be deleted.
     fn handled(&mut self, deleted: Option<u32>, out: &mut Vec<u8>) {
         match self {
             Self::Imap(session) => deleted.into_iter().for_each(|uid| session.delete(uid)),
@@ -360,7 +360,7 @@ fn network_reason(error: &io::Error) -> String {
     fault.map_or_else(|| reason(error), |fault| fault.with_remedy(&REMEDIES))
 }
 
-/// Returns the phase under which an error in this step is counted.
+/// Returns the phase of SMTP under which an error in this step of IMAP or POP3 is counted.
 fn phase(step: Step) -> Phase {
     match step {
         Step::Greeting => Phase::Banner,

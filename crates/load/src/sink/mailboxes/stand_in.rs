@@ -1,5 +1,5 @@
-//! Watches a stand-in for a server of IMAP, which breaks connections, tells of mail by IDLE or when it is
-//! asked, and refuses logins.
+//! Tests the watching of a mailbox with a stand-in for an IMAP server. The stand-in breaks connections, refuses logins,
+//! and reports mail by IDLE or when it is asked.
 use super::super::active_rules::ActiveRules;
 use super::super::rulebook::Rulebook;
 use super::super::worker_state::{SinkContext, TallyTransfer};
@@ -22,18 +22,17 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
 struct Inbox {
-    /// Header fields of the messages, whose UIDs are their places plus one.
+    /// Header field of each message. The UID of a message is its index plus one.
     fields: Vec<Vec<u8>>,
-    /// Number of the present generation. The server closes connections of earlier generations.
+    /// When a test increases this number, the server closes all connections that it has accepted before.
     generation: u64,
     connections: u64,
-    /// Number of times that the mailbox was created again, each of which gives it another UIDVALIDITY.
+    /// Number of times that the mailbox was created again. Each time, its UIDVALIDITY changes.
     renewals: u64,
     /// Set while the server closes new connections at once.
     is_away: bool,
 }
 
-/// Stand-in for a mail server with one mailbox.
 #[derive(Clone, Default)]
 struct Server {
     inbox: Arc<(Mutex<Inbox>, Condvar)>,
@@ -68,7 +67,7 @@ impl Server {
         lock(&self.inbox.0).fields.len()
     }
 
-    /// Serves a connection until its generation ends. Errors of the connection end it, too.
+    /// Serves a connection until it breaks, or until a test increases `generation`.
     fn serve(&self, stream: &TcpStream) -> Option<()> {
         let generation = {
             let mut inbox = lock(&self.inbox.0);

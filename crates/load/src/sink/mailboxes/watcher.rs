@@ -66,7 +66,7 @@ impl WatchCounts {
     }
 }
 
-/// State that all tasks of the thread share. The thread has a task for each mailbox.
+/// State that the tasks of all mailboxes share. They run on the same thread.
 pub(super) struct WatchShared {
     pub(super) state: Rc<SinkWorkerState>,
     pub(super) counts: Arc<WatchCounts>,
@@ -81,16 +81,15 @@ pub(super) struct WatchShared {
     pub(super) options: MailboxOptions,
 }
 
-/// Reads the traces of a mailbox's messages and counts the messages, for any kind of mailbox.
 pub(super) struct Watcher {
     pub(super) shared: Rc<WatchShared>,
-    /// Name of the mailbox in error messages: its URL.
+    /// URL of the mailbox, for error messages.
     name: String,
     recipient: SinkRecipient,
     /// True once the mailbox has been open. Before that, an error ends the sink instead of being counted.
     pub(super) has_opened: Cell<bool>,
     is_open: Cell<bool>,
-    /// True if the mailbox is counted among those whose server reports new messages by itself.
+    /// True once `WatchCounts::idle` includes this mailbox, so that it is counted only once.
     is_idle: Cell<bool>,
 }
 
@@ -120,8 +119,8 @@ impl Watcher {
             None => {}
         }
         if !self.has_opened.replace(true) {
-            // Ignore the error, which means that nobody waits for this mailbox: the sink does not start if another
-            // mailbox could not be opened.
+            // Ignore the error: nobody waits for this mailbox any longer if another mailbox could not be opened,
+            // because the sink then does not start.
             let _ = self.shared.opened.send(Ok(()));
         }
     }
@@ -152,13 +151,14 @@ impl Watcher {
         self.shared.state.tally.borrow_mut().count_error(error, || Some(self.name.clone()));
     }
 
-    /// Counts messages that were deleted from the mailbox, which the user had asked for.
+    /// Counts messages that were deleted from the mailbox because the user had asked for that.
     pub(super) fn deleted(&self, count: u64) {
         self.shared.counts.deleted.fetch_add(count, Ordering::Relaxed);
         self.shared.undeleted.set(self.shared.undeleted.get().saturating_sub(count));
     }
 
-    /// Counts a message as arrived. Returns true if the caller should delete the message from the mailbox.
+    /// Counts a message as arrived, unless a probe has already recorded its arrival. Returns true if the caller should
+    /// delete the message from the mailbox.
     pub(super) fn count(&self, result: &TraceResult, announced: Announced, bytes: u64) -> bool {
         let state = &self.shared.state;
         if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = result

@@ -1,5 +1,5 @@
-//! Checks any text as a pattern of addresses and of texts. Either the parser reports a mistake, or
-//! every address of the pattern is well-formed.
+//! Checks the parsers of address patterns and text patterns with any input. The parser must either
+//! report a mistake, or return a pattern that produces only well-formed addresses.
 use crate::source::addresses::{AddressPattern, RecipientTag};
 use mailrun_schedule::distribution::{RandomStream, SeededRng};
 use mailrun_smtp::Path;

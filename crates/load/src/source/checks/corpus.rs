@@ -1,5 +1,5 @@
-//! Checks any octets as an mbox, as a corpus of one message and as the message of `--file`. Either
-//! they are refused, or a receiver must read the messages as intended. The last octet sets the
+//! Checks the readers of a corpus and of `--file` with any input. Either they refuse it, or the
+//! length and checksum of each message must be those that a receiver finds. The last octet sets the
 //! memory limit.
 use crate::source::corpus::{self, Corpus, CorpusMessage, CorpusOptions, InvalidMessagePolicy};
 use mailrun_smtp::data::{DataPiece, DataReader};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// A file that only this process uses. It is in memory if the host has a file system there.
+/// A file that only this process uses. It is kept in memory if the host has `/dev/shm`.
 static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
@@ -34,7 +34,7 @@ pub(in crate::source) fn received(letter: &CorpusMessage) -> Vec<u8> {
 fn check_corpus(corpus: &Corpus, limit_bytes: u64) {
     assert!(!corpus.messages.is_empty());
     let held: usize = corpus.messages.iter().map(|letter| letter.headers.len() + letter.body.len()).sum();
-    // The last message may exceed the limit by the bytes that end its data.
+    // The last message may exceed the limit by the three bytes of its end of data.
     assert!(held as u64 <= limit_bytes + 3, "{held} of {limit_bytes}");
     for letter in &corpus.messages {
         let content = received(letter);

@@ -1,5 +1,5 @@
-//! Checks any octets as lines. The lines, their numbers and lengths must be the same whatever the
-//! size of the blocks that are read.
+//! Checks the splitting of any input into lines. The lines, their numbers and their lengths must
+//! not depend on the size of the blocks in which the input is read.
 use crate::source::file_lines::{FileLines, MAX_LINE_BYTES};
 use std::io::BufReader;
 

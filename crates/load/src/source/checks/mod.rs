@@ -1,5 +1,5 @@
-//! Promises of each parser about any input. The property tests and the fuzz targets call these
-//! functions, which panic if a promise is broken.
+//! Checks what each parser must guarantee for any input. The property tests and the fuzz targets
+//! call these functions, which panic if a guarantee is broken.
 pub mod addresses;
 pub mod corpus;
 pub mod lines;
