@@ -30,6 +30,7 @@ fn options(choice: u8) -> Options {
         quit_timeout: None,
         refuses_own_name: false,
         greeting_timeout: None,
+        message_timeout: None,
         stop_after: None,
     }
 }

@@ -135,7 +135,7 @@ fn run_in_series(program: &Path, options: &BenchOptions, keeper: &mut RelayKeepe
     let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
     let mut record = gather::record(options, directory.path(), started_at, results);
     clocks.finish(&mut record, remote_sink);
-    let unwritten = directory.save(&record).and_then(|()| keeper.settle(&record)).err().or(complaint);
+    let unwritten = directory.save(&record).and_then(|()| keeper.settle(options, &record)).err().or(complaint);
     let directory = directory.path().to_owned();
     Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage, unwritten })
 }

@@ -552,10 +552,12 @@ impl Drop for PartyProcess {
     }
 }
 
-/// Reports whether a relay exited because it was asked to. A program that is not ours may be ended
-/// by SIGTERM itself, or report this as status 143, as shells and Java do.
+/// Reports whether a relay that was asked to stop exited for that reason. A program that is not ours may be ended
+/// by SIGTERM itself, or report this as status 143, as shells and Java do. Postfix' master(8) ends itself by SIGALRM if it
+/// has not stopped after 5 s.
 pub(super) fn has_stopped(status: ExitStatus) -> bool {
-    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == Some(SIGTERM_EXIT_CODE)
+    let is_by = |signal: Signal| status.signal() == Some(signal.as_raw());
+    is_by(Signal::TERM) || is_by(Signal::ALARM) || status.code() == Some(SIGTERM_EXIT_CODE)
 }
 
 /// Describes an exit, such as `signal 9 (SIGKILL)` or `exit status 2`.

@@ -37,7 +37,8 @@ pub(super) struct RelaySeries {
     kept: Option<Box<KeptRelay>>,
     /// Number of relays that were stopped because a run had left mail in their queue.
     left_mail: u32,
-    /// One sentence about each relay that died between two runs.
+    /// One sentence about each relay that died between two runs, and about each that was stopped because a process had
+    /// died during a run.
     deaths: Vec<String>,
 }
 
@@ -126,10 +127,17 @@ impl RelayKeeper {
 
     /// Drops a kept relay that the run has stopped, so that the next run starts a new one. Its spool
     /// is deleted only if no mail is missing, because missing mail may still be in the spool.
-    pub(super) fn settle(&mut self, record: &Record) -> Result<()> {
+    pub(super) fn settle(&mut self, options: &BenchOptions, record: &Record) -> Result<()> {
         let Self::Kept(series) = self else { return Ok(()) };
         let Some(kept) = series.kept.take_if(|kept| kept.process.is_none()) else { return Ok(()) };
-        series.left_mail += u32::from(!record.verdict.causes.contains(&Cause::Interrupted));
+        match &record.verdict.causes {
+            causes if causes.contains(&Cause::Interrupted) => {}
+            causes if causes.contains(&Cause::Died) => {
+                series.deaths.push("A process died during a trial, so the server was started anew.".to_owned())
+            }
+            _ if options.syscall_counting == SyscallCounting::Off => series.left_mail += 1,
+            _ => {}
+        }
         if record.ledger.lost.unwrap_or_default() == 0 && record.verdict.closed {
             kept.directory.remove_spool()?;
         }

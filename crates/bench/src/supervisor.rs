@@ -448,7 +448,8 @@ impl Supervisor {
         while let Some(party) = self.find(role) {
             if let Some(status) = party.poll()? {
                 let left_behind = party.left_behind();
-                let has_stopped = parties::has_stopped(status) && role == Role::Relay;
+                let was_asked = role == Role::Relay && stopping.asked_at.is_some();
+                let has_stopped = was_asked && parties::has_stopped(status);
                 return Ok(if has_stopped { left_behind } else { self.exit_error(role, status).or(left_behind) });
             }
             self.stop(role, &mut stopping, stop)?;

@@ -319,7 +319,8 @@ fn a_relay_that_cannot_start_says_why() {
 fn a_relay_that_knows_no_better_end_than_the_signals_has_stopped() {
     let relay = GOOD_RELAY.replace("trap 'exit 0' TERM\n", "");
     let as_java = GOOD_RELAY.replace("exit 0", "exit 143");
-    for relay in [relay, as_java] {
+    let as_postfix = GOOD_RELAY.replace("exit 0", "kill -ALRM $$");
+    for relay in [relay, as_java, as_postfix] {
         let record = BenchFixture::relayed(GOOD_SOURCE, &relay, UNITS).run_relayed().expect("it runs").record;
         assert!(
             record.verdict.closed && record.parties.iter().all(|party| party.died.is_none()),

@@ -140,8 +140,8 @@ impl CapacitySearch {
             TrialOutcome::Void { spent_s, .. } => *spent_s,
             TrialOutcome::MailLost | TrialOutcome::Stopped => 0.0,
         };
-        // If `spent_s` is NaN, `min` returns the time limit, so the search ends.
-        self.spent_s += trial.duration_s.max(spent_s.min(self.facts.settings.time_limit_s));
+        // If the time is NaN, `max` uses the length of the trial.
+        self.spent_s += trial.duration_s.max(spent_s).min(self.facts.settings.time_limit_s);
         let met = match (&outcome, trial.load) {
             (TrialOutcome::MailLost, _) => self.end(SearchEnding::MailLost),
             (TrialOutcome::Stopped, _) => self.end(SearchEnding::Stopped),

@@ -633,11 +633,17 @@ impl FileSystem {
         self.attributes(inode)
     }
 
-    /// Renames a file or directory. An existing file with the new name is replaced. If both names already belong to the
-    /// same file, nothing changes, as in rename(2).
+    /// Renames a file or directory. An existing file or empty directory with the new name is replaced. If both names
+    /// already belong to the same file, nothing changes, as in rename(2).
     pub fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
         let inode = self.look_up(from.0, from.1)?.inode;
-        let replaced = self.directory(to.0)?.seen.insert(to.1.to_owned(), inode);
+        let replaced = self.directory(to.0)?.seen.get(to.1).copied();
+        // The kernel checks that a directory replaces only a directory, but not that this one is empty.
+        let holds_names = |directory: &mut Directory| !directory.seen.is_empty();
+        if replaced.is_some_and(|other| other != inode && self.directory(other).is_ok_and(holds_names)) {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.directory(to.0)?.seen.insert(to.1.to_owned(), inode);
         if from != to && replaced == Some(inode) {
             return Ok(());
         }

@@ -725,7 +725,7 @@ impl Filesystem for Served {
                     return Err(errno);
                 }
                 // Only `ShortWrite` is left, because `can_have` admits no other fault of a write.
-                Some(_) => rng.random_range(1..=data.len()),
+                Some(_) => rng.random_range(1..data.len().max(2)),
                 None => data.len(),
             };
             files.write(inode.0, at, &data[..length])?;

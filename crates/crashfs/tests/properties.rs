@@ -182,6 +182,20 @@ fn a_directory_comes_back_with_what_is_below_it_or_not_at_all() {
     }));
 }
 
+#[test]
+fn a_directory_replaces_only_an_empty_one() {
+    let mut files = FileSystem::new(1 << 20);
+    let [empty, full, other] =
+        ["empty", "full", "other"].map(|name| files.make_directory(ROOT, name, 0o700).unwrap().inode);
+    files.create(full, "mail", 0o600).unwrap();
+    assert_eq!(files.rename((ROOT, "other"), (ROOT, "full")), Err(Errno::NOTEMPTY));
+    assert_eq!(files.look_up(ROOT, "other").unwrap().inode, other, "a failed rename changes nothing");
+    assert_eq!(files.look_up(ROOT, "full").unwrap().inode, full);
+    files.rename((ROOT, "full"), (ROOT, "empty")).unwrap();
+    assert_eq!(files.look_up(ROOT, "empty").unwrap().inode, full);
+    assert_ne!(empty, full);
+}
+
 /// A file is renamed from one directory to another. Both directories are durable.
 struct Renamed {
     files: FileSystem,

@@ -29,11 +29,7 @@ pub(super) struct LoadPacer {
 #[derive(Debug)]
 enum LoadSchedule {
     Rate(Box<ArrivalSchedule>),
-    Market {
-        schedule: Rc<ShapeSchedule>,
-        began: Duration,
-        next: u64,
-    },
+    Market { schedule: Rc<ShapeSchedule>, began: Duration, next: u64 },
 }
 
 impl LoadSchedule {

@@ -118,9 +118,10 @@ impl BrokerSide {
     /// Fails if the broker still refuses connections when `wait` is over. Any other error is returned at once.
     async fn first_connection(&self, wait: StartWait) -> Result<Connection, Error> {
         loop {
-            match Connection::open(&self.broker).await {
-                Err(Error::Refused { .. }) if wait.pause() => {}
-                connection => return connection,
+            let opened = Connection::open(&self.broker).await;
+            match (&opened, wait.next_pause()) {
+                (Err(Error::Refused { .. }), Some(pause)) => tokio::time::sleep(pause).await,
+                _ => return opened,
             }
         }
     }

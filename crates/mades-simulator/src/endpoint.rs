@@ -268,6 +268,7 @@ impl EndpointRunner {
         if let Some(delivery) = self.simulator.content_mut(key).and_then(|content| content.delivery.take()) {
             self.queues.accept(delivery);
         }
+        self.simulator.step_done(key, EndpointStep::Accept, (self.clock)());
     }
 
     /// Writes the acknowledgement document of B's application. An acknowledgement document itself

@@ -445,6 +445,11 @@ impl ImapSession {
     }
 
     fn open(&mut self, now: Duration) {
+        // Forget what came before, because messages exist only in an open mailbox. TLS may not have protected it.
+        self.opened = Position::default();
+        self.exists = 0;
+        self.announcements.clear();
+        self.has_news = false;
         let folder = Mailbox::try_from(self.folder.clone());
         let mailbox = folder.unwrap_or(Mailbox::Inbox);
         let command = if self.deletes { CommandBody::Select { mailbox } } else { CommandBody::Examine { mailbox } };
@@ -556,7 +561,7 @@ impl ImapSession {
 
     fn opened(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), SessionError> {
         if self.opened.next_uid == 0 || self.opened.validity == 0 {
-            return Err(self.violation("it told neither UIDNEXT nor UIDVALIDITY".to_owned()));
+            return Err(self.violation("it did not tell both UIDNEXT and UIDVALIDITY".to_owned()));
         }
         let opened = std::mem::take(&mut self.opened);
         // Messages that the server announced while it opened the mailbox are older than this session. The first session

@@ -133,7 +133,7 @@ fn what_servers_say_has_these_results() {
         (
             "no UIDNEXT",
             [GREETING, LOGGED_IN, "* 3 EXISTS\r\nm2 OK open\r\n"].concat(),
-            "! the server broke the protocol (opening the mailbox): it told neither UIDNEXT nor UIDVALIDITY",
+            "! the server broke the protocol (opening the mailbox): it did not tell both UIDNEXT and UIDVALIDITY",
         ),
         (
             "another protocol",
@@ -232,6 +232,23 @@ fn what_precedes_tls_is_forgotten() {
         assert!(events(&played).contains("reveal the password"), "{}", events(&played));
         assert_eq!(played.sent, "", "the password is not sent");
     }
+}
+
+#[test]
+fn before_a_mailbox_is_open_nothing_arrives() {
+    let start = Duration::from_secs(1000);
+    let later = Duration::from_secs(1010);
+    let position = Some(Position::new(7, 12));
+    let identity = crate::checks::identity();
+    let mut session =
+        crate::imap::ImapSession::new(Arc::new(options()), identity, "INBOX", position, false, false, start);
+    let (mut out, mut events) = (Vec::new(), Vec::new());
+    let opened = [GREETING, "* 60 EXISTS\r\n", LOGGED_IN, OPENED].concat();
+    session.receive(opened.as_bytes(), start, &mut out, &mut events).unwrap();
+    let news = [NEWS, FETCHED, "m4 OK fetched\r\n"].concat();
+    session.receive(news.as_bytes(), later, &mut out, &mut events).unwrap();
+    let Some(Event::Message(message)) = events.last() else { panic!("{events:?}") };
+    assert_eq!(message.announced, Announced::At(later), "not when the server spoke of 60 messages");
 }
 
 #[test]

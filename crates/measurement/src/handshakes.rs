@@ -20,17 +20,19 @@ struct HandshakeCount {
 
 impl Handshakes {
     pub fn add(&mut self, version: &str, cipher: &str, is_resumed: bool) {
-        let is_known = self.kinds.len() < MAX_KINDS;
-        let name = (version.to_owned(), cipher.to_owned());
-        let kind = if is_known || self.kinds.contains_key(&name) { name } else { Default::default() };
-        let kind = self.kinds.entry(kind).or_default();
+        let kind = self.kind((version.to_owned(), cipher.to_owned()));
         *(if is_resumed { &mut kind.resumed } else { &mut kind.full }) += 1;
+    }
+
+    fn kind(&mut self, name: (String, String)) -> &mut HandshakeCount {
+        let has_row = self.kinds.len() < MAX_KINDS || self.kinds.contains_key(&name);
+        self.kinds.entry(if has_row { name } else { Default::default() }).or_default()
     }
 
     pub fn merge(&mut self, other: &Self) {
         self.failed += other.failed;
         for (name, kind) in &other.kinds {
-            let ours = self.kinds.entry(name.clone()).or_default();
+            let ours = self.kind(name.clone());
             ours.full += kind.full;
             ours.resumed += kind.resumed;
         }
@@ -68,5 +70,8 @@ mod tests {
         }
         assert!(one.rows("x").len() <= MAX_KINDS + 1);
         assert_eq!(one.rows("x").iter().map(|row| row.handshakes).sum::<u64>(), 1003);
+        all.merge(&one);
+        assert!(all.rows("x").len() <= MAX_KINDS + 1);
+        assert_eq!(all.rows("x").iter().map(|row| row.handshakes).sum::<u64>(), 1009);
     }
 }

@@ -25,7 +25,8 @@ impl Encoding {
     /// third of the bytes are `=` or not ASCII. Content with bare CR or LF, or with NUL, is not
     /// text, so it becomes base64.
     pub fn for_text(content: &[u8]) -> Self {
-        let escaped = content.iter().filter(|byte| !byte.is_ascii() || **byte == b'=').count();
+        let is_escaped = |byte: &&u8| !matches!(**byte, b' '..=b'<' | b'>'..=b'~' | b'\t' | b'\r' | b'\n');
+        let escaped = content.iter().filter(is_escaped).count();
         let has_plain_ends = || {
             lines(content).all(|line| {
                 let text = line.strip_suffix(b"\r\n").unwrap_or(line);
@@ -153,6 +154,20 @@ mod tests {
         assert_eq!(quoted(&[b'x'; 76]), format!("{}=\r\nx", "x".repeat(75)));
         let broken = [[b'x'; 75].as_slice(), b"--boundary"].concat();
         assert_eq!(quoted(&broken), format!("{}=\r\n=2D-boundary", "x".repeat(75)));
+    }
+
+    #[test]
+    fn quoted_printable_is_for_text_that_stays_readable() {
+        for (content, expected) in [
+            ("a = b\tc\r\n", Encoding::QuotedPrintable),
+            ("ein größerer Text\r\n", Encoding::QuotedPrintable),
+            ("ωμέγα\r\n", Encoding::Base64),
+            ("\x1b[1m\x1b[0m\x07\r\n", Encoding::QuotedPrintable),
+            ("\x01\x02\x03a\r\n", Encoding::Base64),
+            ("a\nb\r\n", Encoding::Base64),
+        ] {
+            assert_eq!(Encoding::for_text(content.as_bytes()), expected, "{content:?}");
+        }
     }
 
     #[test]

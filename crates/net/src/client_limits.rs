@@ -287,10 +287,10 @@ impl Clients {
             table.take(&self.limits, client, ClientLimit::ConnectionRate, now)
         };
         if let Err(limit) = outcome {
-            let times = table.count_refusal(client, now);
+            let times = table.count_refusal(client, now, || self.may_report(now));
             // Release the lock first, so that no other worker waits for it while the embedding program's callback runs.
             drop(table);
-            self.refuse(client, limit, times, now);
+            self.refuse(client, limit, times);
             return Err(limit);
         }
         table.open.insert(client, open_count + 1);
@@ -305,9 +305,9 @@ impl Clients {
         let mut table = self.shards.lock(&client);
         let outcome = table.take(&self.limits, client, limit, now);
         if outcome.is_err() {
-            let times = table.count_refusal(client, now);
+            let times = table.count_refusal(client, now, || self.may_report(now));
             drop(table);
-            self.refuse(client, limit, times, now);
+            self.refuse(client, limit, times);
         }
         outcome
     }
@@ -321,11 +321,14 @@ impl Clients {
         }
     }
 
-    fn refuse(&self, client: ClientKey, limit: ClientLimit, times: Option<u64>, now: Duration) {
+    /// Returns true if another refusal may be reported now.
+    fn may_report(&self, now: Duration) -> bool {
+        self.on_refusal.is_some() && lock(&self.report_rate).take(MAX_REPORTS, now)
+    }
+
+    fn refuse(&self, client: ClientKey, limit: ClientLimit, times: Option<u64>) {
         self.refused[limit as usize].fetch_add(1, Ordering::Relaxed);
-        let (Some(report), Some(times)) = (&self.on_refusal, times) else { return };
-        let may_report = lock(&self.report_rate).take(MAX_REPORTS, now);
-        if may_report {
+        if let (Some(report), Some(times)) = (&self.on_refusal, times) {
             report(&ClientRefusal { client, limit, times });
         }
     }
@@ -344,12 +347,12 @@ impl ClientTable {
         if recent.rates[limit as usize].take(rate, now) { Ok(()) } else { Err(limit) }
     }
 
-    /// Counts a refusal, and returns the number of refusals since the last report if a report is due.
-    fn count_refusal(&mut self, client: ClientKey, now: Duration) -> Option<u64> {
+    /// Counts a refusal, and returns the number of refusals since the last report if a report is due and permitted.
+    fn count_refusal(&mut self, client: ClientKey, now: Duration, may_report: impl FnOnce() -> bool) -> Option<u64> {
         let recent = self.recent.get_or_insert_with(client, ClientUsage::default);
         recent.unreported += 1;
         let is_due = recent.reported_at.is_none_or(|then| now.saturating_sub(then) >= REPORT_INTERVAL);
-        is_due.then(|| {
+        (is_due && may_report()).then(|| {
             recent.reported_at = Some(now);
             std::mem::take(&mut recent.unreported)
         })
@@ -452,18 +455,23 @@ mod tests {
 
     #[test]
     fn refusals_are_told_once_a_minute_for_each_client_and_none_is_forgotten() {
-        let refusals = Arc::new(Mutex::new(Vec::new()));
+        let times = Arc::new(Mutex::new(Vec::new()));
         let clients = Clients::new(ClientLimits { connections: Some(0), ..ClientLimits::none() });
-        let list = Arc::clone(&refusals);
-        let clients = Arc::new(clients.on_refusal(move |refusal| list.lock().unwrap().push(*refusal)));
+        let list = Arc::clone(&times);
+        let clients = Arc::new(clients.on_refusal(move |refusal| list.lock().unwrap().push(refusal.times)));
         for tenth in 0..1300 {
             clients.admit(address("192.0.2.1"), SECOND * 100 + SECOND * tenth / 10).unwrap_err();
         }
         clients.admit(address("192.0.2.2"), SECOND * 231).unwrap_err();
-        let refusals = refusals.lock().unwrap();
-        let times: Vec<u64> = refusals.iter().map(|refusal| refusal.times).collect();
-        assert_eq!(times, [1, 600, 600, 1]);
+        assert_eq!(*times.lock().unwrap(), [1, 600, 600, 1]);
         assert_eq!(clients.refused(ClientLimit::Connections), 1301);
+        let refuse = |host: u16, now| {
+            let [high, low] = host.to_be_bytes();
+            clients.admit(IpAddr::from([10, 0, high, low]), now).unwrap_err();
+        };
+        (0..700).for_each(|host| refuse(host, SECOND * 400));
+        refuse(699, SECOND * 401);
+        assert_eq!(times.lock().unwrap().last(), Some(&2), "a refusal that was not told is told later");
     }
 
     #[test]

@@ -155,18 +155,29 @@ impl BufferBudget {
     }
 }
 
+/// The bytes that one message has taken from the budget. They are given back when the value is dropped.
+#[derive(Debug)]
+struct BufferShare {
+    budget: BufferBudget,
+    bytes: usize,
+}
+
+impl Drop for BufferShare {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
 #[derive(Debug)]
 struct ContentBuffer {
     content: Vec<u8>,
-    budget: BufferBudget,
-    /// Number of bytes that this buffer has taken from the budget.
-    taken: usize,
+    share: BufferShare,
     is_short: bool,
 }
 
 impl ContentBuffer {
     fn new(budget: BufferBudget) -> Self {
-        Self { content: Vec::new(), budget, taken: 0, is_short: false }
+        Self { content: Vec::new(), share: BufferShare { budget, bytes: 0 }, is_short: false }
     }
 
     /// Appends a block to the content. If the budget has no memory for it, drops the content, and the message gets 452
@@ -178,33 +189,27 @@ impl ContentBuffer {
         let needed = self.content.len() + block.len();
         if needed > self.content.capacity() {
             let wanted = needed.max(2 * self.content.capacity()).max(MIN_GROWTH);
-            if !self.budget.try_take(wanted - self.taken) {
+            if !self.share.budget.try_take(wanted - self.share.bytes) {
                 self.clear();
                 self.is_short = true;
                 return;
             }
-            self.taken = wanted;
+            self.share.bytes = wanted;
             self.content.reserve_exact(wanted - self.content.len());
         }
         self.content.extend_from_slice(block);
     }
 
-    /// Removes and returns the content. Its share of the budget is kept until the next [`ContentBuffer::clear`],
-    /// because the handler still holds the content.
-    fn take(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.content)
+    /// Removes and returns the content and its share of the budget. The caller must keep the share while the handler
+    /// holds the content.
+    fn take(&mut self) -> (Vec<u8>, BufferShare) {
+        let empty = Self::new(self.share.budget.clone());
+        let Self { content, share, .. } = std::mem::replace(self, empty);
+        (content, share)
     }
 
     fn clear(&mut self) {
-        self.content = Vec::new();
-        self.is_short = false;
-        self.budget.give_back(std::mem::take(&mut self.taken));
-    }
-}
-
-impl Drop for ContentBuffer {
-    fn drop(&mut self) {
-        self.clear();
+        self.take();
     }
 }
 
@@ -261,13 +266,18 @@ fn accepts(answer: &Answer) -> bool {
     }
 }
 
+/// Waits for an answer that takes time.
+async fn awaited(mut answer: Answer) -> Answer {
+    while let Answer::Later(later) = answer {
+        answer = later.await;
+    }
+    answer
+}
+
 /// Wraps an answer that takes time, so that the recipient is stored in `kept` if the final answer accepts it.
 fn keeping(answer: Answer, recipient: String, kept: Rc<RefCell<Option<String>>>) -> Answer {
     Answer::eventually(async move {
-        let mut answer = answer;
-        while let Answer::Later(later) = answer {
-            answer = later.await;
-        }
+        let answer = awaited(answer).await;
         if accepts(&answer) {
             kept.replace(Some(recipient));
         }
@@ -320,13 +330,22 @@ impl<H: MessageHandler> Handler for BufferingHandler<H> {
             self.forget();
             return Answer::Reply(Reply::new(452, "4.3.1 Too much mail at a time, try again later"));
         }
+        let (content, share) = self.buffer.take();
         let message = ReceivedMessage {
             sender: std::mem::take(&mut self.message.sender),
             recipients: std::mem::take(&mut self.message.recipients),
-            content: self.buffer.take(),
+            content,
             ..self.message.clone()
         };
-        self.handler.handle_message(message)
+        let answer = self.handler.handle_message(message);
+        if !matches!(answer, Answer::Later(_)) {
+            return answer;
+        }
+        Answer::eventually(async move {
+            let answer = awaited(answer).await;
+            drop(share);
+            answer
+        })
     }
 
     fn reset(&mut self, _why: Option<ReplyReason>) {
@@ -381,9 +400,10 @@ mod tests {
         assert!(!one.is_short && other.is_short && budget.used() == 6000);
         other.append(b"b");
         assert!(other.content.is_empty() && other.is_short, "what follows is dropped too");
-        let content = one.take();
+        let (content, share) = one.take();
         assert_eq!((content.len(), budget.used()), (6000, 6000), "the handler still has it");
-        one.clear();
+        drop(share);
+        assert_eq!(budget.used(), 0, "a client that is silent after its message keeps nothing");
         other.clear();
         other.append(&[b'b'; 6000]);
         assert!(!other.is_short);
@@ -411,7 +431,7 @@ mod tests {
                     buffer.append(&block);
                     expected.extend_from_slice(&block);
                 }
-                prop_assert!(buffer.content.capacity() <= buffer.taken && buffer.taken == budget.used());
+                prop_assert!(buffer.content.capacity() <= buffer.share.bytes && buffer.share.bytes == budget.used());
                 prop_assert!(budget.used() <= limit);
                 let is_right = if buffer.is_short { buffer.content.is_empty() } else { buffer.content == expected };
                 prop_assert!(is_right);

@@ -30,11 +30,12 @@ impl StartWait {
 
     /// Sleeps before another attempt to connect. Returns false at once if the time is over.
     pub fn pause(&self) -> bool {
-        let may_retry = self.until.is_some_and(|until| Instant::now() < until);
-        if may_retry {
-            std::thread::sleep(PAUSE);
-        }
-        may_retry
+        self.next_pause().inspect(|pause| std::thread::sleep(*pause)).is_some()
+    }
+
+    /// Returns how long to wait before another attempt to connect, or `None` if the time is over.
+    pub fn next_pause(&self) -> Option<Duration> {
+        self.until.is_some_and(|until| Instant::now() < until).then_some(PAUSE)
     }
 }
 

@@ -129,8 +129,8 @@ fn check_parent(directory: &Path, descriptor: &OwnedFd) -> Result<(), String> {
     if mode & 0o002 != 0 && mode & STICKY == 0 {
         let path = directory.display();
         return Err(format!(
-            "any user can replace it: the parent directory {path} is writable for everyone (mode {mode:04o}); chmod \
-             o-w or chmod +t it"
+            "any user can replace it: the parent directory of {path} is writable for everyone (mode {mode:04o}); chmod \
+             o-w or chmod +t the parent directory"
         ));
     }
     Ok(())

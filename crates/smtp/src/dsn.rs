@@ -182,7 +182,8 @@ fn unescaped(address: &[u8]) -> Option<Vec<u8>> {
     let mut parts = std::str::from_utf8(address).ok()?.split("\\x{");
     let mut decoded = parts.next()?.to_owned();
     for part in parts {
-        let (digits, rest) = part.split_once('}')?;
+        let (digits, rest) =
+            part.split_once('}').filter(|(digits, _)| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
         decoded.push(char::from_u32(u32::from_str_radix(digits, 16).ok()?)?);
         decoded.push_str(rest);
     }
@@ -234,7 +235,14 @@ mod tests {
         let read = |value: &'static [u8]| OriginalRecipient::parse(value).map(|it| (it.kind, it.address));
         assert_eq!(read(b"rfc822;a+2Bb@c"), Some((b"rfc822".as_slice(), b"a+2Bb@c".as_slice())));
         assert_eq!(read(b"utf-8;\\x{E9}@c"), Some((b"utf-8".as_slice(), b"\\x{E9}@c".as_slice())));
-        for value in ["rfc822;b+C3+B6b@b.example", "x-any;a+FFb", "utf-8;b+C3+B6b", "rfc822;a+0Ab", "utf-8;a\\x{GG}"] {
+        for value in [
+            "rfc822;b+C3+B6b@b.example",
+            "x-any;a+FFb",
+            "utf-8;b+C3+B6b",
+            "rfc822;a+0Ab",
+            "utf-8;a\\x{GG}",
+            "utf-8;a\\x{+41}",
+        ] {
             assert!(OriginalRecipient::parse(value.as_bytes()).is_some(), "{value}: its escapes are legal");
         }
         for value in

@@ -147,7 +147,8 @@ impl EnhancedStatusCode {
         let class = parts.next()?;
         let subject = parts.next()?;
         let detail = parts.next()?;
-        let number = |part: &str| if part.len() <= 3 { part.parse::<u16>().ok() } else { None };
+        let is_number = |part: &&str| part.len() <= 3 && part.bytes().all(|byte| byte.is_ascii_digit());
+        let number = |part: &str| Some(part).filter(is_number)?.parse::<u16>().ok();
         match (class, parts.next()) {
             ("2" | "4" | "5", None) => Some(Self(class.parse().ok()?, number(subject)?, number(detail)?)),
             _ => None,
@@ -337,7 +338,7 @@ mod tests {
     #[test]
     fn enhanced_codes_are_read_strictly() {
         assert_eq!(EnhancedStatusCode::parse(b"5.7.1 no"), Some(EnhancedStatusCode(5, 7, 1)));
-        for text in [b"no".as_slice(), b"3.1.1 x", b"5.7 x", b"5.7.1.2", b"5.9999.1", b""] {
+        for text in [b"no".as_slice(), b"3.1.1 x", b"5.7 x", b"5.7.1.2", b"5.9999.1", b"5.+1.1", b""] {
             assert_eq!(EnhancedStatusCode::parse(text), None);
         }
     }

@@ -23,7 +23,7 @@ use mailrun_crashfs::{Disk, Fault, Plan, Profile};
 use mailrun_measurement::account::{RelayInputs, ServerQueue};
 use mailrun_measurement::judge;
 use mailrun_measurement::ledger::Ledger;
-use mailrun_measurement::record::{Arrival, AuditLoss, LedgerRow, Record, Role, Workload};
+use mailrun_measurement::record::{Arrival, AuditLoss, Death, LedgerRow, Record, Role, Workload};
 use mailrun_measurement::trace::RunId;
 use mailrun_process::interrupt::StopRequest;
 use mailrun_process::outputs;
@@ -375,13 +375,16 @@ impl Round<'_> {
     fn expect_alive_before_fault(supervisor: &mut Supervisor) -> Result<(), Early> {
         let is_alive = supervisor.ensure_relay_alive().is_ok();
         let Some(death) = supervisor.death_of(Role::Relay).filter(|_| !is_alive) else { return Ok(()) };
-        // The command may have ended after the server had greeted, because it left a daemon behind. That is a mistake
-        // in the recipe, so the audit fails instead of blaming the server.
-        if death.how.starts_with(BECAME_DAEMON) {
-            return Err(Early::Failed(anyhow!("the server {}", death.how)));
+        Err(Self::ended_by_itself("it ended before the fault", death))
+    }
+
+    /// Ends the round because the server ended by itself. If its command left a daemon behind, that is a mistake in the
+    /// recipe, so the audit fails instead of blaming the server.
+    fn ended_by_itself(when: &str, death: &Death) -> Early {
+        match death.how.strip_prefix("it ").filter(|how| how.starts_with(BECAME_DAEMON)) {
+            Some(daemon) => Early::Failed(anyhow!("the server {daemon}")),
+            None => Early::End(RoundEnd::NeverBack(format!("{when}. {}", judge::death_text("server", death)))),
         }
-        let reason = format!("it ended before the fault. {}", judge::death_text("server", death));
-        Err(Early::End(RoundEnd::NeverBack(reason)))
     }
 
     /// Ends the round as void if no mail is at stake, because nothing was accepted or the only message has already
@@ -641,8 +644,7 @@ impl Round<'_> {
     fn expect_running(supervisor: &mut Supervisor) -> Result<(), Early> {
         let alive = supervisor.ensure_relay_alive();
         if let Some(death) = supervisor.death_of(Role::Relay) {
-            let reason = format!("it came back. {}", judge::death_text("server", death));
-            return Err(Early::End(RoundEnd::NeverBack(reason)));
+            return Err(Self::ended_by_itself("it came back", death));
         }
         alive?;
         if supervisor.asked() != StopRequest::Nothing {

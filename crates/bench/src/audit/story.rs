@@ -219,8 +219,8 @@ struct Finder<'a> {
     holders: BTreeMap<Inode, Holder>,
     /// Files that contain other messages of the run.
     with_others: BTreeSet<Inode>,
-    /// Files that contain a word of the reply that may be the queue ID, with this word.
-    envelopes: BTreeMap<Inode, &'a str>,
+    /// Files that contain words of the reply that may be the queue ID, with these words.
+    with_ids: BTreeMap<Inode, BTreeSet<&'a str>>,
     /// Files that cannot be the envelope of a single message: logs, large files, and files with the IDs of several
     /// messages.
     not_envelopes: BTreeSet<Inode>,
@@ -254,7 +254,7 @@ impl Finder<'_> {
         }
         for &id in &self.ids {
             if has_id(bytes, id) {
-                self.envelopes.insert(inode, id);
+                self.with_ids.entry(inode).or_default().insert(id);
             }
             if part.start + bytes.len() > MAX_ENVELOPE_BYTES || has_similar_id(bytes, id) {
                 self.not_envelopes.insert(inode);
@@ -263,11 +263,17 @@ impl Finder<'_> {
     }
 
     /// Adds the files that belong to the message by their contents, such as an envelope whose name is a number. Files
-    /// of several messages, such as logs, are left out.
+    /// of several messages, such as logs, are left out. A word that is also in the text of another message, such as the
+    /// server's own name, is no queue ID.
     fn add_envelopes(&mut self) {
-        for (&inode, &id) in &self.envelopes {
-            if !self.not_envelopes.contains(&inode) && !self.with_others.contains(&inode) {
-                self.holders.entry(inode).or_default();
+        let has_own_mail = |inode: &Inode| self.holders.get(inode).is_some_and(|holder| holder.mail.is_some());
+        let others =
+            self.with_ids.iter().filter(|&(inode, _)| self.with_others.contains(inode) && !has_own_mail(inode));
+        let not_ids: BTreeSet<&str> = others.flat_map(|(_, words)| words).copied().collect();
+        for (inode, words) in &self.with_ids {
+            let Some(&id) = words.difference(&not_ids).next() else { continue };
+            if !self.not_envelopes.contains(inode) && !self.with_others.contains(inode) {
+                self.holders.entry(*inode).or_default();
                 self.id.get_or_insert(id);
             }
         }
@@ -320,7 +326,7 @@ pub(super) fn tell(stored: &StoredCalls, asked: &Asked) -> io::Result<Story> {
         id: None,
         holders: BTreeMap::new(),
         with_others: BTreeSet::new(),
-        envelopes: BTreeMap::new(),
+        with_ids: BTreeMap::new(),
         not_envelopes: BTreeSet::new(),
     };
     stored.replay(|at, files| {
@@ -735,6 +741,14 @@ mod tests {
             server.files.write(large, 70_000, b"more").unwrap();
             server.answer();
         };
+        let with_a_word_of_others: Calls = |server| {
+            let body = server.write("queue", "D7", &mail(3));
+            server.files.sync(body).unwrap();
+            let other = server.write("queue", "D8", &mail(5));
+            server.files.write(other, 1000, b"Received: by 4F00A1").unwrap();
+            server.write("queue", "name", b"4F00A1");
+            server.answer();
+        };
         let no_rename: Calls = |server| {
             let inode = server.write("tmp", "x1", &mail(3));
             server.files.sync(inode).unwrap();
@@ -821,6 +835,7 @@ mod tests {
                 ],
             ),
             (in_files_of_several, Profile::Ext4, &[]),
+            (with_a_word_of_others, Profile::Ext4, &[]),
             (no_rename, Profile::Ext4, &[synced]),
             // With `strict`, a rename to another directory counts as two changes, a new name and a removed name, which
             // can be lost separately.

@@ -546,6 +546,8 @@ impl<'g> BacklogRun<'g> {
     /// delivered or no more arrive.
     fn drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
         let began = Instant::now();
+        // Count from here on, because the order to retry and the fresh mail below may already lead to deliveries.
+        let before = self.supervisor.delivered();
         match &self.server {
             _ if !self.options.flushes => {}
             BacklogServer::Own => self.retry_all()?,
@@ -560,7 +562,6 @@ impl<'g> BacklogRun<'g> {
         };
         let fresh = sink.clone().zip(self.options.fresh_per_s).map(start).transpose()?;
         let mut of_backlog = PolledCount::new(sink.as_ref().map(|sink| (sink, run)));
-        let before = self.supervisor.delivered();
         let mut first_s = None;
         let arrived = self.supervisor.await_count(accepted, |progress: &LatestProgress| {
             let delivered = if sink.is_some() { of_backlog.settled() } else { progress.delivered() };

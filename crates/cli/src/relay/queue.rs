@@ -149,7 +149,7 @@ struct MessageSelectionArgs {
     /// Queue ids, 16 hexadecimal digits each, or `all`.
     #[arg(value_name = "ID|all", required_unless_present = "hop", conflicts_with = "hop", value_parser = chosen)]
     ids: Vec<CommandScope>,
-    /// Messages with recipients at this hop, named as in the list.
+    /// Messages with recipients at this hop, named as in the list. Their recipients at other hops are not retried or removed.
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
 }

@@ -279,8 +279,8 @@ impl SinkArgs {
                 capabilities.is_used() || !rules.rules.is_empty() || self.dump.is_used() || dialogue.is_some();
             ensure!(
                 !is_server,
-                "a sink that watches mailboxes (--mailbox) is no server: it has no TLS, AUTH and LMTP to \
-                 offer, no faults, and stores no messages"
+                "a sink that watches mailboxes (--mailbox) is no server: it offers no TLS, AUTH, LMTP, PROXY \
+                 and XCLIENT, has no faults, and stores no messages"
             );
         }
         let _awake = self.keep_awake.begin(false)?;

@@ -104,6 +104,8 @@ const SERVERS: &[Row] = &[
     ("sink --mailbox maildir:/a --expunge", "--expunge deletes only mail of one run"),
     ("sink --mailbox maildir:/a --listen 127.0.0.1:0", "--listen|--mailbox"),
     ("sink --mailbox maildir:/a --fault drop", "is no server"),
+    ("sink --mailbox maildir:/a --proxy-protocol", "is no server"),
+    ("sink --mailbox maildir:/a --xclient", "is no server"),
     ("sink --rules-like yaho", "unknown receiver \"yaho\"; did you mean \"yahoo\"?"),
     ("sink --rules-like gmail --rules FILE", "--rules-like|--rules"),
     ("sink --whole", "--whole requires --mailbox"),

@@ -135,10 +135,20 @@ impl Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenMessage {
     due_ns: Ns,
+    /// Sum of the changes of the clock since the message was created. `due_ns` includes it.
+    #[serde(default)]
+    clock_set_ns: i64,
     watched: bool,
     answer: Option<Answer>,
     /// How the message arrived, or `None` if it has not. It may arrive before the sender gets the server's answer.
     arrival: Option<ArrivalKind>,
+}
+
+impl OpenMessage {
+    /// Returns the day under which the message was counted when it was created, whatever the clock was set to since.
+    fn day(&self) -> u64 {
+        day_of(self.due_ns.saturating_add_signed(self.clock_set_ns.saturating_neg()))
+    }
 }
 
 /// A message that did not arrive in time but may still arrive.
@@ -273,7 +283,7 @@ impl Account {
     pub(super) fn finished_days(&self, today: u64) -> Vec<(u16, u64)> {
         let days =
             self.routes.iter().flat_map(|(number, route)| route.days.keys().map(move |day| (*number, route, *day)));
-        let is_finished = |route: &RouteAccount, day| !route.open.values().any(|message| day_of(message.due_ns) == day);
+        let is_finished = |route: &RouteAccount, day| !route.open.values().any(|message| message.day() == day);
         days.filter(|(_, route, day)| *day < today && is_finished(route, *day))
             .map(|(number, _, day)| (number, day))
             .collect()
@@ -285,7 +295,10 @@ impl Account {
             Event::Arrived { arrival, .. } => arrival.number,
             Event::ClockSet { by_ns } => {
                 let open = self.routes.values_mut().flat_map(|route| route.open.values_mut());
-                open.for_each(|message| message.due_ns = message.due_ns.saturating_add_signed(*by_ns));
+                open.for_each(|message| {
+                    message.due_ns = message.due_ns.saturating_add_signed(*by_ns);
+                    message.clock_set_ns = message.clock_set_ns.saturating_add(*by_ns);
+                });
                 return;
             }
             Event::Reported { route, day } => {
@@ -313,7 +326,7 @@ impl RouteAccount {
             Event::Created { due_ns, watched, .. } => {
                 self.next = self.next.max((number & ((1 << ROUTE_SHIFT) - 1)) + 1);
                 self.days.entry(day_of(due_ns)).or_default();
-                self.open.insert(number, OpenMessage { due_ns, watched, answer: None, arrival: None });
+                self.open.insert(number, OpenMessage { due_ns, clock_set_ns: 0, watched, answer: None, arrival: None });
                 self.count(day_of(due_ns), |counts| counts.created += 1);
             }
             Event::Answered { answer, took_ns, at_ns, .. } => {
@@ -321,7 +334,7 @@ impl RouteAccount {
                     return;
                 };
                 message.answer = Some(answer);
-                let day = day_of(message.due_ns);
+                let day = message.day();
                 if answer == Answer::Accepted {
                     self.count(day, |counts| counts.accepted += 1);
                     self.time(day, ProbeStage::Accepted, Some(took_ns));
@@ -341,7 +354,7 @@ impl RouteAccount {
         let expected = self.open.get_mut(&number).filter(|message| !is_copy && message.arrival.is_none());
         let day = if let Some(message) = expected {
             message.arrival = Some(kind);
-            day_of(message.due_ns)
+            message.day()
         } else if let Some(place) = self.missing.iter().position(|message| !is_copy && message.number == number) {
             // The message was overdue and has been counted as lost or in doubt, so correct the counts.
             let Some(message) = self.missing.remove(place) else { return };
@@ -372,10 +385,8 @@ impl RouteAccount {
     /// Removes a message whose fate is now known, and counts the fate. Does nothing if the server's answer is not known
     /// yet, or if a watched message may still arrive.
     fn settle(&mut self, number: u64) {
-        let Some(OpenMessage { due_ns, watched, answer: Some(answer), arrival }) = self.open.get(&number).copied()
-        else {
-            return;
-        };
+        let Some(message) = self.open.get(&number).copied() else { return };
+        let OpenMessage { watched, answer: Some(answer), arrival, .. } = message else { return };
         let fate: fn(&mut Counts) -> &mut u64 = match (arrival, answer) {
             (Some(ArrivalKind::Bounced), _) => |counts| &mut counts.bounced,
             (Some(_), _) => |counts| &mut counts.delivered,
@@ -386,13 +397,13 @@ impl RouteAccount {
             (None, Answer::Accepted | Answer::Unknown) => return,
         };
         self.open.remove(&number);
-        self.count(day_of(due_ns), |counts| *fate(counts) += 1);
+        self.count(message.day(), |counts| *fate(counts) += 1);
     }
 
     fn give_up(&mut self, number: u64, looked: bool) {
         let Some(message) = self.open.remove(&number) else { return };
         let was_accepted = looked && message.answer == Some(Answer::Accepted);
-        let day = day_of(message.due_ns);
+        let day = message.day();
         self.count(day, |counts| *(if was_accepted { &mut counts.lost } else { &mut counts.in_doubt }) += 1);
         // Remember the message, because it may still arrive late.
         self.missing.push_back(MissingMessage { number, day, was_accepted });
@@ -543,9 +554,12 @@ mod tests {
         account.apply(&created(0, DAY_NS - 1));
         account.apply(&created(1, DAY_NS + 1));
         assert_eq!(account.finished_days(0), []);
-        assert_eq!(account.finished_days(1), [], "its message is in flight");
+        account.apply(&Event::ClockSet { by_ns: 5 });
+        assert_eq!(account.finished_days(1), [], "its message is in flight, although it is due on another day now");
         account.apply(&Event::Answered { number: 0, answer: Answer::Failed, took_ns: 0, at_ns: 0 });
         assert_eq!(account.finished_days(1), [(route, 0)]);
+        let first = account.routes[&route].days[&0].counts;
+        assert_eq!((first.created, first.failed), (1, 1));
         account.apply(&Event::Reported { route, day: 0 });
         assert_eq!(account.finished_days(1), []);
         assert_eq!(account.routes[&route].counts.failed, 1, "the route keeps its counts");

@@ -193,12 +193,15 @@ impl Shell {
     }
 
     fn start_watches(&self, numbers: &[u16]) -> Result<Vec<WatchThread>> {
-        let mut groups: Vec<(String, &Watch, Vec<u16>)> = Vec::new();
+        let mut groups: Vec<(String, Watch, Vec<u16>)> = Vec::new();
         for (route, number) in self.routes.iter().zip(numbers) {
             let Some(name) = watch::name_of(&route.watch) else { continue };
             match groups.iter_mut().find(|(known, ..)| *known == name) {
-                Some((.., routes)) => routes.push(*number),
-                None => groups.push((name, &route.watch, vec![*number])),
+                Some((_, watch, routes)) => {
+                    watch::join(watch, &route.watch);
+                    routes.push(*number);
+                }
+                None => groups.push((name, route.watch.clone(), vec![*number])),
             }
         }
         let mut threads = Vec::new();
@@ -208,7 +211,7 @@ impl Shell {
             // while no probe was running, so the times of mail from that period would be wrong.
             let keeps_times = matches!(watch, Watch::Sink(_));
             let send = move |report| input.send(Input::Watched { routes: routes.clone(), keeps_times, report }).is_ok();
-            threads.extend(WatchThread::start(watch, self.run, &self.settled, send)?);
+            threads.extend(WatchThread::start(&watch, self.run, &self.settled, send)?);
         }
         Ok(threads)
     }

@@ -92,6 +92,13 @@ pub(super) fn name_of(watch: &Watch) -> Option<String> {
     }
 }
 
+/// Lets a route join the watch of another route. The mail of a mailbox stays if one of the two wants to keep it.
+pub(super) fn join(watch: &mut Watch, other: &Watch) {
+    if let (Watch::Mailbox { keep, .. }, Watch::Mailbox { keep: other, .. }) = (watch, other) {
+        *keep |= other;
+    }
+}
+
 fn pause(time: Duration, stop: &AtomicBool) {
     let mut left = time;
     while !left.is_zero() && !stop.load(Ordering::Relaxed) {

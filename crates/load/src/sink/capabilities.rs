@@ -9,7 +9,7 @@ use mailrun_smtp::server::{Offer, Protocol};
 use mailrun_smtp::xclient::Attributes;
 use std::path::{Path, PathBuf};
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapabilityOptions {
     /// Point of the session at which TLS starts, if the session uses TLS.
     pub tls: TlsMode,
@@ -32,7 +32,7 @@ pub struct CapabilityOptions {
     pub xclient: Attributes,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum LoginPolicy {
     #[default]
     Off,
@@ -45,8 +45,7 @@ pub enum LoginPolicy {
 impl CapabilityOptions {
     /// Returns true if the options ask for TLS, logins or LMTP.
     pub fn is_used(&self) -> bool {
-        let is_plain = self.tls == TlsMode::None && self.protocol == Protocol::Smtp;
-        !is_plain || !matches!(self.login, LoginPolicy::Off)
+        *self != Self::default()
     }
 
     /// Returns the server's side of TLS, and a watch that notices changes of the certificate files.

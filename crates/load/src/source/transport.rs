@@ -141,6 +141,7 @@ impl Transport {
             quit_timeout: None,
             refuses_own_name: false,
             greeting_timeout: None,
+            message_timeout: None,
             stop_after: None,
         };
         let security = match options.tls {

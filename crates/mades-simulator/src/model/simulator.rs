@@ -252,14 +252,10 @@ impl<M> Simulator<M> {
         self.message_mut(key).map(|message| &mut message.content)
     }
 
-    /// Returns the next step that is due. The caller must report every step except
-    /// `EndpointStep::Accept` with `step_done` or `step_failed`.
+    /// Returns the next step that is due. The caller must report every step with `step_done` or `step_failed`.
     pub fn next_step(&mut self, now: Duration) -> Option<(MessageKey, EndpointStep)> {
         self.due_steps.peek().filter(|Reverse((at, ..))| *at <= now)?;
         let Reverse((_, _, key, step)) = self.due_steps.pop()?;
-        if step == EndpointStep::Accept {
-            self.accept_now(key, now);
-        }
         Some((key, step))
     }
 
@@ -269,7 +265,7 @@ impl<M> Simulator<M> {
             return;
         }
         match step {
-            EndpointStep::Accept => return,
+            EndpointStep::Accept => return self.accepted(key, now),
             EndpointStep::Acknowledge { .. } => {}
             EndpointStep::Document { copy } => self.document_arrived(key, copy, now),
             EndpointStep::Reply(reply) => self.replied(key, reply, now),
@@ -501,7 +497,7 @@ fn when_up(plan: &SimulatorPlan, began: Duration, place: OutageTarget, at: Durat
 }
 
 impl<M> Simulator<M> {
-    fn accept_now(&mut self, key: MessageKey, now: Duration) {
+    fn accepted(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message_mut(key) else { return };
         // Usually the message goes on when the reply is sent. In a toolbox, or if a fault suppresses the reply, it goes
         // on when it is accepted.
@@ -969,6 +965,9 @@ mod tests {
         model.step_done(first, step, ms(10));
         while let Some((key, step)) = model.next_step(ms(10)) {
             assert!(key == first || step != EndpointStep::Accept);
+            if step == EndpointStep::Accept {
+                model.step_done(key, step, ms(10));
+            }
         }
         assert!(model.has_capacity(ms(10)));
         model.consume(message(2), (), ms(10));
@@ -1111,6 +1110,8 @@ mod tests {
         let (_, step) = model.next_step(Duration::ZERO).unwrap();
         model.step_failed(key, step, Duration::ZERO);
         assert_eq!(model.next_step(Duration::ZERO), Some((key, EndpointStep::Accept)));
+        assert!(model.content(key).is_some(), "the caller needs the delivery to accept it");
+        model.step_done(key, EndpointStep::Accept, Duration::ZERO);
         assert_eq!(model.next_record().map(|record| record.fate), Some(MessageFate::Undeliverable));
         assert_eq!((model.stored(), model.totals().unfinished()), (0, 0));
     }

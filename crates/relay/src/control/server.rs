@@ -300,7 +300,7 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
     if let CommandScope::Id(id) = which {
         let id = MessageId(id.0);
         let answers = relay.workers.call_all(move |worker| {
-            (change(worker, command, id), !worker.queue.borrow().show(id, clock::now()).is_empty())
+            (change(worker, command, id, None), !worker.queue.borrow().show(id, clock::now()).is_empty())
         });
         let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         if !answers.iter().any(|(is_changed, is_there)| *is_changed || *is_there) {
@@ -317,30 +317,46 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
         let mut next = Some(0);
         while let Some(from) = next {
             let hop = hop.clone();
+            let is_by_hop = hop.is_some();
             let (changed, then) =
                 relay.workers.call(number, move |worker| change_page(worker, command, hop.as_deref(), from))?;
-            messages += changed;
+            messages += changed.len() as u64;
             next = then;
+            if is_by_hop && matches!(command, OperatorCommand::Hold | OperatorCommand::Release) {
+                // These commands are about whole messages, which may have recipients at hops of other workers.
+                let changed: Arc<[MessageId]> = changed.into();
+                let change_all = move |worker: &Rc<RelayWorker>| {
+                    changed.iter().for_each(|id| _ = change(worker, command, *id, None))
+                };
+                relay.workers.call_all(change_all).into_iter().collect::<Result<Vec<()>, _>>()?;
+            }
         }
     }
     Ok(messages)
 }
 
-/// Executes a command for the messages of one page. A message with entries on several pages is
-/// counted once, because repeating a command changes nothing.
-fn change_page(worker: &Rc<RelayWorker>, command: OperatorCommand, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
+/// Executes a command for the messages of one page, or for their recipients at one hop, and returns the changed messages.
+/// A message with entries on several pages is changed once, because repeating the command has no effect.
+fn change_page(
+    worker: &Rc<RelayWorker>,
+    command: OperatorCommand,
+    hop: Option<&str>,
+    from: u32,
+) -> (Vec<MessageId>, Option<u32>) {
     let page = worker.queue.borrow().page(from, CHANGE_PAGE_ENTRIES, clock::now());
-    let mut ids: Vec<MessageId> = {
+    let mut meant: Vec<(MessageId, Option<DestinationId>)> = {
         let hops = worker.destinations().borrow();
         let is_meant = |key: DestinationId| hop.is_none_or(|hop| *hops.name(key) == *hop);
-        page.entries.iter().filter(|entry| is_meant(entry.destination)).map(|entry| entry.id).collect()
+        let entries = page.entries.iter().filter(|entry| is_meant(entry.destination));
+        entries.map(|entry| (entry.id, hop.map(|_| entry.destination))).collect()
     };
-    ids.dedup();
-    (ids.into_iter().filter(|id| change(worker, command, *id)).count() as u64, page.next)
+    meant.dedup();
+    let changed = meant.into_iter().filter(|(id, only)| change(worker, command, *id, *only));
+    (changed.map(|(id, _)| id).collect(), page.next)
 }
 
-fn change(worker: &Rc<RelayWorker>, command: OperatorCommand, id: MessageId) -> bool {
-    let actions = worker.queue.borrow_mut().apply_command(command, id, clock::now());
+fn change(worker: &Rc<RelayWorker>, command: OperatorCommand, id: MessageId, only: Option<DestinationId>) -> bool {
+    let actions = worker.queue.borrow_mut().apply_command_at(command, id, only, clock::now());
     let is_changed = actions.is_some();
     if let Some(actions) = actions {
         worker.apply_actions(actions, None);

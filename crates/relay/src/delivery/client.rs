@@ -34,9 +34,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time limit for each reply. RFC 5321 §4.5.3.2 recommends five minutes for most replies, and ten
-/// for the last one.
+/// Time limit for each reply except the one to a message (RFC 5321 §4.5.3.2).
 const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time limit for the reply to a message (RFC 5321 §4.5.3.2.6). If the relay gave up earlier, a slow server would get the
+/// message twice.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time limits for connecting and for the greeting while nothing is known of a destination. They
 /// are short, because the attempt occupies a connection that other destinations need. Postfix's
 /// postscreen greets after 6 s. Later attempts wait as long as RFC 5321 §4.5.3.2.1 recommends.
@@ -170,7 +172,11 @@ impl SmtpDelivery {
         let is_first = self.slot.as_ref().is_some_and(|slot| slot.is_first_trial());
         let (connect_timeout, greeting_timeout) =
             if is_first { (FIRST_CONNECT_TIMEOUT, FIRST_GREETING_TIMEOUT) } else { (CONNECT_TIMEOUT, REPLY_TIMEOUT) };
-        let options = client::Options { greeting_timeout: Some(greeting_timeout), ..options };
+        let options = client::Options {
+            greeting_timeout: Some(greeting_timeout),
+            message_timeout: Some(MESSAGE_TIMEOUT),
+            ..options
+        };
         let is_optional = options.tls == StartTls::IfOffered;
         self.closing_reply = None;
         self.is_greeting_refused = false;
@@ -260,6 +266,9 @@ impl SmtpDelivery {
             }
             SessionEnd::Lost(_, error) => format!("connection lost: {}", reason(&error)),
             SessionEnd::Timeout(Some(Verb::Greeting)) => format!("no greeting within {greeting_timeout:?}"),
+            SessionEnd::Timeout(Some(Verb::Message | Verb::Delivery(_))) => {
+                format!("no reply to a message within {MESSAGE_TIMEOUT:?}")
+            }
             SessionEnd::Timeout(_) => format!("no reply within {REPLY_TIMEOUT:?}"),
             SessionEnd::Violated(_, violation) => violation.to_string(),
             SessionEnd::TlsFailed(error) => tls_failure(&error),

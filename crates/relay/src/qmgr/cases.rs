@@ -448,6 +448,20 @@ fn age_is_checked_in_every_state() {
 }
 
 #[test]
+fn an_expired_message_cites_the_outage_and_not_another_message() {
+    let mut queue = queue(|_| {});
+    queue.put(arrival(1, 0, &[0]), START);
+    let slot = opened(&mut queue, START);
+    queue.closed(slot, DisconnectReason::Unreachable(refusal(421)), START);
+    let progress = EntryProgress { refusal: Some(refusal(450)), ..EntryProgress::default() };
+    queue.put(NewEntry { progress, ..arrival(2, 0, &[0]) }, START);
+    for actions in ticked(&mut queue, START + seconds(5 * 86_400 + 1)) {
+        let Some(DsnEvent::Settled { fates, .. }) = actions.dsn else { continue };
+        assert_eq!(fates, [(0, RecipientFate::Expired(Some(refusal(421))))], "{:?}", actions.id);
+    }
+}
+
+#[test]
 fn a_dsn_is_never_reported_as_delayed() {
     let mut queue = queue(|options| options.schedule.notice_lifetime = seconds(86_400));
     queue.put(NewEntry { kind: MessageKind::Dsn, ..arrival(1, 0, &[0]) }, START);
@@ -703,6 +717,20 @@ fn commands_reach_a_whole_destination() {
     assert_eq!(queue.next_connection_action(START), None);
     assert_eq!(command(&mut queue, OperatorCommand::Retry, 0), 1, "the first of them opens the destination");
     assert_eq!(opened(&mut queue, START).destination, DestinationId(0));
+}
+
+#[test]
+fn a_command_for_a_destination_leaves_the_message_s_other_recipients_alone() {
+    let mut queue = queue(|_| {});
+    (0..2).for_each(|destination| queue.put(arrival(1, u32::from(destination), &[destination]), START));
+    let id = MessageId(1);
+    let removed = queue.apply_command_at(OperatorCommand::Remove, id, Some(DestinationId(0)), START).unwrap();
+    let settled = Fact::Settled { recipients: vec![0], fate: RecipientFate::Removed };
+    assert_eq!((&removed.facts[..], removed.done), (&[settled][..], false));
+    let left: Vec<DestinationId> = queue.show(id, START).iter().map(|entry| entry.destination).collect();
+    assert_eq!(left, [DestinationId(1)]);
+    let held = queue.apply_command_at(OperatorCommand::Hold, id, Some(DestinationId(0)), START).unwrap();
+    assert_eq!((&held.facts[..], stats(&queue, 1).held), (&[Fact::Held][..], 1), "a message is held as a whole");
 }
 
 #[test]

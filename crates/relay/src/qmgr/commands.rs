@@ -1,5 +1,5 @@
 //! Executes an operator's commands (hold, release, remove, retry), one message at a time.
-use super::entry::{EntryIndex, EntryState, MessageId, QueueEnd};
+use super::entry::{DestinationId, EntryIndex, EntryState, MessageId, QueueEnd};
 use super::queue::{MailQueue, millis};
 use super::result::Actions;
 use crate::message::envelope::{Fact, RecipientFate};
@@ -22,9 +22,25 @@ pub enum OperatorCommand {
 impl<M: Clone> MailQueue<M> {
     /// Executes a command for one message. Returns `None` if nothing changed.
     pub(crate) fn apply_command(&mut self, command: OperatorCommand, id: MessageId, now: Duration) -> Option<Actions> {
+        self.apply_command_at(command, id, None, now)
+    }
+
+    /// Executes a command for a message's recipients at the destination `only`, or for all its recipients. Returns
+    /// `None` if nothing changed. A message is held and released as a whole, because that is how the spool records it.
+    pub(crate) fn apply_command_at(
+        &mut self,
+        command: OperatorCommand,
+        id: MessageId,
+        only: Option<DestinationId>,
+        now: Duration,
+    ) -> Option<Actions> {
+        let only = only.filter(|_| matches!(command, OperatorCommand::Remove | OperatorCommand::Retry));
         let mut actions = Actions { id, facts: Vec::new(), dsn: None, done: false };
         let mut is_changed = false;
         for at in self.entries_of(id) {
+            if only.is_some_and(|only| self.entries[at].destination != only) {
+                continue;
+            }
             is_changed |= match command {
                 OperatorCommand::Hold => self.hold(at),
                 OperatorCommand::Release => self.release(at, &mut actions),

@@ -30,10 +30,7 @@ pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
 /// allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientNumbers {
-    Range {
-        first: u16,
-        count: u16,
-    },
+    Range { first: u16, count: u16 },
     Listed(Box<[u16]>),
 }
 

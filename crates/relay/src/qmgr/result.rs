@@ -387,7 +387,7 @@ impl<M: Clone> MailQueue<M> {
     fn reason(&self, at: EntryIndex) -> Option<Arc<DeliveryRefusal>> {
         let entry = &self.entries[at];
         let destination = &self.destinations[entry.destination.0 as usize];
-        let of_destination = destination.refusal.as_ref().filter(|_| destination.failures > 0);
+        let of_destination = destination.backoff_reason.as_ref().filter(|_| destination.failures > 0);
         of_destination.or(entry.refusal.as_ref()).cloned()
     }
 }

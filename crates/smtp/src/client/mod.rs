@@ -56,6 +56,7 @@ impl Client {
         client.core.burst = options.burst;
         client.core.quit_timeout = options.quit_timeout;
         client.core.greeting_timeout = options.greeting_timeout;
+        client.core.message_timeout = options.message_timeout;
         client.core.stop_after = options.stop_after;
         if options.stop_after.is_some() {
             // A pipelining client would send commands beyond the stop point before the reply that stops it.
@@ -265,15 +266,17 @@ impl Client {
     }
 
     /// Returns when the session times out, if a reply is awaited. `timeout` is the longest wait for
-    /// each reply. The options may shorten it for the greeting and QUIT.
+    /// each reply. The options may shorten it for the greeting and QUIT, and lengthen it for messages.
     pub fn deadline(&self, timeout: Duration) -> Option<Duration> {
-        let verb = self.waits_for()?;
-        let shorter = match self.state {
-            ClientState::ExpectQuit => self.core.quit_timeout,
-            _ if verb == Verb::Greeting => self.core.greeting_timeout,
-            _ => None,
+        let wait = match self.waits_for()? {
+            _ if matches!(self.state, ClientState::ExpectQuit) => {
+                timeout.min(self.core.quit_timeout.unwrap_or(timeout))
+            }
+            Verb::Greeting => timeout.min(self.core.greeting_timeout.unwrap_or(timeout)),
+            Verb::Message | Verb::Delivery(_) => timeout.max(self.core.message_timeout.unwrap_or(timeout)),
+            _ => timeout,
         };
-        Some(self.core.last_received + shorter.map_or(timeout, |short| short.min(timeout)))
+        Some(self.core.last_received + wait)
     }
 }
 
@@ -616,6 +619,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_reply_to_a_message_may_take_longer() {
+        let second = Duration::from_secs;
+        let options = Options { message_timeout: Some(second(600)), ..Options::default() };
+        let script = "< 220 hi\n> EHLO me\n< 250 x\n> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> DATA\n";
+        let client = dialogue_with(options.clone(), &["c@d"], 1, script);
+        assert_eq!(client.deadline(second(300)), Some(NOW + second(300)));
+        let client = dialogue_with(options, &["c@d"], 1, &[script, "< 354 go\n> (message)\n"].concat());
+        assert_eq!(client.deadline(second(300)), Some(NOW + second(600)));
+        assert_eq!(client.deadline(second(900)), Some(NOW + second(900)));
+    }
+
     const CHUNKS: Options = Options {
         protocol: Protocol::Smtp,
         pipelining: PipelineMode::Group,
@@ -628,6 +643,7 @@ mod tests {
         quit_timeout: None,
         refuses_own_name: false,
         greeting_timeout: None,
+        message_timeout: None,
         stop_after: None,
     };
     const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";

@@ -131,6 +131,10 @@ pub struct Options {
     pub refuses_own_name: bool,
     /// Longest wait for the greeting, if shorter than for other replies.
     pub greeting_timeout: Option<Duration>,
+    /// Longest wait for the reply to a message, if longer than for other replies. RFC 5321
+    /// §4.5.3.2.6 recommends ten minutes, because a client that gives up too early sends the message
+    /// again.
+    pub message_timeout: Option<Duration>,
     /// Point after which the client ends the session. To stop exactly there, the client does not pipeline, and sends
     /// the message with DATA.
     pub stop_after: Option<StopPoint>,

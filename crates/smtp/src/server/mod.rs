@@ -115,7 +115,7 @@ impl Server {
     pub fn answer_nonce(&mut self, nonce: &Nonce, now: Duration, out: &mut Vec<u8>) {
         self.state = match self.take_state() {
             State::Answer(OpenQuestion::Nonce(request)) => {
-                self.core.last_received = now;
+                self.core.application_answered(now);
                 request.begin(nonce, &mut self.core, out)
             }
             unasked => unasked,
@@ -127,7 +127,7 @@ impl Server {
     pub fn answer_secret(&mut self, secret: Option<&Secret>, now: Duration, out: &mut Vec<u8>) {
         self.state = match self.take_state() {
             State::Answer(OpenQuestion::Login(LoginQuestion::Lookup(lookup))) => {
-                self.core.last_received = now;
+                self.core.application_answered(now);
                 auth::provide_secret(*lookup, secret, &mut self.core, out)
             }
             unasked => unasked,

@@ -225,6 +225,26 @@ fn a_yes_is_no_answer_to_the_question_for_a_secret() {
 }
 
 #[test]
+fn the_time_that_the_application_takes_for_a_login_does_not_count_against_the_client() {
+    let limits = Limits { no_message_timeout: at(60), ..Limits::default() };
+    let lines: &[u8] = b"AUTH CRAM-MD5\r\ndGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\r\n";
+    let mut server = server(Protocol::Smtp, limits);
+    assert_eq!(server.deadline(), Some(at(60)));
+    let mut input = lines;
+    let mut out = Vec::new();
+    let mut thinking = 0;
+    while let Some(event) = server.next_event(&mut input, at(1 + thinking), &mut out) {
+        thinking += if event.asks() { 40 } else { 0 };
+        match event {
+            Event::Nonce => server.answer_nonce(b"eighteen octets ok", at(1 + thinking), &mut out),
+            event if event.asks() => server.answer_secret(None, at(1 + thinking), &mut out),
+            _ => {}
+        }
+    }
+    assert_eq!((thinking, server.deadline()), (80, Some(at(60 + 80))));
+}
+
+#[test]
 fn the_parameters_of_an_extension_that_is_not_offered_are_unknown() {
     type TurnOff = fn(&mut Offer);
     let rows: [(TurnOff, &[u8]); 4] = [

@@ -196,6 +196,7 @@ fn options() -> impl Strategy<Value = Options> {
                 quit_timeout: None,
                 refuses_own_name: false,
                 greeting_timeout: None,
+                message_timeout: None,
                 stop_after: None,
             }
         });

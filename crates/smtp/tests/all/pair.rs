@@ -67,6 +67,7 @@ impl Features {
             quit_timeout: None,
             refuses_own_name: false,
             greeting_timeout: None,
+            message_timeout: None,
             stop_after: None,
         }
     }

@@ -7,7 +7,7 @@ use mailrun_net::{clock, sleep};
 use mailrun_process::reason::reason;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -126,28 +126,32 @@ impl Maildir {
         Self { directories: [part("new"), part("cur")], known: HashSet::new() }
     }
 
-    /// Returns the messages that have appeared since the last call. The first call returns all messages.
+    /// Returns the messages that have appeared since the last call that succeeded. The first call returns all messages.
     fn look(&mut self) -> io::Result<Vec<PathBuf>> {
-        let mut new = Vec::new();
-        for (directory, listed) in &mut self.directories {
-            let changed = fs::metadata(&*directory)?.modified()?;
+        let mut found = Vec::new();
+        let mut times = self.directories.each_ref().map(|(_, listed)| *listed);
+        for ((directory, _), listed) in self.directories.iter().zip(&mut times) {
+            let changed = fs::metadata(directory)?.modified()?;
             if *listed == Some(changed) {
                 continue;
             }
             let is_recent = SystemTime::now().duration_since(changed).map_or(true, |age| age < TIME_GRAIN);
             *listed = (!is_recent).then_some(changed);
-            for entry in fs::read_dir(&*directory)? {
+            for entry in fs::read_dir(directory)? {
                 let entry = entry?;
                 let name = entry.file_name();
-                if !name.as_bytes().starts_with(b".") && self.known.insert(base_name(&name)) {
-                    new.push(entry.path());
+                if !name.as_bytes().starts_with(b".") && !self.known.contains(&base_name(&name)) {
+                    found.push(entry);
+                }
+                if self.known.len() + found.len() > MAX_MESSAGES {
+                    return Err(io::Error::other(format!("the directory has more than {MAX_MESSAGES} messages")));
                 }
             }
-            if self.known.len() > MAX_MESSAGES {
-                return Err(io::Error::other(format!("the directory has more than {MAX_MESSAGES} messages")));
-            }
         }
-        Ok(new)
+        // Nothing is noted before everything was read, so that the next call finds what this one found before an error.
+        self.directories.iter_mut().zip(times).for_each(|((_, listed), time)| *listed = time);
+        let is_new = |entry: &DirEntry| self.known.insert(base_name(&entry.file_name()));
+        Ok(found.into_iter().filter(is_new).map(|entry| entry.path()).collect())
     }
 }
 
@@ -180,6 +184,11 @@ mod tests {
         assert_eq!(names(), ["cur/4.c:2,S", "new/2.a"]);
         fs::rename(root.path().join("new/2.a"), root.path().join("cur/2.a:2,S")).unwrap();
         assert_eq!(names(), [""; 0], "reading is no delivery");
+        fs::write(root.path().join("new/5.d"), "x").unwrap();
+        fs::rename(root.path().join("cur"), root.path().join("away")).unwrap();
+        assert!(maildir.look().is_err());
+        fs::rename(root.path().join("away"), root.path().join("cur")).unwrap();
+        assert_eq!(maildir.look().unwrap(), [root.path().join("new/5.d")], "an error forgets no message");
         let (bytes, content) = read(&root.path().join("new/2.a"), false).unwrap();
         assert_eq!((bytes, content), (1, b"x".to_vec()), "it was moved between listing and reading");
     }
