@@ -220,6 +220,39 @@ fn mail_that_comes_with_the_next_start_is_not_lost() {
 }
 
 #[test]
+fn old_mail_that_is_sent_again_after_another_start_had_not_been_missing() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("again.toml");
+    // Its third start delivers once more what was in the queue before the second.
+    let again = "durability = \"sync\"\ncommand = [\"sh\", \"-c\", \"echo >> {dir}/starts; spool=a; case $(wc -l < \
+                 {dir}/starts) in 2) cp -a {dir}/a {dir}/b;; 3) spool=b;; esac; echo $spool > {dir}/spool; exec \
+                 {mailrun} relay --listen {listen} --to {to} --spool {dir}/$spool\"]\n[queue]\ncommand = [\"sh\", \"-c\", \
+                 \"{mailrun} queue list --spool {dir}/$(cat {dir}/spool)\"]\nempty = \"Mail queue is empty\"\n";
+    fs::write(&file, again).unwrap();
+    let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "stop"]);
+    audited.expect_kept_word(&["stop"], 1);
+    let row = &audited.audit().faults[0];
+    assert!(row.duplicates > 0 && row.after_restart == 0, "{row:?}");
+}
+
+#[test]
+fn a_second_audit_in_a_directory_does_not_take_over_the_losses_of_the_first() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let out = out.to_str().unwrap();
+    let audit = |words: &[&str]| {
+        let words = [&["audit", "--rounds", "1", "--out", out], words].concat();
+        Process::start(MAILRUN, &words).finish_within(Duration::from_secs(900))
+    };
+    let lossy = audit(&["mailrun:memory", "--inject", "kill", "--seed", "7"]);
+    assert_eq!(lossy.code, Some(1), "{lossy:?}");
+    let good = audit(&["mailrun", "--inject", "stop"]);
+    assert_eq!(good.code, Some(0), "{good:?}");
+    let explained = mailrun(&["audit", "explain", out]);
+    assert!(explained.code == Some(0) && explained.out.contains("has no round with lost mail"), "{explained:?}");
+}
+
+#[test]
 fn a_server_that_stays_away_is_no_loss_and_its_last_words_are_told() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("once.toml");
@@ -251,6 +284,27 @@ fn a_server_that_comes_back_and_dies_is_no_loss_either() {
         (row.rounds, row.never_back, row.lost) == (0, 1, 0) && said.contains("it came back. The server died"),
         "{row:?} {said}"
     );
+}
+
+#[test]
+fn a_server_may_end_once_after_an_error_of_its_disk() {
+    if !has_disk() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("late.toml");
+    // The first start ends a second after the server's directory was full. The second start ends soon, or stays.
+    for (second, code, never_back) in [("true;", 0, 0), ("{ sleep 0.5; kill -9 $$; } &", 1, 1)] {
+        let command = format!(
+            "if mkdir {{dir}}/was; then {{ while echo x > {{state}}/probe; do sleep 0.05; done; sleep 1; kill -9 $$; \
+             }} & elif mkdir {{dir}}/again; then {second} fi; exec {{mailrun}} relay --listen {{listen}} --to {{to}} \
+             --spool {{state}}/spool"
+        );
+        fs::write(&file, format!("durability = \"sync\"\ncommand = [\"sh\", \"-c\", {command:?}]\n")).unwrap();
+        let audited = Audited::of(file.to_str().unwrap(), &["--rounds", "1", "--inject", "disk-full"]);
+        let row = &audited.audit().faults[0];
+        assert_eq!((audited.ended.code, row.never_back), (Some(code), never_back), "{second}: {:?}", audited.ended);
+    }
 }
 
 #[test]
@@ -307,18 +361,28 @@ fn what_the_disk_that_forgets_lacks_is_named_and_no_failure_of_the_server() {
     }
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("links.toml");
-    for (without_link, code, rounds) in [("exit 1", 3, (0, 1)), ("true", 0, (1, 0))] {
+    // A server that never asks for the link, which its preparation can do without, has no excuse for a loss.
+    let forgetful = "--durability memory";
+    for (preparation, before, options, code, rounds) in [
+        ("true", "ln -s x {state}/link || exit 1", "", 3, (0, 1)),
+        ("true", "ln -s x {state}/link || true", "", 0, (1, 0)),
+        ("ln -s x {state}/link", "true", "", 3, (0, 1)),
+        ("ln -s x {state}/link || true", "true", forgetful, 3, (1, 0)),
+    ] {
         let command = format!(
-            "ln -s x {{state}}/link || {without_link}; exec {{mailrun}} relay --listen {{listen}} --to {{to}} --spool \
-             {{state}}/spool"
+            "{before}; exec {{mailrun}} relay --listen {{listen}} --to {{to}} --spool {{state}}/spool {options}"
         );
-        fs::write(&file, format!("durability = \"sync\"\ncommand = [\"sh\", \"-c\", {command:?}]\n")).unwrap();
+        let recipe = format!(
+            "durability = \"sync\"\nprepare = [[\"sh\", \"-c\", {preparation:?}]]\ncommand = [\"sh\", \"-c\", \
+             {command:?}]\n"
+        );
+        fs::write(&file, recipe).unwrap();
         let words = ["--rounds", "1", "--inject", "power-cut", "--file-system", "xfs", "--lost-after", "1s"];
         let audited = Audited::of(file.to_str().unwrap(), &words);
         let row = &audited.audit().faults[0];
         assert_eq!((audited.ended.code, (row.rounds, row.not_supported)), (Some(code), rounds), "{:?}", audited.ended);
         let is_named = audited.ended.out.contains("not supported by power-cut on xfs: symlink");
-        assert_eq!(is_named, code == 3, "only where it mattered: {:?}", audited.ended);
+        assert_eq!(is_named, rounds == (0, 1), "only where it mattered: {:?}", audited.ended);
     }
 }
 

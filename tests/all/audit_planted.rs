@@ -134,6 +134,25 @@ fn a_sync_that_failed_explains_a_loss() {
 }
 
 #[test]
+fn copies_do_not_end_the_wait_for_other_mail() {
+    if peer("python3").is_none() {
+        return;
+    }
+    // Without a command for the queue, only the arrivals tell whether all mail has come.
+    let recipe = Planted::honest("copies first").recipe();
+    let (command, rest) = recipe.split_once("[queue]").unwrap();
+    let (_, files) = rest.split_once("[[file]]").unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("copies.toml");
+    fs::write(&file, format!("{command}[[file]]{files}")).unwrap();
+    let words = ["--rounds", "1", "--inject", "kill", "--messages", "40", "--lost-after", "8s"];
+    let audited = Audited::of(file.to_str().unwrap(), &words);
+    let row = &audited.audit().faults[0];
+    assert!(row.duplicates >= row.answered / 2, "{row:?}");
+    assert_eq!((audited.record.verdict.outcome, row.not_delivered), (Some(Outcome::Pass), 0), "{:?}", audited.ended);
+}
+
+#[test]
 #[ignore = "slow: make test-slow PART=planted"]
 fn no_honest_server_is_accused_and_each_liar_is_found() {
     if peer("python3").is_none() || !has_disk() {

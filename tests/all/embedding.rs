@@ -136,8 +136,7 @@ fn a_handler_hears_what_a_client_says() {
 
 #[test]
 fn a_client_whose_messages_fail_may_say_rset_after_each() {
-    // DATA without recipients counts as an error. The replies of each transaction arrive in one piece.
-    let (server, _diary) = start(Limits { errors: 1000, ..Limits::default() });
+    let (server, _diary) = start(Limits::default());
     let mut client = Client::connect(server.address(), "client.example", PATIENCE).unwrap();
     let nobody = envelope("me@example.com", &["nobody@example.com"]);
     for number in 0..2 * Limits::default().junk_commands {
@@ -182,6 +181,41 @@ fn a_server_that_stops_says_so() {
     assert_eq!(diary.iter().collect::<Vec<_>>(), ["connect", "ShuttingDown"]);
 }
 
+/// A handler that reports a message and stores it slowly.
+struct Slow(Sender<()>);
+
+impl Handler for Slow {
+    fn message(&mut self, _bytes: u64, _now: Duration) -> Answer {
+        self.0.send(()).unwrap();
+        Answer::later(async {
+            mailrun_net::sleep(Duration::from_secs(1)).await;
+            None
+        })
+    }
+}
+
+#[test]
+fn a_server_that_stops_answers_the_messages_that_it_is_storing() {
+    let (begun, storing) = channel();
+    let make = move || {
+        let begun = begun.clone();
+        move |_peer| Slow(begun.clone())
+    };
+    let server = Server::new(make).workers(1).start(([127, 0, 0, 1], 0).into()).unwrap();
+    let mut idle = Wire::greeted(server.address());
+    let mut busy = Wire::greeted(server.address());
+    busy.say("EHLO client.example");
+    // The second message arrives while the first is stored. It gets 421 and is not kept.
+    let message = "MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nBDAT 6 LAST\r\n\r\nhi\r\n";
+    busy.send([message, message].concat());
+    storing.recv_timeout(PATIENCE).unwrap();
+    server.stop();
+    let stopped = "421 4.3.2 Shutting down\r\n";
+    assert_eq!(busy.replies(), ["250 2.1.0 Ok\r\n", "250 2.1.5 Ok\r\n", "250 2.0.0 Ok\r\n", stopped]);
+    assert_eq!(idle.replies(), [stopped]);
+    assert_eq!(storing.try_iter().count(), 0);
+}
+
 #[test]
 fn a_client_learns_why_it_cannot_go_on() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -219,6 +253,26 @@ fn a_handler_that_panics_ends_its_session_and_no_other() {
     let delivery = unlucky.send(&to, b"\r\n.........\r\n").unwrap();
     assert_eq!((delivery.accepted, delivery.code), (false, 421), "{delivery:?}");
     assert!(bystander.send(&to, b"\r\nfine\r\n").unwrap().accepted);
+    // The replies to MAIL and RCPT are not written yet when the handler panics. No other session may send them.
+    let mut unlucky = Wire::greeted(server.address());
+    assert!(unlucky.say("EHLO unlucky.example").starts_with("250"));
+    let mut bystander = Wire::greeted(server.address());
+    unlucky.send("MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nBDAT 13 LAST\r\n\r\n.........\r\n");
+    assert_eq!(unlucky.replies(), ["421 4.3.2 Shutting down\r\n"]);
+    assert!(bystander.say("VRFY a").starts_with("252 "));
+    assert_eq!(bystander.say("QUIT"), "221 2.0.0 Bye\r\n");
+}
+
+#[test]
+fn a_handler_that_panics_gives_its_place_back() {
+    let server = Server::new(|| |_peer| Faulty).workers(1).sessions(2).start(([127, 0, 0, 1], 0).into()).unwrap();
+    let to = envelope("a@example.com", &["b@example.com"]);
+    for _ in 0..3 {
+        let mut unlucky = Client::connect(server.address(), "unlucky.example", PATIENCE).unwrap();
+        assert_eq!(unlucky.send(&to, b"\r\n.........\r\n").unwrap().code, 421);
+    }
+    let mut lucky = Client::connect(server.address(), "lucky.example", PATIENCE).unwrap();
+    assert!(lucky.send(&to, b"\r\nfine\r\n").unwrap().accepted);
 }
 
 /// A handler whose limits apply to all clients, including this host.

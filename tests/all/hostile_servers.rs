@@ -204,6 +204,23 @@ fn a_421_in_mid_session_moves_the_run_to_a_new_connection() {
 }
 
 #[test]
+fn a_message_that_may_have_been_accepted_before_a_421_is_in_doubt() {
+    // In this reply without an enhanced status code, the source cannot see that it belongs to the message.
+    for protocol in [&[][..], &["--lmtp"]] {
+        let server = StandIn::start(|now| match (now.connection, now.at) {
+            (_, At::Message) => Some(Act::Say("250 OK id=1")),
+            (0, At::Mail) if now.before == 4 => Some(Act::Say("421 4.3.2 Restarting")),
+            (0, At::Other) => Some(Act::Close),
+            _ => None,
+        });
+        let words = ["--messages", "10", "--reuse", "--pipelining", "stream"];
+        let run = send(&server, &[&words, protocol].concat());
+        let ledger = &run.record.ledger;
+        assert_eq!((ledger.rejected, ledger.in_doubt, outcome(&run)), (Some(1), Some(1), (8, 2)), "{protocol:?}");
+    }
+}
+
+#[test]
 fn a_session_of_which_the_server_has_lost_track_is_replaced() {
     for mode in MODES {
         let server = StandIn::start(|now| match now.at {

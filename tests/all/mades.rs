@@ -580,6 +580,18 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
     assert!(run.mades().released < 5 * 10 * 30, "{} given back", run.mades().released);
     let lost = run.record.ledger.lost.unwrap();
     assert_eq!(left_in(&endpoint.url, QUEUES[2]), 40 + lost, "his, and behind them ours");
+    assert!(give_up_reason(&run).contains("too many messages of other senders"), "{:?}", run.record.verdict);
+}
+
+#[test]
+fn a_run_that_a_foreign_queue_cut_short_does_not_pass() {
+    let endpoint = Endpoint::embedded(&[]);
+    put(&endpoint.url, QUEUES[2], 60);
+    // The credit lets the run's own messages through, so the messages that were never sent are the only loss.
+    let words = "--no-preflight --mode amqp --credit 100 --rate 10/m --duration 60s --message-timeout 2s";
+    let run = bench(&endpoint.url, words);
+    let reason = give_up_reason(&run);
+    assert!(reason.contains("too many messages of other senders") && reason.contains("were never sent"), "{reason}");
 }
 
 /// Options of a run that would take a minute if it waited for each message.
@@ -727,19 +739,15 @@ fn the_stand_in_writes_down_the_truth() {
     assert!(lost > 0 && lines[..60].iter().all(|line| line["consumed"].as_u64().is_some()));
 }
 
-/// Starts a broker in this process whose queue has a message of `length` bytes. Returns its URL.
-fn broker_with(queue: &'static str, length: usize) -> String {
+/// Starts a broker in this process. Returns its URL.
+fn broker(queues: MemoryQueues, options: ListenOptions) -> String {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             tell.send(listener.local_addr().unwrap()).unwrap();
-            let queues = MemoryQueues::new(QueueLimits { messages: 1_000, bytes: 1 << 30 });
-            let mut octets = Vec::new();
-            Writer::new(&mut octets).described_binary(0x75, &vec![7; length]);
-            queues.put(queues.get_or_create(queue).unwrap(), octets.into(), None).unwrap();
-            embedded::serve(listener, queues, ListenOptions::new(ListenerAuth::Any), Default::default()).await;
+            embedded::serve(listener, queues, options, Default::default()).await;
         });
     });
     format!("amqp://{}", told.recv().unwrap())
@@ -747,7 +755,11 @@ fn broker_with(queue: &'static str, length: usize) -> String {
 
 #[test]
 fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() {
-    let url = broker_with("ecp.endpoint.outbox.reply", (64 << 20) + 1);
+    let queues = MemoryQueues::new(QueueLimits { messages: 1_000, bytes: 1 << 30 });
+    let mut octets = Vec::new();
+    Writer::new(&mut octets).described_binary(0x75, &vec![7; (64 << 20) + 1]);
+    queues.put(queues.get_or_create("ecp.endpoint.outbox.reply").unwrap(), octets.into(), None).unwrap();
+    let url = broker(queues, ListenOptions::new(ListenerAuth::Any));
     let told = "ecp.endpoint.outbox.reply contains a message larger than 67108864 bytes";
     let place = tempfile::tempdir().unwrap();
     // A debug build takes a while for 64 MB.
@@ -767,6 +779,27 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
     // The terminal report shows the beginning of the text.
     assert!(run.ended.out.contains("outbox: ecp.endpoint.outbox.reply contains a"), "{:?}", run.ended);
     assert!(!run.ended.out.contains("cores"), "the one message took no time: {:?}", run.ended);
+}
+
+#[test]
+fn a_message_larger_than_the_broker_permits_is_returned_and_the_connection_stays() {
+    let options = ListenOptions { max_message_bytes: 10_000, ..ListenOptions::new(ListenerAuth::Any) };
+    let url = broker(MemoryQueues::new(QueueLimits::default()), options);
+    let told = "ecp.endpoint.inbox accepts messages of at most 10000 bytes; this one has 20";
+    let words = ["mades", "--broker", &url, "--mode", "amqp", "--payload-size", "20k", "--messages", "50"];
+    let ended = mailrun(&words);
+    assert!(ended.code == Some(2) && ended.err.contains(told), "{ended:?}");
+    let run = Run::of(&[&words[..], &["--no-preflight"]].concat());
+    assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
+    let ledger = &run.record.ledger;
+    assert_eq!((ledger.created, ledger.rejected, ledger.accepted), (Some(50), Some(50), Some(0)), "{ledger:?}");
+    let [trouble] = &run.mades().troubles[..] else { panic!("{:?}", run.mades().troubles) };
+    assert_eq!(
+        (trouble.kind.as_str(), trouble.code.as_str(), trouble.count),
+        ("returned by the broker", "too large", 50)
+    );
+    assert!(trouble.text.starts_with(told), "{trouble:?}");
+    assert!(run.mades().outages.is_empty(), "{:?}", run.mades().outages);
 }
 
 #[test]
@@ -1013,6 +1046,20 @@ fn a_ladder_ends_at_a_size_that_is_refused() {
     let ended = mailrun(&words);
     let said = "The ladder ended at 200k: Nothing was delivered: of 2 messages, 2 rejected (error reply ECP-STANDIN-105 2 times).";
     assert!(ended.code == Some(1) && ended.out.contains(said), "{ended:?}");
+}
+
+#[test]
+fn a_payload_limit_above_the_usual_one_reaches_the_listener() {
+    let limit_with = |words: &[&str]| {
+        let endpoint = Endpoint::embedded(words);
+        at_the_broker(async {
+            let sender = SenderOptions::new("ecp.endpoint.outbox", 1);
+            connect(&endpoint.url).await.attach_sender(&sender).await.unwrap().max_message_bytes().unwrap()
+        })
+    };
+    assert!(limit_with(&["--max-payload-size", "100M"]) > 100 << 20);
+    // A payload above a low limit gets an error reply, so the link must carry it.
+    assert!(limit_with(&["--max-payload-size", "150k"]) > 64 << 20);
 }
 
 #[test]

@@ -46,6 +46,15 @@ impl Probe {
         self.process.hang_up();
     }
 
+    /// Sends SIGHUP for the `count`th time, and waits until the probe has read its configuration again.
+    fn reload(&self, count: u32) {
+        self.hang_up();
+        wait_until("the configuration to be read again", || {
+            let times = self.process.complained().matches("the configuration was read again").count();
+            (times >= count as usize).then_some(())
+        });
+    }
+
     /// The text of `/metrics`.
     pub(crate) fn text(&self) -> String {
         let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
@@ -142,6 +151,93 @@ fn the_account_is_that_of_the_sinks_however_often_probe_and_server_are_killed() 
     for words in ["thief: message", "has not arrived within 2s", "dead: failed at connect", "the old routes stay: "] {
         assert!(ended.err.contains(words), "{words} in {}", ended.err);
     }
+}
+
+#[test]
+fn copies_at_a_sink_count_once_however_often_the_probe_asks_for_them() {
+    let files = Files::new();
+    let sink = Sink::start(&["--fault", "duplicate 100%"]);
+    let text = format!(
+        "state = \"state\"\nhttp = \"127.0.0.1:0\"\n[[route]]\nname = \"a\"\nserver = \"{}\"\nsink = \"{}\"\n\
+         to = \"probe@a.example\"\nrate = \"5/s\"\n",
+        sink.address(),
+        sink.url()
+    );
+    let probe = Probe::start(&files.keep("probe.toml", &text));
+    for round in 1..=3 {
+        probe.await_value("repeated_total", &["a"], 5.0 * f64::from(round));
+        let repeated = probe.metrics().of("repeated_total", "a");
+        let copies = sink.ask("/ledger")[0]["duplicates"].as_f64().unwrap();
+        assert!(repeated <= copies, "the probe counts {repeated} copies, and the sink {copies}");
+        probe.reload(round);
+    }
+}
+
+#[test]
+fn copies_in_a_mailbox_count_once_and_are_deleted_unless_the_user_keeps_mail() {
+    for keeps in [false, true] {
+        let files = Files::new();
+        let inbox = files.path("inbox");
+        let sink = Sink::start(&["--maildir", &inbox]);
+        let text = format!(
+            "state = \"state\"\nhttp = \"127.0.0.1:0\"\n[[route]]\nname = \"a\"\nserver = \"{}\"\n\
+             mailbox = \"maildir:{inbox}\"\nkeep_mail = {keeps}\nto = \"probe@a.example\"\nrate = \"1/h\"\n",
+            sink.address()
+        );
+        let config = files.keep("probe.toml", &text);
+        let names = || fs::read_dir(format!("{inbox}/new")).unwrap().map(|entry| entry.unwrap().path());
+        let await_deletion = || {
+            if !keeps {
+                wait_until("the probe to delete its mail", || (names().count() == 0).then_some(()));
+            }
+        };
+        let probe = Probe::start(&config);
+        probe.await_value("delivered_total", &["a"], 1.0);
+        let content = fs::read_to_string(names().next().unwrap()).unwrap();
+        // Rename the copy into the mailbox, so that the probe cannot read half of it.
+        let copy = |name: &str| fs::rename(files.keep(name, &content), format!("{inbox}/new/{name}")).unwrap();
+        copy("1.copy");
+        probe.await_value("repeated_total", &["a"], 1.0);
+        await_deletion();
+        copy("2.copy");
+        probe.await_value("repeated_total", &["a"], 2.0);
+        probe.reload(1);
+        copy("3.copy");
+        probe.await_value("repeated_total", &["a"], 3.0);
+        assert_eq!(probe.metrics().of("repeated_total", "a"), 3.0, "after SIGHUP, keep_mail = {keeps}");
+        drop(probe);
+        let probe = Probe::start(&config);
+        // The new process reports the messages that it finds before its own first message.
+        probe.await_value("delivered_total", &["a"], 2.0);
+        assert_eq!(probe.metrics().of("repeated_total", "a"), 3.0, "after a restart, keep_mail = {keeps}");
+        await_deletion();
+        assert_eq!(names().count(), if keeps { 5 } else { 0 });
+    }
+}
+
+#[test]
+fn a_mailbox_that_is_away_is_reported_once() {
+    let files = Files::new();
+    let [inbox, away] = ["inbox", "away"].map(|name| files.path(name));
+    let sink = Sink::start(&["--maildir", &inbox]);
+    let text = format!(
+        "state = \"state\"\nhttp = \"127.0.0.1:0\"\n[[route]]\nname = \"a\"\nserver = \"{}\"\n\
+         mailbox = \"maildir:{inbox}\"\nto = \"probe@a.example\"\nrate = \"1/h\"\n",
+        sink.address()
+    );
+    let probe = Probe::start(&files.keep("probe.toml", &text));
+    probe.await_value("delivered_total", &["a"], 1.0);
+    let is_up = || probe.metrics().of("watch_up", "a");
+    fs::rename(&inbox, &away).unwrap();
+    wait_until("the probe to miss the mailbox", || (is_up() == 0.0).then_some(()));
+    for _ in 0..30 {
+        assert_eq!(is_up(), 0.0, "the mailbox is still away");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    fs::rename(&away, &inbox).unwrap();
+    wait_until("the probe to find the mailbox", || (is_up() == 1.0).then_some(()));
+    let said = probe.process.complained();
+    assert_eq!(said.matches("cannot see what arrives").count(), 1, "{said}");
 }
 
 #[test]

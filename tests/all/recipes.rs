@@ -188,14 +188,21 @@ fn the_cpu_time_of_children_that_nobody_waits_for_is_the_servers() {
 fn a_server_gets_a_short_path_to_its_mail() {
     let Some(_) = peer("python3") else { return };
     let place = tempfile::tempdir().unwrap();
-    let seen = place.path().join("seen");
-    let keys = format!("prepare = [[\"sh\", \"-c\", \"echo {{state}} > {}; cd {{state}}\"]]", seen.display());
+    let [seen, found] = ["seen", "found"].map(|name| place.path().join(name));
+    let keys = format!(
+        "prepare = [[\"sh\", \"-c\", \"echo {{state}} > {}; cd {{state}} && touch mail && find {{state}} -type f > \
+         {}\"]]",
+        seen.display(),
+        found.display()
+    );
     let long = place.path().join("a".repeat(100));
     fs::create_dir(&long).unwrap();
     let ended = bench(&long, &recipe(place.path(), "", &keys));
     let path = fs::read_to_string(&seen).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
     assert!(path.len() <= 70 && long.join("out/run.json").exists(), "{path} {ended:?}");
-    assert!(fs::symlink_metadata(path.trim()).is_err(), "the link is removed");
+    // A command for the queue must find the mail although the path has a link in it.
+    assert_eq!(fs::read_to_string(&found).unwrap().trim(), format!("{}/mail", path.trim()));
+    assert!(fs::symlink_metadata(Path::new(path.trim()).parent().unwrap()).is_err(), "the link is removed");
 }
 
 /// The preparation of a server must not count as part of the run. Otherwise, the unpacking of a Debian root

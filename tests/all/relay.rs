@@ -1,13 +1,16 @@
 //! `mailrun relay` with its own configuration and spool: started, stopped, killed and restarted, and refusing to start.
-use crate::party::{Ended, Process, Sink, bench, fates, is_root, mailrun, skip, undisturbed, wait_until};
+use crate::party::{Ended, LIMIT, Process, Sink, bench, fates, is_root, mailrun, skip, undisturbed, wait_until};
 use crate::secured::Files;
+use crate::stand_in::{At, StandIn};
 use crate::wire::Wire;
 use serde_json::Value;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 
 pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
@@ -250,6 +253,34 @@ fn what_it_has_done_is_said_at_the_end() {
         line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
     };
     assert_eq!(["accepted", "delivered", "failed", "spool_messages"].map(count), [1, 1, 0, 0], "{}", ended.out);
+}
+
+#[test]
+fn all_listeners_stop_taking_mail_while_deliveries_come_to_their_end() {
+    let (began, waits) = channel();
+    let (go_on, goes_on) = channel();
+    let gate = Mutex::new((began, goes_on));
+    // The next hop replies to the final dot only after both listeners are closed.
+    let hop = StandIn::start(move |moment| {
+        if moment.at == At::Message {
+            let (began, goes_on) = &*gate.lock().unwrap();
+            began.send(()).unwrap();
+            goes_on.recv().unwrap();
+        }
+        None
+    });
+    let den = Den::to(&hop.address(), "listen = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\n");
+    let relay = den.open();
+    assert!(submit(&mut introduced(&relay), "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
+    waits.recv_timeout(LIMIT).expect("a delivery");
+    relay.process.terminate();
+    for address in &relay.smtp {
+        wait_until("the listener to be closed", || TcpStream::connect(address).is_err().then_some(()));
+    }
+    go_on.send(()).unwrap();
+    let ended = relay.process.finish();
+    // A relay that closed its listeners one after the other would have given up the delivery by then.
+    assert!(ended.code == Some(0) && ended.err.contains("status=delivered"), "{}", ended.err);
 }
 
 #[test]

@@ -178,6 +178,15 @@ fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
     let den = Den::to(&next_hop, &text);
     let Some(relay) = confined(&den, 400) else { return };
     assert!(relay.process.complained().contains("ulimit -n"), "{}", relay.process.complained());
+    // A reload compares the limits that the file demands, and not those that the descriptors permit.
+    let unchanged = fs::read_to_string(den.path("relay.toml")).unwrap();
+    for (count, line) in [(1, ""), (2, "limits.max_sessions = 9000\n")] {
+        den.files.keep("relay.toml", &format!("{line}{unchanged}"));
+        relay.process.hang_up();
+        wait_until("the reload", || {
+            (relay.process.complained().matches("was reloaded").count() == count).then_some(())
+        });
+    }
     let mut first = introduced(&relay);
     let greetings: Vec<_> =
         (0..500).map(|_| Wire::connect(relay.smtp[0])).map(|mut wire| (wire.reply(), wire)).collect();
@@ -199,7 +208,9 @@ fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
     await_recipients(&sink, taken);
     wait_until("room again", || send().starts_with("250").then_some(()));
     drop(first);
-    relay.stop();
+    let err = relay.stop().err;
+    let told: Vec<&str> = err.lines().filter(|line| line.contains("require a restart")).collect();
+    assert!(told.len() == 1 && told[0].contains("keys=\"limits\""), "{told:?}");
 }
 
 #[test]

@@ -467,6 +467,7 @@ fn mail_that_would_come_back_at_once_is_bounced() {
         assert!(submit(&mut introduced(&relay), "<a@b.example>", &[recipient], "x\r\n").starts_with("250 2.0.0"));
         let bounce = &await_kept(&dump, count)[count - 1];
         assert!(bounce.recipients == ["a@b.example"] && bounce.text().contains("5.4.6"), "{}", bounce.text());
+        assert!(bounce.text().contains("\r\nDiagnostic-Code: x-mailrun; "), "no server has replied: {}", bounce.text());
     }
     relay.stop();
     assert_eq!((twin.took().messages, kept(&dump).len()), (0, 2));
@@ -515,7 +516,7 @@ fn bombs_meet_limits() {
     let den = Den::new(
         "limits.max_message_size = \"4M\"\nlimits.max_recipients = 100\n[[route]]\nto = \"*\"\ndiscard = true\n",
     );
-    let relay = den.open();
+    let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     let mut wire = introduced(&relay);
     // An endless header: of many fields, and of one that is folded.
     for line in ["X-Field: a value that is long enough to count\r\n", " folded and folded and folded again\r\n"] {
@@ -529,6 +530,10 @@ fn bombs_meet_limits() {
     let long = format!("\r\n{}\r\n", "x".repeat(10_000));
     let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], long);
     assert!(reply.starts_with('5'), "a line of 10,000 octets: {reply}");
+    let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "\r\na bare\nline feed\r\n");
+    assert!(reply.starts_with("550 5.5.2"), "{reply}");
+    // The session, and not the relay, has found the last three, but all were rejected at their end.
+    assert_eq!(metric(&relay, "refused_total"), 5);
     expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
     for number in 0..100 {
         expect(&mut wire, &format!("RCPT TO:<c{number}@d.example>"), "250");
@@ -553,6 +558,20 @@ fn what_a_small_spool_can_never_hold_is_too_large() {
     let message = "x\r\n".repeat(80_000);
     assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], message).starts_with("250 2.0.0"));
     relay.stop();
+    // A limit in the file may be higher, as long as an empty spool has room for the message.
+    let text = "http = \"127.0.0.1:0\"\nspool.max_size = \"1M\"\nlimits.max_message_size = ";
+    let den = Den::new(&format!("{text}\"315000\"\n[[route]]\nto = \"*\"\ndiscard = true\n"));
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    for _ in 0..3 {
+        let message = "x\r\n".repeat(104_000);
+        assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], message).starts_with("250 2.0.0"));
+        wait_until("the spool to be empty", || (metric(&relay, "spool_messages") == 0).then_some(()));
+    }
+    relay.stop();
+    let refused = Den::new(&format!("{text}\"400000\"\n")).fails(&[]);
+    let complaint = [&*refused.out, &*refused.err].concat();
+    assert!(refused.code == Some(2) && complaint.contains("increase spool.max_size"), "{refused:?}");
 }
 
 #[test]

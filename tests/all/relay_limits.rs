@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mailrun_smtp::sasl::client::ClientExchange;
 use mailrun_smtp::sasl::{Credentials, Mechanism};
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -31,7 +32,11 @@ fn open(den: &Den) -> Relay {
 
 /// Connects from this address. Returns the session, or the reply that the relay sent instead of a greeting.
 fn greeted(relay: &Relay, from: [u8; 4]) -> Result<Wire, String> {
-    let mut wire = Wire::connect_from(from, relay.smtp[0]);
+    introduce(Wire::connect_from(from, relay.smtp[0]))
+}
+
+/// Says EHLO on a new connection, if the relay greets.
+fn introduce(mut wire: Wire) -> Result<Wire, String> {
     let greeting = wire.reply().expect("a greeting");
     if !greeting.starts_with("220 ") {
         return Err(greeting);
@@ -166,15 +171,36 @@ fn each_strangers_address_has_so_many_connections_and_trusted_ones_as_many_as_th
 
 #[test]
 fn the_last_sessions_are_kept_for_trusted_clients() {
-    let den = guarded("limits.max_sessions = 8\n");
-    let relay = open(&den);
-    let strangers: Vec<_> = (2..10).map(|last| greeted(&relay, [127, 0, 0, last])).collect();
-    let taken = strangers.iter().filter(|session| session.is_ok()).count();
-    assert_eq!(taken, 6);
-    let trusted = [(); 2].map(|()| greeted(&relay, TRUSTED).unwrap());
-    assert!(greeted(&relay, TRUSTED).is_err_and(|reply| reply.starts_with("421 4.3.2")));
-    drop((strangers, trusted));
-    relay.stop();
+    for way in ["", "proxy_protocol = true\n", "xclient = [\"127.0.0.1\"]\n"] {
+        let den = guarded(&format!("limits.max_sessions = 8\n{way}"));
+        let relay = open(&den);
+        let arrive = |from: [u8; 4]| {
+            let address = Ipv4Addr::from(from);
+            if way.is_empty() {
+                return greeted(&relay, from);
+            }
+            if way.starts_with("proxy") {
+                let mut wire = Wire::connect_from(TRUSTED, relay.smtp[0]);
+                wire.send(format!("PROXY TCP4 {address} 127.0.0.1 40000 25\r\n"));
+                return introduce(wire);
+            }
+            let mut wire = greeted(&relay, TRUSTED)?;
+            let reply = wire.say(&format!("XCLIENT ADDR={address}"));
+            if reply.starts_with("220 ") { Ok(wire) } else { Err(reply) }
+        };
+        let strangers: Vec<_> = (2..10).map(|last| arrive([127, 0, 0, last])).collect();
+        let taken = strangers.iter().filter(|session| session.is_ok()).count();
+        assert_eq!(taken, 6, "{way}");
+        let refused = |reply: &String| reply.starts_with("421 4.3.2");
+        assert!(strangers.iter().filter_map(|session| session.as_ref().err()).all(refused), "{way}");
+        // A stranger behind a proxy occupies a session until the relay has refused it.
+        let trusted = [(); 2].map(|()| wait_until("a session", || arrive(TRUSTED).ok()));
+        // The relay refuses without reading the PROXY header, so do not send one.
+        let reply = Wire::connect_from(TRUSTED, relay.smtp[0]).reply();
+        assert!(reply.is_some_and(|reply| reply.starts_with("421 4.3.2")), "{way}");
+        drop((strangers, trusted));
+        relay.stop();
+    }
 }
 
 #[test]
@@ -452,7 +478,17 @@ fn only_a_named_client_may_speak_for_others_with_xclient() {
     relays(&mut stranger, "554 5.7.1");
     let mut gateway = greeted(&relay, [127, 0, 0, 5]).unwrap();
     relays(&mut gateway, "554 5.7.1");
-    for (told, code) in [("ADDR=127.0.0.1", "250"), ("ADDR=127.0.0.5", "554 5.7.1"), ("LOGIN=ann", "250")] {
+    for (told, code) in [
+        ("ADDR=127.0.0.1", "250"),
+        ("ADDR=127.0.0.5", "554 5.7.1"),
+        ("LOGIN=ann", "250"),
+        // A client without a known address gets neither the rights of the client before nor those of the gateway.
+        ("ADDR=127.0.0.1", "250"),
+        ("ADDR=[UNAVAILABLE]", "554 5.7.1"),
+        ("ADDR=127.0.0.1", "250"),
+        ("ADDR=[TEMPUNAVAIL]", "554 5.7.1"),
+        ("ADDR=[UNAVAILABLE] LOGIN=ann", "250"),
+    ] {
         expect(&mut gateway, &format!("XCLIENT {told}"), "220");
         expect(&mut gateway, "EHLO client.example", "250");
         relays(&mut gateway, code);
@@ -461,6 +497,41 @@ fn only_a_named_client_may_speak_for_others_with_xclient() {
     expect(&mut gateway, "XCLIENT ADDR=127.0.0.5 LOGIN=[UNAVAILABLE]", "220");
     expect(&mut gateway, "EHLO client.example", "250");
     relays(&mut gateway, "554 5.7.1");
+}
+
+#[test]
+fn limits_apply_to_the_client_that_xclient_names() {
+    let den =
+        guarded("xclient = [\"127.0.0.1\"]\nlimits.client.connections = 2\nlimits.client.messages_per_minute = 1\n");
+    let relay = open(&den);
+    let named = |told: &str, code: &str| {
+        let mut gateway = greeted(&relay, TRUSTED).unwrap();
+        expect(&mut gateway, &format!("XCLIENT {told}"), code);
+        gateway
+    };
+    let mut held = named("ADDR=192.0.2.7", "220");
+    let second = named("ADDR=192.0.2.7", "220");
+    let mut third = named("ADDR=192.0.2.7", "421 4.7.0 Too many connections from your address");
+    assert!(third.reply().is_none(), "the session is over");
+    // The gateway may name the next client, and then the connection counts for that client only.
+    expect(&mut held, "XCLIENT ADDR=192.0.2.8", "220");
+    assert_eq!(metric(&relay, "limited_connections"), 2);
+    drop(named("ADDR=192.0.2.7", "220"));
+    expect(&mut held, "EHLO client.example", "250");
+    expect(&mut held, "MAIL FROM:<a@b.example>", "250");
+    expect(&mut held, "RSET", "250");
+    expect(&mut held, "MAIL FROM:<a@b.example>", "421 4.7.0 Too many messages a minute");
+    // A login lifts the rates. Clients in `networks` and clients without a known address have no limits.
+    for told in ["ADDR=192.0.2.9 LOGIN=ann", "ADDR=127.0.0.1", "ADDR=[UNAVAILABLE]"] {
+        let mut wire = named(told, "220");
+        expect(&mut wire, "EHLO client.example", "250");
+        for _ in 0..3 {
+            expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+            expect(&mut wire, "RSET", "250");
+        }
+    }
+    drop(second);
+    relay.stop();
 }
 
 #[test]

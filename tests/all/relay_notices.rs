@@ -81,10 +81,26 @@ fn a_refusal_is_told_to_the_sender() {
         let report = report(&bounce, "message/rfc822");
         says(&report, &["Reporting-MTA: dns; relay.example", "Final-Recipient: rfc822; to@far.example"]);
         says(&report, &["Action: failed", &format!("Status: {code}"), "Diagnostic-Code: smtp; 554"]);
+        says(&report, &["Last-Attempt-Date: "]);
         assert!(bounce.text().contains("its text") && report.contains("Not here"), "{}", bounce.text());
         relay.stop();
         assert_eq!(far.took().messages, 0);
     }
+}
+
+#[test]
+fn a_reason_of_the_relay_itself_is_not_reported_as_the_reply_of_a_server() {
+    let home = Home::open();
+    let route = format!("[[route]]\nto = \"[8.8.8.8]\"\nmx = true\n{}", all_to(&home.sink.address()));
+    let den = Den::new(&route);
+    let relay = den.open();
+    let reply = submit(&mut introduced(&relay), "<sender@b.example>", &["<to@[8.8.8.8]>"], MESSAGE);
+    assert!(reply.starts_with("250 2.0.0"), "{reply}");
+    let bounce = home.mail(1).pop().unwrap();
+    let report = report(&bounce, "message/rfc822");
+    says(&report, &["Action: failed", "Status: 5.7.1", "Diagnostic-Code: x-mailrun; 8.8.8.8 is a public address"]);
+    assert!(!report.contains("Remote-MTA") && !bounce.text().contains(" said: "), "{}", bounce.text());
+    relay.stop();
 }
 
 #[test]
@@ -307,6 +323,7 @@ fn a_delay_is_told_once_and_only_to_who_wants_to_know() {
     let late = &home.mail(1)[0];
     let first = report(late, "text/rfc822-headers");
     says(&first, &["Action: delayed", "Status: 4.", "Will-Retry-Until: "]);
+    assert!(!first.contains("Last-Attempt-Date"), "the notice follows no attempt: {first}");
     let all = home.mail(2);
     says(&report(&all[1], "message/rfc822"), &["Action: failed", "Status: 5.4.7"]);
     relay.stop();

@@ -160,7 +160,12 @@ def keep(file, text):
         store.add(name, text)
         say(file, b"250 2.0.0 kept")
     # Mail that stays for a second is in the queue when the power is cut after a failed sync.
-    threading.Timer(1.0 if way == "fsync errors ignored" else 0.0, waiting.put, [name]).start()
+    threading.Timer(1.0 if way == "fsync errors ignored" else late(name), waiting.put, [name]).start()
+
+
+def late(name):
+    """Returns the seconds for which a relay that delivers copies first leaves one in four messages alone."""
+    return 4.0 if way == "copies first" and int(name) % 4 == 0 else 0.0
 
 
 def serve(client):
@@ -210,6 +215,8 @@ def deliver():
             text = store.get(name)
             if way == "delete first":
                 store.remove(name)
+            if way == "copies first" and not late(name):
+                hand_on(text)
             is_done = hand_on(text)
         except OSError:
             is_done = False
@@ -237,7 +244,7 @@ def recover():
         if way == "fsync errors ignored" and (not (text := store.get(name)) or 0 in text):
             store.remove(name)
         else:
-            waiting.put(name)
+            threading.Timer(late(name), waiting.put, [name]).start()
 
 
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

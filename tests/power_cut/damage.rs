@@ -40,7 +40,7 @@ fn live(seed: u64) -> Result<(), String> {
     let answers = Answers::default();
     let is_over = AtomicBool::new(false);
     let text = format!(
-        "spool.max_size = \"4M\"\nspool.max_memory = \"256K\"\nlimits.max_message_size = \"2M\"\nlimits.max_incoming_size = \"8M\"\n\
+        "spool.max_size = \"4M\"\nspool.max_memory = \"256K\"\nlimits.max_message_size = \"1M\"\nlimits.max_incoming_size = \"8M\"\n\
          retry.first = \"200ms\"\nretry.longest = \"500ms\"\n[[route]]\nto = \"*\"\nsmtp = \"{}\"\n",
         next_hop.address
     );

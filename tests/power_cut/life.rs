@@ -185,7 +185,7 @@ impl Life {
         let disk = Disk::mount(capacity, chance.random()).expect("a file system can be mounted");
         let next_hop = StubNextHop::start();
         let text = format!(
-            "spool.durability = {:?}\nspool.max_size = {size:?}\nspool.max_memory = \"256K\"\nlimits.max_message_size = \"2M\"\n\
+            "spool.durability = {:?}\nspool.max_size = {size:?}\nspool.max_memory = \"256K\"\nlimits.max_message_size = \"690K\"\n\
              limits.max_incoming_size = \"8M\"\ndelivery.per_destination = 6\nretry.first = \"200ms\"\n\
              retry.longest = \"500ms\"\n[[route]]\nto = \"*\"\nsmtp = \"{}\"\n",
             course.durability, next_hop.address

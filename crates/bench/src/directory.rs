@@ -20,6 +20,12 @@ pub const RESULTS_DIRECTORY: &str = "mailrun-results";
 /// older run cannot be taken for this run's.
 const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
 
+/// Files that a round of an audit leaves if it has lost mail: the losses, and the log of the calls on the disk with its
+/// data.
+pub(super) const LOSSES: &str = "losses.json";
+pub(super) const CALLS: &str = "calls.jsonl";
+pub(super) const CALLS_DATA: &str = "calls.data";
+
 /// Says who named the directory. Only a directory with a generated name may be deleted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DirectoryOrigin {
@@ -61,7 +67,7 @@ impl RunDirectory {
     fn create_named(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).with_context(|| format!("cannot create the run directory {}", path.display()))?;
         let directory = Self { path: absolute(path)?, origin: DirectoryOrigin::User };
-        for name in ["run.json", "report.md", "report.html"] {
+        for name in ["run.json", "report.md", "report.html", LOSSES, CALLS, CALLS_DATA] {
             remove(&directory.path.join(name))?;
         }
         for role in [Role::Source, Role::Relay, Role::Sink] {
@@ -246,13 +252,13 @@ mod tests {
     #[test]
     fn a_named_directory_loses_only_an_older_result() {
         let place = tempfile::tempdir().expect("a directory");
-        for name in ["run.json", "report.md", "report.html", "source.json", "relay.stderr", "mine.txt"] {
+        for name in ["run.json", "report.md", "report.html", "losses.json", "source.json", "relay.stderr", "mine.txt"] {
             fs::write(place.path().join(name), "old").expect("written");
         }
         fs::create_dir_all(place.path().join("relay.spool/queue")).expect("made");
         let directory = RunDirectory::create_named(place.path()).expect("made");
         assert!(!directory.spool().exists(), "a relay begins with nothing");
-        for name in ["run.json", "report.md", "report.html", "source.json", "relay.stderr"] {
+        for name in ["run.json", "report.md", "report.html", "losses.json", "source.json", "relay.stderr"] {
             assert!(!place.path().join(name).exists(), "{name}");
         }
         directory.discard();

@@ -98,9 +98,9 @@ pub(super) struct PartyCommand {
     /// State directory of a server that is run by a recipe. The bench finds all processes of the
     /// server by this directory.
     pub(super) recipe_directory: Option<PathBuf>,
-    /// Symbolic link to the mail of a recipe's server. It is deleted with its last owner, so keep it while the server
-    /// runs.
-    pub(super) state_link: Option<Arc<TempPath>>,
+    /// Symbolic link to the directory of a recipe's server. It is deleted with its last owner, so keep it while the
+    /// server runs.
+    pub(super) short_link: Option<Arc<TempPath>>,
     pub(super) scope: ProcessScope,
     pub(super) group_leader: GroupLeader,
     /// Number of processors that the process may use. `None` means all of them.
@@ -181,7 +181,7 @@ impl PartyCommand {
             options: None,
             environment: Vec::new(),
             recipe_directory: None,
-            state_link: None,
+            short_link: None,
             scope: ProcessScope::Process,
             group_leader: GroupLeader::Bench,
             cores: None,
@@ -237,7 +237,7 @@ pub(super) struct PartyProcess {
     sampling_stopped: bool,
     ended: Option<ExitStatus>,
     recipe_directory: Option<PathBuf>,
-    _state_link: Option<Arc<TempPath>>,
+    _short_link: Option<Arc<TempPath>>,
     interrupt: Interrupt,
     /// Names of processes that the party left running when it exited.
     left_behind: Vec<String>,
@@ -302,7 +302,7 @@ impl PartyProcess {
             sampling_stopped: false,
             ended: None,
             recipe_directory: party.recipe_directory,
-            _state_link: party.state_link,
+            _short_link: party.short_link,
             interrupt: *interrupt,
             left_behind: Vec::new(),
             out_of_memory_kills: host_sampler::out_of_memory_kills(),
@@ -614,7 +614,7 @@ mod tests {
             options: None,
             environment: Vec::new(),
             recipe_directory: None,
-            state_link: None,
+            short_link: None,
             scope: ProcessScope::Process,
             group_leader: GroupLeader::Bench,
             cores,

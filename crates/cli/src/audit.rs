@@ -133,7 +133,8 @@ Exit status:
        threshold was missed
     2  the server could not run; one line says why
     3  INCONCLUSIVE: mail did not arrive, and may be in the server's queue;
-       no round of a fault counts; or the [queue] command is wrong
+       no round of a fault counts; a round failed that had needed more than
+       the audit's disk can do; or the [queue] command is wrong
   130  interrupted; the rounds so far are reported";
 
 fn file_system(typed: &str) -> Result<Profile, String> {

@@ -38,7 +38,11 @@ pub(super) struct SendArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Speak with this command on its standard input and output instead of with a server.
-    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["destination", "server"])]
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        conflicts_with_all = ["destination", "server", "port", "bind", "proxy_protocol", "connect_timeout"]
+    )]
     pipe: Option<String>,
     /// Allow public addresses. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
@@ -69,7 +73,7 @@ struct SendEnvelopeArgs {
     #[arg(long, visible_alias = "helo", value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::host_name)]
     ehlo: String,
     /// Send --from and --to after MAIL FROM: and RCPT TO: exactly as they are, with their own brackets and parameters.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["notify", "returns", "envelope_id", "original_recipient"])]
     raw: bool,
 }
 

@@ -18,7 +18,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -129,6 +129,11 @@ struct State {
     clean_at: Instant,
     /// Names of operations that processes requested and that this file system does not support.
     unsupported: BTreeSet<&'static str>,
+    /// Contents of the open directories, by file handle. A process that renames or removes files while it lists them
+    /// must see each of the others, so all calls of readdir(2) are answered from the list that the first call made.
+    listings: HashMap<u64, Vec<(String, Attributes)>>,
+    /// Number of directories that have been opened, from which their file handles are taken.
+    opened_directories: u64,
 }
 
 #[derive(Clone)]
@@ -192,6 +197,8 @@ impl Disk {
             is_released: false,
             clean_at: Instant::now(),
             unsupported: BTreeSet::new(),
+            listings: HashMap::new(),
+            opened_directories: 0,
         };
         let shared = Shared(Arc::new((Mutex::new(state), Condvar::new())));
         let mut config = Config::default();
@@ -294,10 +301,11 @@ impl Disk {
         self.shared.lock().clean_at
     }
 
-    /// Returns the operations that processes requested but this file system lacks, for example `symlink`. This does not
-    /// include shared mappings (mmap(2)), which Linux before 6.6 refuses itself.
-    pub fn unsupported(&self) -> Vec<&'static str> {
-        self.shared.lock().unsupported.iter().copied().collect()
+    /// Returns the operations that processes have requested since the last call of this method but this file system
+    /// lacks, for example `symlink`. This does not include shared mappings (mmap(2)), which Linux before 6.6 refuses
+    /// itself.
+    pub fn take_unsupported(&self) -> BTreeSet<&'static str> {
+        std::mem::take(&mut self.shared.lock().unsupported)
     }
 
     /// Starts a log of the calls, each with its time on the monotonic clock. If the log would exceed `limit` bytes, it
@@ -802,11 +810,29 @@ impl Filesystem for Served {
         answer(reply, renamed);
     }
 
-    fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, from: u64, mut reply: ReplyDirectory) {
-        match self.0.look(Operation::Other, |files| files.list(inode.0)) {
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let mut state = self.0.lock();
+        state.opened_directories += 1;
+        reply.opened(FileHandle(state.opened_directories), FopenFlags::empty());
+    }
+
+    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.0.lock().listings.remove(&handle.0);
+        reply.ok();
+    }
+
+    fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, from: u64, mut reply: ReplyDirectory) {
+        // Take the list anew for a process that reads the directory from the start again (rewinddir(3)).
+        let is_first = from == 0;
+        match self.0.look(Operation::Other, |files| is_first.then(|| files.list(inode.0)).transpose()) {
             Ok(names) => {
-                let own = [".", ".."].map(|name| (name.to_owned(), inode, FileType::Directory));
-                let others = names.into_iter().map(|(name, of)| (name, INodeNo(of.inode), kind(of)));
+                let mut state = self.0.lock();
+                if let Some(names) = names {
+                    state.listings.insert(handle.0, names);
+                }
+                let own = [".", ".."].map(|name| (name, inode, FileType::Directory));
+                let listed = state.listings.get(&handle.0).into_iter().flatten();
+                let others = listed.map(|(name, of)| (name.as_str(), INodeNo(of.inode), kind(*of)));
                 for (at, (name, inode, kind)) in own.into_iter().chain(others).enumerate().skip(from as usize) {
                     if reply.add(inode, at as u64 + 1, kind, name) {
                         break;

@@ -75,3 +75,34 @@ fn what_a_process_synced_in_any_way_survives_a_power_cut() {
     }
     assert!(survivors("nothing", 6) < 6, "data that nobody synced may be lost");
 }
+
+/// Renames each file while it lists the directory, as Postfix's queue manager does when it starts. Prints the number of
+/// files that the listing left out, and the lengths of two listings of one open directory, between which it makes a
+/// file.
+const MOVER: &str = r#"
+import os, sys
+old, new = [os.path.join(sys.argv[1], name) for name in ("old", "new")]
+os.mkdir(old)
+os.mkdir(new)
+for number in range(3000):
+    open(os.path.join(old, str(number)), "w").close()
+with os.scandir(old) as entries:
+    for entry in entries:
+        os.rename(entry.path, os.path.join(new, entry.name))
+left = len(os.listdir(old))
+directory = os.open(new, os.O_RDONLY)
+before = len(os.listdir(directory))
+open(os.path.join(new, "another"), "w").close()
+print(left, before, len(os.listdir(directory)))
+"#;
+
+#[test]
+fn a_listing_leaves_out_no_file_while_others_are_renamed() {
+    if let Some(reason) = obstacle() {
+        return eprintln!("skipped: {reason}");
+    }
+    let disk = Disk::mount(1 << 24, 1).unwrap();
+    let output = Command::new("python3").args(["-c", MOVER, disk.path().to_str().unwrap()]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.trim(), "0 3000 3001", "{output:?}");
+}

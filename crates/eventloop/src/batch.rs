@@ -150,16 +150,21 @@ mod tests {
     }
 
     /// Writes a piece and reads the same number of bytes. Does both at once, so that neither side
-    /// waits for the other to read first.
-    async fn exchange(socket: &Socket, mut piece: &[u8], room: &mut [u8]) -> Vec<u8> {
+    /// waits for the other to read first. Writes at most `segment` bytes in a turn.
+    async fn exchange(socket: &Socket, mut piece: &[u8], segment: usize, room: &mut [u8]) -> Vec<u8> {
         let all = piece.len();
         let mut back = Vec::new();
         poll_fn(|_| {
+            let mut left = segment;
             loop {
                 let before = (piece.len(), back.len());
-                if !piece.is_empty() && socket.poll_writable().is_ready() {
-                    match socket.try_write(piece) {
-                        Ok(count) => piece = &piece[count..],
+                let length = piece.len().min(left);
+                if length > 0 && socket.poll_writable().is_ready() {
+                    match socket.try_write(&piece[..length]) {
+                        Ok(count) => {
+                            piece = &piece[count..];
+                            left -= count;
+                        }
                         Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
                     }
                 }
@@ -172,6 +177,9 @@ mod tests {
                     return Poll::Ready(());
                 }
                 if before == (piece.len(), back.len()) {
+                    if left == 0 && !piece.is_empty() {
+                        Reactor::current().poll_again();
+                    }
                     return Poll::Pending;
                 }
             }
@@ -180,21 +188,21 @@ mod tests {
         back
     }
 
-    /// Sends pieces of these lengths, and reads each echo before sending the next piece. Increments
-    /// `count` at the end.
-    async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, salt: usize, count: Rc<RefCell<usize>>) {
+    /// Sends pieces of these lengths in segments, and reads each echo before sending the next piece.
+    /// Increments `count` at the end.
+    async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, segment: usize, salt: usize, count: Rc<RefCell<usize>>) {
         let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; 8192];
         for (number, length) in lengths.into_iter().enumerate() {
             let piece: Vec<u8> = (0..length).map(|at| (at * 7 + number + salt) as u8).collect();
-            let back = exchange(&socket, &piece, &mut room).await;
+            let back = exchange(&socket, &piece, segment, &mut room).await;
             assert_eq!(back, piece);
         }
         *count.borrow_mut() += 1;
     }
 
     /// Runs one connection per list of lengths, all on the same loop. Returns how many completed.
-    fn conversations(lists: Vec<Vec<usize>>, room: usize) -> usize {
+    fn conversations(lists: Vec<Vec<usize>>, segment: usize, room: usize) -> usize {
         let message_count = Rc::new(RefCell::new(0));
         let count = Rc::clone(&message_count);
         Reactor::run(WorkerOptions::default(), async move {
@@ -202,7 +210,7 @@ mod tests {
             for (salt, lengths) in lists.into_iter().enumerate() {
                 let (one, other) = pair();
                 Reactor::current().spawn(echo(one, room));
-                Reactor::current().spawn(talk(other, lengths, salt, Rc::clone(&count)));
+                Reactor::current().spawn(talk(other, lengths, segment, salt, Rc::clone(&count)));
             }
             // Wait up to a minute, because the machine may be busy.
             for _ in 0..12_000 {
@@ -219,8 +227,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// All bytes must come back in order, however long the pieces are and however little a
-        /// session reads at a time.
+        /// All bytes must come back in order, however long the pieces are, in however many turns
+        /// they arrive, and however little a session reads at a time.
         #[test]
         fn nothing_is_lost_between_batch_and_task(
             lists in prop::collection::vec(
@@ -232,6 +240,7 @@ mod tests {
                 ], 1..6),
                 1..90,
             ),
+            segment in prop_oneof![500..MAX_READ_AHEAD, Just(usize::MAX)],
             room in prop_oneof![1..10usize, 100..5000usize],
         ) {
             // Reading long pieces into a small buffer takes many turns, so the pieces are shorter
@@ -240,7 +249,16 @@ mod tests {
             let lists: Vec<Vec<usize>> =
                 lists.into_iter().map(|list| list.into_iter().map(|length| length.min(longest)).collect()).collect();
             let all = lists.len();
-            prop_assert_eq!(conversations(lists, room), all);
+            prop_assert_eq!(conversations(lists, segment, room), all);
+        }
+    }
+
+    #[test]
+    fn a_session_that_reads_little_gets_its_input_in_order() {
+        // An echo reads 64 times in a turn, so each segment takes several turns, and the next
+        // segment arrives before all of it was read.
+        for room in [1, 5, 10] {
+            assert_eq!(conversations(vec![vec![3000; 2]; 8], 1500, room), 8, "{room}");
         }
     }
 
@@ -265,11 +283,37 @@ mod tests {
         let (one, other) = pair();
         let outcome = Reactor::run(WorkerOptions::default(), async move {
             let socket = Socket::from_accepted(one).expect("watched");
+            socket.time_writes();
             drop(other);
             write_all(&socket, b"MAIL FROM:<>\r\n").await;
-            socket.read(&mut [0; 64]).await
+            let read = socket.read(&mut [0; 64]).await;
+            (read, socket.written_at())
         });
-        let error = outcome.expect("a loop").expect_err("nobody is there");
-        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        let (read, written_at) = outcome.expect("a loop");
+        assert_eq!(read.expect_err("nobody is there").kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(written_at, None, "it was never handed to the kernel");
+    }
+
+    #[test]
+    fn a_write_is_timed_when_the_socket_has_taken_all_of_it() {
+        let (one, other) = pair();
+        let work = async move {
+            let socket = Socket::from_accepted(one).expect("watched");
+            socket.time_writes();
+            // The peer reads only when the socket is full.
+            let mut count = 0;
+            while socket.is_flushed() {
+                count += socket.try_write(&[b'x'; MAX_BATCHED_WRITE]).expect("written");
+                socket.flush_batch();
+            }
+            assert_eq!(socket.written_at(), None, "a part still waits");
+            let peer = Socket::from_accepted(other).expect("watched");
+            let mut room = [0; 8192];
+            while count > 0 {
+                count -= peer.read(&mut room).await.expect("read");
+            }
+            socket.written_at().is_some()
+        };
+        assert!(Reactor::run(WorkerOptions::default(), work).expect("a loop"));
     }
 }

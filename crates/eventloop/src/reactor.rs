@@ -93,7 +93,10 @@ struct IoSource {
     /// Set if the peer has closed the connection, or if it has failed. Reads then return the
     /// remaining input, followed by the end or an error.
     ended: bool,
-    /// Set if the task has asked for input when there was none, so that a batch may read for it.
+    /// Set if the task has asked for input when there was none, so that a batch may read for it. A
+    /// batch reads once for each such request. A source that is set has no input that was read for
+    /// its task before, so the input stays in order, and a task that reads slowly has no more of it
+    /// in memory than one batch reads.
     awaits_input: bool,
     /// Set if more input arrived at once than a batch reads ahead. The task then reads for itself,
     /// into its own buffer.
@@ -104,8 +107,9 @@ struct IoSource {
     is_write_batched: bool,
     /// Set if the task needs to know when its writes were handed to the kernel.
     is_timed: bool,
-    /// Time at which a batch had written the task's output.
-    written_at: Duration,
+    /// Time at which a batch had written the task's output, or `None` if the write has failed or
+    /// is not complete.
+    written_at: Option<Duration>,
     cold: Option<Box<ColdFields>>,
 }
 
@@ -139,8 +143,10 @@ impl IoSource {
         self.cold.as_ref().is_some_and(|cold| !cold.unsent.is_empty())
     }
 
-    fn has_kept_input(&self) -> bool {
-        self.cold.as_ref().is_some_and(|cold| !cold.input.is_empty())
+    /// Returns true if a read may succeed.
+    fn has_input(&self) -> bool {
+        let has_kept = || self.cold.as_ref().is_some_and(|cold| !cold.input.is_empty());
+        self.readable || self.buffered.is_some() || has_kept()
     }
 
     fn update_readiness(&mut self, flags: EventFlags) {
@@ -156,6 +162,7 @@ impl IoSource {
     /// Reads up to `MAX_READ_AHEAD` bytes of input for the task.
     fn fill_read_ahead(&mut self, read_ahead: &mut ReadAhead) {
         let Some(descriptor) = &self.descriptor else { return };
+        self.awaits_input = false;
         let room = read_ahead.room();
         let room_bytes = room.len();
         self.buffered = match retry_on_intr(|| recv(descriptor, &mut *room, RecvFlags::empty())) {
@@ -188,7 +195,7 @@ impl IoSource {
                 }
             }
         }
-        self.written_at = clock::now();
+        self.written_at = cold.error.is_none().then(clock::now);
     }
 }
 
@@ -463,7 +470,7 @@ impl Reactor {
         }
     }
 
-    fn flush_batch(&self) {
+    pub(crate) fn flush_batch(&self) {
         if self.write_batch.borrow().is_empty() {
             return;
         }
@@ -480,11 +487,9 @@ impl Reactor {
             let outcome = retry_on_intr(|| send(&piece.descriptor, bytes, SendFlags::NOSIGNAL));
             let Some(source) = find_source(&mut sources, piece.token) else { return };
             source.is_write_batched = false;
-            if source.is_timed {
-                source.written_at = clock::now();
-            }
+            source.written_at = None;
             match outcome {
-                Ok(count) if count == bytes.len() => {}
+                Ok(count) if count == bytes.len() => source.written_at = source.is_timed.then(clock::now),
                 Ok(count) => {
                     source.cold().unsent.extend_from_slice(&bytes[count..]);
                     source.flush_unsent();
@@ -556,7 +561,7 @@ impl Reactor {
             descriptor: None,
             is_write_batched: false,
             is_timed: false,
-            written_at: Duration::ZERO,
+            written_at: None,
             cold: None,
         };
         let key = self.sources.borrow_mut().insert(source);
@@ -581,7 +586,7 @@ impl Reactor {
     /// budget is used up, the task will be polled again.
     pub(crate) fn may_read(&self, key: usize) -> bool {
         let source = &self.sources.borrow()[key];
-        if !source.readable && source.buffered.is_none() && !source.has_kept_input() {
+        if !source.has_input() {
             return false;
         }
         let remaining = self.budget.get();
@@ -620,9 +625,11 @@ impl Reactor {
         self.sources.borrow_mut()[key].readable = false;
     }
 
-    /// Records that the task waits for input, so that the next batch may read for it.
+    /// Records that the task waits for input, so that the next batch may read for it. If there is
+    /// input, the task has only used up its budget, so this does nothing.
     pub(crate) fn await_input(&self, key: usize) {
-        self.sources.borrow_mut()[key].awaits_input = true;
+        let source = &mut self.sources.borrow_mut()[key];
+        source.awaits_input = !source.has_input();
     }
 
     /// Copies input that was read ahead for the task into `room`, and returns its length, or `None`
@@ -631,6 +638,11 @@ impl Reactor {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
         source.awaits_input = false;
+        // Input that was kept came before any other.
+        if let Some(kept) = source.cold.as_mut().and_then(|cold| cold.take_input(room)) {
+            self.input_at.set(None);
+            return Some(kept);
+        }
         match source.buffered.take() {
             Some(BufferedRead::Read(place)) => {
                 self.input_at.set(Some(self.batch_read_at.get()));
@@ -644,7 +656,7 @@ impl Reactor {
             Some(BufferedRead::Failed(error)) => Some(Err(error)),
             None => {
                 self.input_at.set(None);
-                source.cold.as_mut().and_then(|cold| cold.take_input(room))
+                None
             }
         }
     }
@@ -693,7 +705,7 @@ impl Reactor {
         self.sources.borrow_mut()[key].is_timed = true;
     }
 
-    pub(crate) fn written_at(&self, key: usize) -> Duration {
+    pub(crate) fn written_at(&self, key: usize) -> Option<Duration> {
         self.sources.borrow()[key].written_at
     }
 
@@ -715,7 +727,7 @@ impl Reactor {
 #[cfg(test)]
 mod tests {
     use super::{Reactor, WorkerOptions};
-    use crate::batch::BATCH_EVENTS;
+    use crate::batch::{BATCH_EVENTS, MAX_READ_AHEAD};
     use crate::socket::Socket;
     use crate::worker::yield_now;
     use std::cell::{Cell, RefCell};
@@ -820,6 +832,36 @@ mod tests {
                 Reactor::current().spawn(async move { call.count_task() });
             }
             call.assert_served_after_a_batch().await;
+        };
+        Reactor::run(WorkerOptions::default(), work).expect("a loop");
+    }
+
+    #[test]
+    fn no_more_is_read_ahead_of_a_task_than_it_has_asked_for() {
+        let work = async {
+            let mut peers = Vec::new();
+            // Two connections, because the loop does not read ahead for a single event.
+            for _ in 0..2 {
+                let (one, other) = UnixStream::pair().expect("sockets");
+                one.set_nonblocking(true).expect("an option");
+                peers.push(other);
+                Reactor::current().spawn(async move {
+                    let socket = Socket::from_accepted(one.into()).expect("watched");
+                    assert!(socket.poll_read(&mut [0; 8]).is_pending());
+                    std::future::pending().await
+                });
+            }
+            yield_now().await;
+            for _ in 0..10 {
+                peers.iter_mut().for_each(|peer| peer.write_all(&[b'x'; 1000]).expect("written"));
+                yield_now().await;
+            }
+            let reactor = Reactor::current();
+            let sources = reactor.sources.borrow();
+            for (_, source) in sources.iter() {
+                let kept = source.cold.as_ref().map_or(0, |cold| cold.input.len());
+                assert!(kept <= MAX_READ_AHEAD, "{kept} bytes");
+            }
         };
         Reactor::run(WorkerOptions::default(), work).expect("a loop");
     }

@@ -280,6 +280,12 @@ impl Socket {
         self.reactor.is_write_batched(self.key)
     }
 
+    /// Sends the batched output of all sessions now, before the end of the turn. An error is
+    /// reported by the next read or write of the session that it concerns.
+    pub fn flush_batch(&self) {
+        self.reactor.flush_batch();
+    }
+
     /// Turns on the timing of writes ([`Socket::written_at`]). It is off by default, because it
     /// reads the clock after each write.
     pub fn time_writes(&self) {
@@ -287,8 +293,8 @@ impl Socket {
     }
 
     /// Returns the time at which the last batched output had been handed to the kernel, if writes
-    /// are timed.
-    pub fn written_at(&self) -> Duration {
+    /// are timed. Returns `None` if the write has failed.
+    pub fn written_at(&self) -> Option<Duration> {
         self.reactor.written_at(self.key)
     }
 

@@ -21,18 +21,19 @@ struct ArmedTimer {
 }
 
 impl Timer {
-    /// Returns `Ready` if `deadline` has passed, or never without a deadline. Otherwise the task is
-    /// polled again at the deadline. `now` must have been read since the task was last polled.
+    /// Returns `Ready` if `deadline` has passed at `now`, or never without a deadline. Otherwise the
+    /// task is polled again at the deadline. `now` may be older than the present turn, for example
+    /// the time at which the input of a batch had been read.
     pub fn poll_due(&mut self, deadline: Option<Duration>, now: Duration) -> Poll<()> {
         let Some(deadline) = deadline else { return Poll::Pending };
-        // The timer fires before the deadline or at it, so it need not be set again.
-        if self.0.as_ref().is_some_and(|ArmedTimer { key: (at, _), .. }| now < *at && *at <= deadline) {
-            return Poll::Pending;
-        }
         if now >= deadline {
             return Poll::Ready(());
         }
-        self.arm(deadline);
+        // If the timer fires before the deadline or at it, it need not be set again. `now` cannot
+        // tell whether it has fired already, because the timers may have fired after `now`.
+        if !self.0.as_ref().is_some_and(|timer| timer.key.0 <= deadline && !timer.has_fired()) {
+            self.arm(deadline);
+        }
         Poll::Pending
     }
 
@@ -54,6 +55,10 @@ impl Timer {
 }
 
 impl ArmedTimer {
+    fn has_fired(&self) -> bool {
+        self.reactor.timers.has_fired(self.key)
+    }
+
     fn cancel(self) -> Rc<Reactor> {
         self.reactor.timers.cancel(self.key);
         self.reactor
@@ -82,4 +87,49 @@ pub async fn sleep_until(deadline: Duration) {
 /// Sleeps for this time. Must be called on a worker's thread, like [`sleep_until`].
 pub async fn sleep(time: Duration) {
     sleep_until(clock::now() + time).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Timer, sleep};
+    use crate::clock;
+    use crate::reactor::{Reactor, WorkerOptions};
+    use std::cell::Cell;
+    use std::future::poll_fn;
+    use std::rc::Rc;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    #[test]
+    fn a_timer_that_has_fired_is_set_again_by_a_task_whose_time_is_older() {
+        let work = async {
+            let is_done = Rc::new(Cell::new(false));
+            let done = Rc::clone(&is_done);
+            Reactor::current().spawn(async move {
+                let read_at = clock::now();
+                let mut timer = Timer::default();
+                let mut polls = 0;
+                poll_fn(|_| {
+                    polls += 1;
+                    match polls {
+                        1 => timer.poll_due(Some(read_at + Duration::from_millis(5)), read_at),
+                        // The timer has fired, but the task still works with the time of its input.
+                        2 => timer.poll_due(Some(read_at + Duration::from_millis(10)), read_at),
+                        _ => Poll::Ready(()),
+                    }
+                })
+                .await;
+                done.set(true);
+            });
+            // Wait up to five seconds, because the machine may be busy.
+            for _ in 0..1000 {
+                if is_done.get() {
+                    return true;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+            false
+        };
+        assert!(Reactor::run(WorkerOptions::default(), work).expect("a loop"), "the task was never polled again");
+    }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Timers {
     /// Time to which the timerfd is set. `None` before the first timer, and after the timerfd has
     /// fired.
     armed_for: Cell<Option<Duration>>,
+    /// Time up to which all timers have fired.
+    fired_until: Cell<Duration>,
     next_number: Cell<u64>,
 }
 
@@ -25,7 +27,13 @@ impl Timers {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timerfd = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        Ok(Self { timerfd, tasks: RefCell::default(), armed_for: Cell::default(), next_number: Cell::default() })
+        Ok(Self {
+            timerfd,
+            tasks: RefCell::default(),
+            armed_for: Cell::default(),
+            fired_until: Cell::default(),
+            next_number: Cell::default(),
+        })
     }
 
     /// Returns the descriptor for epoll (edge-triggered). It becomes readable when a timer is due.
@@ -59,11 +67,19 @@ impl Timers {
         Ok(())
     }
 
+    /// Returns true if the timer may have fired, so that its task must set it again. Never returns
+    /// false for a timer that has fired.
+    pub(crate) fn has_fired(&self, key: TimerKey) -> bool {
+        key.0 <= self.fired_until.get()
+    }
+
     /// Returns the tasks whose timers are due, after the timerfd has fired.
     pub(crate) fn fire(&self) -> Vec<usize> {
+        let now = clock::now();
         self.armed_for.set(None);
+        self.fired_until.set(now);
         let mut tasks = self.tasks.borrow_mut();
-        let later = tasks.split_off(&(clock::now() + Duration::from_nanos(1), 0));
+        let later = tasks.split_off(&(now + Duration::from_nanos(1), 0));
         std::mem::replace(&mut *tasks, later).into_values().collect()
     }
 }

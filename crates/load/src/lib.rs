@@ -9,3 +9,4 @@ pub mod probe;
 pub mod send;
 pub mod sink;
 pub mod source;
+mod tally_exchange;

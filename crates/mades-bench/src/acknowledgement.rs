@@ -19,7 +19,7 @@ use mailrun_mades::api::{Payload, RunMessageId};
 use mailrun_measurement::RunId;
 use mailrun_measurement::record::{AcknowledgementSender, MadesAcknowledgements};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use tokio::sync::Notify;
 
 /// Maximum number of foreign acknowledgements that are counted. They are remembered, so that a redelivered document is
@@ -36,8 +36,11 @@ pub(super) struct Acknowledgements {
     receiver: RefCell<String>,
     due: RefCell<VecDeque<u64>>,
     due_notify: Notify,
-    /// Hashes of the ids that the endpoint gave to acknowledgements whose outcome is still open.
-    peer_ids: RefCell<HashSet<u64>>,
+    /// Messages whose documents were sent, and for which the broker has not answered yet.
+    unsettled: RefCell<BTreeSet<u64>>,
+    /// Numbers of the messages whose documents are still open at the endpoint, by the hash of the id that the endpoint
+    /// gave to the document.
+    peer_ids: RefCell<HashMap<u64, u64>>,
     sent: Cell<u64>,
     /// Hashes for the foreign acknowledgements that were already counted: of the mRID that a document names, or of the
     /// message's id if the document is unreadable.
@@ -88,6 +91,7 @@ impl Acknowledgements {
             receiver: RefCell::new(receiver.to_owned()),
             due: RefCell::default(),
             due_notify: Notify::new(),
+            unsettled: RefCell::default(),
             peer_ids: RefCell::default(),
             sent: Cell::default(),
             strangers: RefCell::default(),
@@ -163,10 +167,21 @@ impl Acknowledgements {
         }
     }
 
-    /// Removes the first message in line, because its document was sent.
+    /// Removes the first message in line, because its document was sent. The document stays unsettled until `settled`
+    /// or `take_unsettled`.
     pub(super) fn handed_over(&self) {
-        self.due.borrow_mut().pop_front();
+        self.unsettled.borrow_mut().extend(self.due.borrow_mut().pop_front());
         count_one(&self.sent);
+    }
+
+    pub(super) fn settled(&self, sequence: u64) {
+        self.unsettled.borrow_mut().remove(&sequence);
+    }
+
+    /// Returns the messages whose documents were unsettled when the connection was lost. The broker can no longer
+    /// answer for them.
+    pub(super) fn take_unsettled(&self) -> BTreeSet<u64> {
+        self.unsettled.take()
     }
 
     /// Returns the document that acknowledges a message. `number` is the number in the identity of the message, and
@@ -196,12 +211,13 @@ impl Acknowledgements {
 
     /// Stores the id that the endpoint gave a document, because later events may name the document
     /// by this id alone.
-    pub(super) fn add_peer_id(&self, peer_id: u64) {
-        self.peer_ids.borrow_mut().insert(peer_id);
+    pub(super) fn add_peer_id(&self, peer_id: u64, sequence: u64) {
+        self.peer_ids.borrow_mut().insert(peer_id, sequence);
     }
 
-    pub(super) fn has_peer_id(&self, peer_id: u64) -> bool {
-        self.peer_ids.borrow().contains(&peer_id)
+    /// Returns the number of the message whose document has this id at the endpoint.
+    pub(super) fn find_by_peer_id(&self, peer_id: u64) -> Option<u64> {
+        self.peer_ids.borrow().get(&peer_id).copied()
     }
 
     /// Forgets a document about which the endpoint will report nothing more.
@@ -321,5 +337,13 @@ mod tests {
         assert_eq!((all.next_due().await, all.next_due().await), (3, 3), "it stays until it is handed over");
         all.handed_over();
         assert_eq!((all.next_due().await, all.record(Some("q")).sent), (1, 1));
+        all.handed_over();
+        all.settled(3);
+        assert_eq!(
+            all.take_unsettled(),
+            BTreeSet::from([1]),
+            "a lost connection puts only unsettled documents in doubt"
+        );
+        assert_eq!(all.take_unsettled(), BTreeSet::new());
     }
 }

@@ -2,7 +2,8 @@
 use super::acknowledgement::{Acknowledgements, count_one};
 use super::options::AcknowledgementOptions;
 use super::run_state::MadesRunState;
-use super::sender::{SettledTransfer, Transfers, await_settlement};
+use super::sender::{SettledTransfer, TOO_LARGE, Transfers, await_settlement};
+use super::stages::MessageFlags;
 use super::troubles::TroubleKind;
 use mailrun_mades::api::{OutgoingProperties, OutgoingTemplate, Payload};
 use mailrun_mades::{Disposition, Error, SenderLink};
@@ -37,7 +38,15 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
                 () = run_state.ended() => Ok(None),
             }
         };
-        let Some(settling) = transfers.run_alongside(hand_over).await? else { break };
+        let handed_over = transfers.run_alongside(hand_over).await;
+        if let Err(error @ Error::TooLarge { .. }) = handed_over {
+            // The link is intact, so only this document is given up.
+            acknowledgements.handed_over();
+            acknowledgements.settled(sequence);
+            record_returned(&run_state, acknowledgements, TOO_LARGE, &error.to_string());
+            continue;
+        }
+        let Some(settling) = handed_over? else { break };
         acknowledgements.handed_over();
         transfers.unsettled.push(await_settlement(sequence, settling, run_state.options.timeout));
     }
@@ -76,16 +85,24 @@ impl TemplateCache {
     }
 }
 
-fn record_settlement(run_state: &MadesRunState, (_, settled): SettledTransfer) {
+fn record_settlement(run_state: &MadesRunState, (sequence, settled): SettledTransfer) {
     let Some(acknowledgements) = &run_state.acknowledgements else { return };
+    acknowledgements.settled(sequence);
     let (code, text) = match settled {
         Ok(Ok(Disposition::Accepted)) => return count_one(&acknowledgements.counts.accepted),
         Ok(Ok(Disposition::Rejected { condition, description })) => (condition, description),
         Ok(Ok(Disposition::Released)) => ("released".to_owned(), "the broker rejects it for now".to_owned()),
         Ok(Ok(Disposition::Modified { .. })) => ("modified".to_owned(), "the broker rejects it".to_owned()),
         // The broker may or may not have accepted the document, so nothing is counted.
-        Err(_) | Ok(Err(_)) => return,
+        Err(_) | Ok(Err(_)) => {
+            run_state.tracker.borrow_mut().add_document_fact(sequence, MessageFlags::DOCUMENT_IN_DOUBT);
+            return;
+        }
     };
+    record_returned(run_state, acknowledgements, &code, &text);
+}
+
+fn record_returned(run_state: &MadesRunState, acknowledgements: &Acknowledgements, code: &str, text: &str) {
     count_one(&acknowledgements.counts.returned);
-    run_state.record_trouble(TroubleKind::Acknowledgement, &code, &format!("returned by the broker: {text}"));
+    run_state.record_trouble(TroubleKind::Acknowledgement, code, &format!("returned by the broker: {text}"));
 }

@@ -2,10 +2,11 @@
 use super::acknowledgement::{AcknowledgedMessage, Acknowledgements, count_one};
 use super::acknowledgement_document::ReceivedAcknowledgement;
 use super::run_state::MadesRunState;
-use super::stages::{MadesMode, MessageStage};
+use super::stages::{MadesMode, MessageFlags, MessageStage};
 use super::tracker::{EndpointReply, PayloadIntegrity, ReceiveQueue};
 use super::troubles::TroubleKind;
 use mailrun_mades::api::{DecodedMessage, EventState, InboxMessage, Oddity, Reply, ReplyOutcome, SendEvent};
+use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
@@ -52,8 +53,8 @@ pub(super) fn classify(
 
 fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> Ownership {
     let reply = Reply::read(message);
-    if let Some((acknowledgements, _)) = run_state.own_acknowledgement(reply.identity()) {
-        reply_to_acknowledgement(run_state, acknowledgements, &reply);
+    if let Some((acknowledgements, sequence)) = run_state.own_acknowledgement(reply.identity()) {
+        reply_to_acknowledgement(run_state, acknowledgements, sequence, &reply);
         return Ownership::Own;
     }
     let Some(sequence) = run_state.own_sequence(reply.identity()) else { return Ownership::Foreign };
@@ -85,28 +86,52 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
 
 /// Records a failure that the endpoint reports in its reply to an acknowledgement. If the endpoint has accepted the
 /// acknowledgement, only its id is stored, because later events may name the acknowledgement by this id.
-fn reply_to_acknowledgement(run_state: &MadesRunState, acknowledgements: &Acknowledgements, reply: &Reply<'_>) {
+fn reply_to_acknowledgement(
+    run_state: &MadesRunState,
+    acknowledgements: &Acknowledgements,
+    sequence: u64,
+    reply: &Reply<'_>,
+) {
     record_oddities(run_state, &reply.oddities);
-    let record_failure = |count: &std::cell::Cell<u64>, code: &str, text: &str| {
-        count_one(count);
-        run_state.record_trouble(TroubleKind::Acknowledgement, code, &format!("rejected or given up: {text}"));
+    let record_failure = |fact: MessageFlags, count: &Cell<u64>, code: &str, text: &str| {
+        record_document_failure(run_state, sequence, fact, count, code, &format!("rejected or given up: {text}"));
     };
     let counts = &acknowledgements.counts;
     match &reply.outcome {
         ReplyOutcome::Refused(refusal) => {
             let code = refusal.code.as_deref().or(refusal.id.as_deref()).unwrap_or_default();
             let text = refusal.message.as_deref().or(refusal.details.as_deref()).unwrap_or_default();
-            record_failure(&counts.refused, code, text);
+            record_failure(MessageFlags::DOCUMENT_REFUSED, &counts.refused, code, text);
         }
         ReplyOutcome::Status(status) if status.last.value.eq_ignore_ascii_case(FAILED) => {
-            let is_taken = status.original_message_id.is_some();
             let text = status.last.text.as_deref().unwrap_or_default();
-            record_failure(if is_taken { &counts.failed } else { &counts.refused }, FAILED, text);
+            let (fact, count) = match status.original_message_id {
+                Some(_) => (MessageFlags::DOCUMENT_FAILED, &counts.failed),
+                None => (MessageFlags::DOCUMENT_REFUSED, &counts.refused),
+            };
+            record_failure(fact, count, FAILED, text);
         }
         ReplyOutcome::Accepted | ReplyOutcome::Unclear => {
-            reply.message_id.as_deref().into_iter().for_each(|id| acknowledgements.add_peer_id(hash_id(id)));
+            let peer_id = reply.message_id.as_deref().map(hash_id);
+            peer_id.into_iter().for_each(|id| acknowledgements.add_peer_id(id, sequence));
         }
         ReplyOutcome::Status(_) => {}
+    }
+}
+
+/// Counts a failure of an acknowledgement document, unless it was counted before: a broker may deliver a report again
+/// after a lost connection, and an endpoint may report a failure in its reply and in an event.
+fn record_document_failure(
+    run_state: &MadesRunState,
+    sequence: u64,
+    fact: MessageFlags,
+    count: &Cell<u64>,
+    code: &str,
+    text: &str,
+) {
+    if run_state.tracker.borrow_mut().add_document_fact(sequence, fact) {
+        count_one(count);
+        run_state.record_trouble(TroubleKind::Acknowledgement, code, text);
     }
 }
 
@@ -114,12 +139,12 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
     let event = SendEvent::read(message);
     let text = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().unwrap_or_default().to_owned();
     let state = event.state.clone();
-    if let Some((acknowledgements, _)) = run_state.own_acknowledgement(event.identity()) {
+    if let Some((acknowledgements, sequence)) = run_state.own_acknowledgement(event.identity()) {
         record_oddities(run_state, &event.oddities);
         let peer_id = event.message_id.as_deref().map_or(0, hash_id);
         let code = text(&event.error_code);
         let text = text(&event.error_message);
-        event_of_acknowledgement(run_state, acknowledgements, peer_id, state.as_ref(), &code, &text);
+        event_of_acknowledgement(run_state, acknowledgements, (sequence, peer_id), state.as_ref(), &code, &text);
         return Ownership::Own;
     }
     if let Some(sequence) = run_state.own_sequence(event.identity()) {
@@ -142,9 +167,10 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
 /// returns true.
 pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent) -> bool {
     let UnmatchedEvent { peer_id, state, code, text, received_at } = unmatched;
-    let acknowledgements = run_state.acknowledgements.as_ref().filter(|known| known.has_peer_id(*peer_id));
-    if let Some(acknowledgements) = acknowledgements {
-        event_of_acknowledgement(run_state, acknowledgements, *peer_id, state.as_ref(), code, text);
+    if let Some(acknowledgements) = &run_state.acknowledgements
+        && let Some(sequence) = acknowledgements.find_by_peer_id(*peer_id)
+    {
+        event_of_acknowledgement(run_state, acknowledgements, (sequence, *peer_id), state.as_ref(), code, text);
         run_state.record_arrival(*received_at);
         return true;
     }
@@ -166,14 +192,15 @@ pub(super) fn match_event(run_state: &MadesRunState, unmatched: &UnmatchedEvent)
 fn event_of_acknowledgement(
     run_state: &MadesRunState,
     acknowledgements: &Acknowledgements,
-    peer_id: u64,
+    (sequence, peer_id): (u64, u64),
     state: Option<&EventState>,
     code: &str,
     text: &str,
 ) {
     if state == Some(&EventState::Failed) {
-        count_one(&acknowledgements.counts.failed);
-        run_state.record_trouble(TroubleKind::Acknowledgement, code, &format!("FAILED: {text}"));
+        let count = &acknowledgements.counts.failed;
+        let text = format!("FAILED: {text}");
+        record_document_failure(run_state, sequence, MessageFlags::DOCUMENT_FAILED, count, code, &text);
     }
     if matches!(state, Some(EventState::Failed | EventState::Received)) {
         acknowledgements.remove_peer_id(peer_id);
@@ -222,6 +249,7 @@ fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         if acknowledgements.is_intact(number, sequence, &run_state.payloads, arrived.content.octets()) {
             run_state.tracker.borrow_mut().acknowledged(sequence, now);
         } else {
+            // Each changed copy counts, so that the report agrees with the endpoint's own count of copies.
             count_one(&acknowledgements.counts.corrupt);
             let text = format!("the acknowledgement of message {sequence} is not what was sent");
             run_state.record_trouble(TroubleKind::Acknowledgement, "corrupt", &text);
@@ -302,4 +330,105 @@ fn hash_id(id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);
     hasher.finish() | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::{AcknowledgementOptions, Leftovers, MadesOptions, MadesPreflight, PayloadKind};
+    use super::super::run_payloads::RunPayloads;
+    use super::*;
+    use mailrun_mades::Broker;
+    use mailrun_mades::api::{EndpointQueueNames, RunMessageId, names};
+    use mailrun_mades_simulator::embedded::{EncodedMessage, Writer};
+    use mailrun_measurement::RunId;
+    use mailrun_measurement::record::Arrival;
+    use mailrun_process::live::LiveMode;
+    use mailrun_schedule::distribution::Distribution;
+
+    const RUN: RunId = RunId([7; 16]);
+
+    /// Returns the state of a run that has sent one message and its acknowledgement document.
+    fn run_state() -> MadesRunState {
+        let broker = Broker::new("amqp://localhost".parse().unwrap(), "test");
+        let options = MadesOptions {
+            name: String::new(),
+            mode: MadesMode::Endpoint,
+            outbox: broker.clone(),
+            inbox: broker,
+            queues: EndpointQueueNames::default(),
+            messages: Some(1),
+            duration: None,
+            sizes: Distribution::constant(100),
+            payload: PayloadKind::Random,
+            receiver: "B".to_owned(),
+            message_type: "T".to_owned(),
+            sender_application: "mailrun".to_owned(),
+            priority: None,
+            first_number: 0,
+            is_durable: false,
+            max_in_transit: 1,
+            window: 1,
+            credit: 1,
+            offer: None,
+            market: None,
+            arrival: Arrival::Closed,
+            seed: 1,
+            timeout: Duration::from_secs(1),
+            linger: Duration::ZERO,
+            reconnect: Duration::ZERO,
+            leftovers: Leftovers::Kept,
+            preflight: MadesPreflight::Off,
+            acknowledgement: Some(AcknowledgementOptions::Sent { message_type: "A".to_owned(), far_outbox: None }),
+            run: None,
+            out: None,
+            live: LiveMode::Off,
+            http: None,
+            observer: None,
+            command: Vec::new(),
+            thresholds: Vec::new(),
+            abort_on: Vec::new(),
+        };
+        let payloads = RunPayloads::new(&options, RUN).unwrap();
+        let run_state = MadesRunState::new(options, RUN, payloads, Duration::ZERO);
+        run_state.tracker.borrow_mut().create(Duration::ZERO, Duration::ZERO);
+        run_state
+    }
+
+    fn message(properties: &[(&str, &str)], write_body: impl FnOnce(&mut Writer<'_>)) -> DecodedMessage {
+        let mut octets = Vec::new();
+        let mut out = Writer::new(&mut octets);
+        out.described_map(0x74, |entries| {
+            properties.iter().flat_map(|(name, value)| [name, value]).for_each(|text| entries.string(text));
+        });
+        write_body(&mut out);
+        DecodedMessage::decode(&EncodedMessage::from(octets)).unwrap()
+    }
+
+    #[test]
+    fn a_failed_document_counts_once_however_often_that_is_reported() {
+        let run_state = run_state();
+        let acknowledgements = run_state.acknowledgements.as_ref().unwrap();
+        let document = RunMessageId { sequence: 0, run: acknowledgements.run() }.to_string();
+        let about = (names::BA_MESSAGE_ID, document.as_str());
+        let refusal = message(&[about, (names::ERROR_CODE, "E1")], |body| body.described_binary(0x75, b""));
+        let accepted = message(&[about, (names::MESSAGE_ID, "id-1")], |body| body.described_binary(0x75, b""));
+        let failure = message(&[about], |body| body.described_string(0x77, "FAILED"));
+        // This event names the document by the endpoint's id alone.
+        let failure_by_id = message(&[(names::MESSAGE_ID, "id-1")], |body| body.described_string(0x77, "FAILED"));
+        let steps = [
+            (ReceiveQueue::Reply, &refusal, (1, 0)),
+            (ReceiveQueue::Reply, &refusal, (1, 0)),
+            (ReceiveQueue::Reply, &accepted, (1, 0)),
+            (ReceiveQueue::Event, &failure_by_id, (1, 1)),
+            (ReceiveQueue::Event, &failure, (1, 1)),
+        ];
+        for (number, (queue, message, expected)) in steps.into_iter().enumerate() {
+            let ownership = classify(&run_state, queue, message, Duration::from_secs(1));
+            assert!(matches!(ownership, Ownership::Own), "step {number}: {ownership:?}");
+            let counts = &acknowledgements.counts;
+            assert_eq!((counts.refused.get(), counts.failed.get()), expected, "step {number}");
+        }
+        let tracker = run_state.tracker.borrow();
+        assert_eq!(tracker.troubles.count(TroubleKind::Acknowledgement), 2);
+    }
 }

@@ -134,7 +134,7 @@ async fn execute(
     monitored::follow(&mut monitor, interrupt).await;
     let unlogged = monitor.finish(clock::now());
     let ending = match monitor.ending() {
-        Ending::Complete if run_state.is_given_up.get() => Ending::GaveUp,
+        Ending::Complete if run_state.is_given_up() => Ending::GaveUp,
         ending => ending,
     };
     let surroundings = monitor.host.finish();

@@ -116,6 +116,8 @@ impl LoadPacer {
         self.deadline.is_some() || self.is_over(now)
     }
 
+    /// Ends the load early. Messages that would have been due after `now` do not count as missed, unless the run was
+    /// given up.
     pub(super) fn stop(&mut self, now: Duration) {
         self.stopped_at.get_or_insert(now);
     }

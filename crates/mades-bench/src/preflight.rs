@@ -5,9 +5,11 @@ use super::acknowledgement::preflight_run;
 use super::options::{Leftovers, MadesOptions, MadesPreflight};
 use super::run_payloads::RunPayloads;
 use super::run_state::MadesRunState;
+use super::sender::TOO_LARGE;
 use super::side::{self, RunSides};
 use super::stages::{MadesMode, MessageStage};
 use super::timer_fd::TimerFd;
+use super::troubles::TroubleKind;
 use anyhow::{Result, anyhow};
 use mailrun_measurement::RunId;
 use mailrun_measurement::record::Arrival;
@@ -24,11 +26,14 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which the bench tells the user what it waits for.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Ends each error message of this check.
+const SKIPS: &str = "(--no-preflight skips this check)";
 
 /// Sends a message, and waits until it is answered and finished.
 ///
 /// # Errors
-/// Fails if no answer comes, if the queues cannot be used, or if the user interrupts.
+/// Fails if no answer comes, if the message is too large for the broker, if the queues cannot be used, or if the user
+/// interrupts.
 pub(super) async fn check(options: &MadesOptions, run: RunId, interrupt: &Interrupt, wait: StartWait) -> Result<()> {
     let run = preflight_run(run);
     let options = first_message(options);
@@ -66,8 +71,13 @@ async fn await_answer(run_state: &MadesRunState, interrupt: &Interrupt) -> Resul
             return Err(Interrupted::BEFORE_LOAD.into());
         }
         let waited = clock::now().saturating_sub(began);
-        let is_ended = run_state.is_given_up.get() || is_ended(run_state);
-        if is_ended || (is_answered(run_state) && waited >= COMPLETION_TIMEOUT) {
+        if let Some(reason) = run_state.give_up_reason() {
+            return Err(anyhow!("{reason}"));
+        }
+        if let Some(text) = run_state.tracker.borrow().troubles.text(TroubleKind::Returned, TOO_LARGE) {
+            return Err(anyhow!("{text} {SKIPS}"));
+        }
+        if is_ended(run_state) || (is_answered(run_state) && waited >= COMPLETION_TIMEOUT) {
             return Ok(());
         }
         if waited >= ANSWER_TIMEOUT {
@@ -123,8 +133,7 @@ fn unused_queue(run_state: &MadesRunState) -> Option<anyhow::Error> {
         _ => return None,
     };
     Some(anyhow!(
-        "a first message {passed}, and nothing came out of {queue} within {} s: check {option} (--no-preflight skips this \
-         check)",
+        "a first message {passed}, and nothing came out of {queue} within {} s: check {option} {SKIPS}",
         ANSWER_TIMEOUT.as_secs()
     ))
 }
@@ -132,17 +141,16 @@ fn unused_queue(run_state: &MadesRunState) -> Option<anyhow::Error> {
 fn failure(run_state: &MadesRunState) -> anyhow::Error {
     let MadesOptions { mode, queues, .. } = &run_state.options;
     let within = ANSWER_TIMEOUT.as_secs();
-    let skips = "(--no-preflight skips this check)";
     let to = if *mode == MadesMode::Amqp { &queues.inbox } else { &queues.outbox };
     let reader = match mode {
         _ if run_state.tracker.borrow().waterfall.count(MessageStage::Settled) == 0 => {
             return anyhow!(
-                "the broker did not take a first message for {to} within {within} s: is the queue or its disk full? {skips}"
+                "the broker did not take a first message for {to} within {within} s: is the queue or its disk full? {SKIPS}"
             );
         }
         MadesMode::Amqp => {
             return anyhow!(
-                "a first message to {to} did not come back within {within} s: does another program read this queue? {skips}"
+                "a first message to {to} did not come back within {within} s: does another program read this queue? {SKIPS}"
             );
         }
         MadesMode::Endpoint | MadesMode::Tracing => "an endpoint",
@@ -150,7 +158,7 @@ fn failure(run_state: &MadesRunState) -> anyhow::Error {
     };
     anyhow!(
         "no reply came to {} within {within} s: does {reader} read {to}? Check --prefix and --mode {}; a first message may be \
-         left in {to} {skips}",
+         left in {to} {SKIPS}",
         queues.reply,
         mode.name()
     )

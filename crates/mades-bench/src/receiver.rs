@@ -8,7 +8,7 @@
 //! not ours ─→ held ─┬─ HOLD_TIMEOUT has passed ───→ released, for its own reader
 //!                   └─ half of the credit is held ─→ released, at most ten times a second
 //!                      and nothing of this run came for BLOCKED_TIMEOUT
-//!                                                  ─→ the run stops: the queue is in other use
+//!                                                  ─→ the run is given up: the queue is in other use
 //! ```
 use super::arrivals::{self, Ownership, UnmatchedEvent};
 use super::run_state::MadesRunState;
@@ -27,7 +27,7 @@ const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum time between two releases that free credit. It limits the cost of foreign messages, because the broker
 /// delivers released messages again at once.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
-/// If a queue holds only messages of other applications for this time, the run stops.
+/// If a queue holds only messages of other applications for this time, the run is given up.
 const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receives messages until the run is over.
@@ -139,9 +139,7 @@ impl QueueReceiver {
                 "{} contains too many messages of other senders: use other queues, or --purge",
                 self.link.queue()
             );
-            self.run_state.record_trouble(TroubleKind::Blocked, "", &text);
-            // Stop the load, because messages that are sent from now on would not arrive.
-            self.run_state.pacer.borrow_mut().stop(now);
+            self.run_state.give_up(TroubleKind::Blocked, &text);
         }
         tokio::select! {
             () = tokio::time::sleep((self.last_release + RELEASE_INTERVAL).saturating_sub(now)) => {}

@@ -39,7 +39,7 @@ pub(super) fn record(run_state: &MadesRunState, results: MadesResults<'_>) -> Re
     let balance = run_state.tracker.borrow().final_ledger();
     let foreign = [ReceiveQueue::Reply, ReceiveQueue::Event, ReceiveQueue::Inbox].map(|queue| run_state.foreign(queue));
     let offered_s = run_state.offered().map(|offered| offered.as_secs_f64());
-    let missed_count = run_state.pacer.borrow_mut().missed(run_state.is_given_up.get());
+    let missed_count = run_state.pacer.borrow_mut().missed(run_state.is_given_up());
     let workload = workload(run_state);
     let directory = options.out.as_deref();
     let mut record = outputs::new_record(Some(run_state.run), &options.name, results.started_at, workload, directory);

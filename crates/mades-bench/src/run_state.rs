@@ -16,7 +16,7 @@ use mailrun_measurement::seconds::DueSeconds;
 use mailrun_measurement::threshold::Threshold;
 use mailrun_measurement::{Latencies, RunId};
 use mailrun_net::clock;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -49,8 +49,8 @@ pub(super) struct MadesRunState {
     pub(super) began: Duration,
     /// Time at which a message of this run last arrived.
     last_arrival: Cell<Duration>,
-    /// Set when the bench has given up a connection or a silent endpoint.
-    pub(super) is_given_up: Cell<bool>,
+    /// The reason why the bench gave up the run, if it did.
+    given_up: OnceCell<String>,
     foreign: [Cell<u64>; 3],
     over: watch::Sender<bool>,
 }
@@ -150,7 +150,7 @@ impl MadesRunState {
             raised_from,
             began: now,
             last_arrival: Cell::new(now),
-            is_given_up: Cell::new(false),
+            given_up: OnceCell::new(),
             foreign: Default::default(),
             over: watch::Sender::new(false),
             options,
@@ -200,11 +200,23 @@ impl MadesRunState {
         self.tracker.borrow_mut().troubles.add(trouble, code, text);
     }
 
-    /// Gives up the run: records the reason, and stops creating messages, because new messages could not arrive.
-    pub(super) fn give_up(&self, reason: &str) {
-        self.record_trouble(TroubleKind::Connection, GIVEN_UP, reason);
+    /// Gives up the run: records the reason, and stops creating messages, because new messages could not arrive. A task
+    /// that cannot go on must call this method and not stop the pacer itself. Otherwise the load would count as
+    /// complete, and the run could pass. `kind` must be one of `TroubleKind::OWN_CODES`, from which the verdict reads
+    /// the reason.
+    pub(super) fn give_up(&self, kind: TroubleKind, reason: &str) {
+        self.record_trouble(kind, GIVEN_UP, reason);
         self.pacer.borrow_mut().stop(clock::now());
-        self.is_given_up.set(true);
+        // The first reason is kept, because a later one may only be its consequence.
+        let _ = self.given_up.set(reason.to_owned());
+    }
+
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up.get().is_some()
+    }
+
+    pub(super) fn give_up_reason(&self) -> Option<&str> {
+        self.given_up.get().map(String::as_str)
     }
 
     /// Gives up a run without a time limit if the endpoint has answered no message for too long. Otherwise a run of
@@ -220,7 +232,7 @@ impl MadesRunState {
         let is_taken = last_sent.is_some_and(|sent| now.saturating_sub(sent) < self.options.timeout * 3 / 2);
         drop(tracker);
         let silent_s = silent.as_secs_f64();
-        self.give_up(&match is_taken {
+        let reason = match is_taken {
             true => format!("no message was answered for {silent_s:.0} s"),
             false => {
                 let blocked = self.credit.borrow().blocked_since();
@@ -231,7 +243,8 @@ impl MadesRunState {
                     since.saturating_sub(self.began).as_secs_f64()
                 )
             }
-        });
+        };
+        self.give_up(TroubleKind::Connection, &reason);
     }
 
     /// Returns the duration of the offered load, or `None` if nothing was created.

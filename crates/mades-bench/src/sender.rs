@@ -16,6 +16,8 @@ use std::time::Duration;
 use tokio::time::{error::Elapsed, timeout};
 
 const SPARE_PAYLOAD_LIMIT: usize = 16;
+/// Code of the trouble that is recorded for a message above the broker's limit.
+pub(super) const TOO_LARGE: &str = "too large";
 
 /// Sends messages until all are sent and settled, or until the run is over.
 ///
@@ -32,7 +34,18 @@ pub(super) async fn send(
         let claimed = transfers.run_alongside(next_message(&run_state, &sender, &timer)).await;
         let Some(sequence) = claimed else { break };
         let message = builder.build(&run_state, sequence);
-        let Some(settling) = transfers.run_alongside(offer(&run_state, &mut sender, message, sequence)).await? else {
+        let offered = transfers.run_alongside(offer(&run_state, &mut sender, message, sequence)).await;
+        if let Err(error @ Error::TooLarge { .. }) = offered {
+            // The message was not sent, and the link is intact, so only this message is given up.
+            run_state.unsent.set(None);
+            let now = clock::now();
+            run_state.tracker.borrow_mut().returned(sequence, now, TOO_LARGE, &error.to_string());
+            run_state.record_arrival(now);
+            // Nothing above waits if all messages are too large, so let the other tasks run.
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let Some(settling) = offered? else {
             // The broker gave no credit before the message's time-out. The tracker gives the message up at the same
             // time, so it is not sent later.
             run_state.unsent.set(None);

@@ -13,7 +13,7 @@ use super::options::{AcknowledgementOptions, MadesOptions};
 use super::receiver::{purge, receive};
 use super::run_state::{MadesRunState, OutageEnd};
 use super::sender::send;
-use super::stages::MadesMode;
+use super::stages::{MadesMode, MessageFlags};
 use super::timer_fd::TimerFd;
 use super::tracker::ReceiveQueue;
 use super::troubles::TroubleKind;
@@ -177,9 +177,9 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
             pause = Duration::ZERO;
         }
         let new_links = match error {
-            // Do not reconnect, because the broker would deliver the oversized message again, and the link would end
-            // again.
-            Error::Oversized { .. } => {
+            // Do not reconnect, because the same error would end the new links. For example, the broker would deliver
+            // an oversized message again.
+            _ if error.is_permanent() => {
                 give_up(&side, &run_state, &error);
                 None
             }
@@ -235,11 +235,16 @@ fn record_loss(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
     if side.sender.is_some() {
         tracker.forget_unsettled(run_state.unsent.get());
     }
+    if let Some(acknowledgements) = run_state.acknowledgements.as_ref().filter(|_| side.acknowledger.is_some()) {
+        for sequence in acknowledgements.take_unsettled() {
+            tracker.add_document_fact(sequence, MessageFlags::DOCUMENT_IN_DOUBT);
+        }
+    }
 }
 
 fn give_up(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
     // Give up the whole run, because messages that are sent from now on could not arrive, or nobody would see them.
-    run_state.give_up(&format!("{}: {error}", side.name));
+    run_state.give_up(TroubleKind::Connection, &format!("{}: {error}", side.name));
 }
 
 /// Reconnects with growing pauses, or returns `None` if the run or the time for reconnecting is over.

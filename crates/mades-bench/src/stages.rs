@@ -171,6 +171,13 @@ impl MessageFlags {
     pub(super) const DECLINED: Self = Self(1 << 9);
     /// The message was in the outbox after the run.
     pub(super) const WAITING: Self = Self(1 << 10);
+    /// The broker did not answer for the bench's acknowledgement document before the connection was lost or the time-out
+    /// was over, so nobody knows whether the broker took the document.
+    pub(super) const DOCUMENT_IN_DOUBT: Self = Self(1 << 11);
+    /// The endpoint refused the acknowledgement document, or gave it up. Each of these facts is counted once, however
+    /// often a broker delivers the report about it.
+    pub(super) const DOCUMENT_REFUSED: Self = Self(1 << 12);
+    pub(super) const DOCUMENT_FAILED: Self = Self(1 << 13);
 
     pub(super) fn from_bits(bits: u16) -> Self {
         Self(bits)
@@ -282,7 +289,10 @@ pub(super) fn is_missing(mode: MadesMode, flags: MessageFlags, wait: WaitState, 
         MessageStage::Inbox | MessageStage::Delivered | MessageStage::Received | MessageStage::Traced => {
             !flags.contains(MessageFlags::FAILED)
         }
-        MessageStage::Acknowledged => !flags.contains(MessageFlags::FAILED) && !flags.contains(MessageFlags::DECLINED),
+        MessageStage::Acknowledged => {
+            let excuses = [MessageFlags::FAILED, MessageFlags::DECLINED, MessageFlags::DOCUMENT_IN_DOUBT];
+            !excuses.into_iter().any(|excuse| flags.contains(excuse))
+        }
     }
 }
 

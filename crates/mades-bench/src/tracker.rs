@@ -6,7 +6,7 @@
 //!                      └─ time-out ────────────────────────→ given up ─┴→ its place is free, and only
 //!                                                                         the facts in history stay
 //! ```
-use super::history::MessageHistory;
+use super::history::{MessageHistory, Novelty};
 use super::in_flight::{InFlightEntry, InFlightTable};
 use super::redelivery::RecentDeliveries;
 use super::stages::{self, MadesFate, MadesMode, MessageFlags, MessagePath, MessageStage, WaitState};
@@ -293,10 +293,12 @@ impl MessageTracker {
 
     /// Records that the message arrived, and returns true if it arrived for the first time.
     pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: PayloadIntegrity) -> bool {
-        if content == PayloadIntegrity::Corrupt {
+        let redelivered_before = self.redelivered;
+        let is_new = self.is_new(sequence, MessageStage::Inbox, ReceiveQueue::Inbox);
+        // A redelivery is a copy that was already counted.
+        if content == PayloadIntegrity::Corrupt && self.redelivered == redelivered_before {
             self.corrupt += 1;
         }
-        let is_new = self.is_new(sequence, MessageStage::Inbox, ReceiveQueue::Inbox);
         if is_new {
             self.reordered += u64::from(self.highest_arrived > Some(sequence));
             self.highest_arrived = self.highest_arrived.max(Some(sequence));
@@ -320,6 +322,11 @@ impl MessageTracker {
             self.add_flags(sequence, MessageFlags::DECLINED, now);
         }
         is_new
+    }
+
+    /// Records a fact about the acknowledgement document of a message. Returns true if the fact is new.
+    pub(super) fn add_document_fact(&mut self, sequence: u64, fact: MessageFlags) -> bool {
+        self.history.add(sequence, fact).0 == Novelty::New
     }
 
     pub(super) fn event(&mut self, sequence: u64, now: Duration, stage: MessageStage) {
@@ -583,6 +590,31 @@ mod tests {
         let row = tracker.waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0).pop().unwrap();
         assert_eq!((row.name, row.count, row.duplicates), (Stage::Acknowledged, 1, 1));
         assert_eq!(tracker.troubles.rows()[0].code, "acknowledged", "the stage that was waited for");
+    }
+
+    #[test]
+    fn a_document_that_the_broker_may_not_have_taken_is_not_missing() {
+        let path = MessagePath { mode: MadesMode::Endpoint, acknowledgement: AcknowledgementMode::On };
+        let mut tracker = tracker(path);
+        let sequence = tracker.create(ms(1), ms(1));
+        get_through(&mut tracker, sequence, ms(2));
+        tracker.add_document_fact(sequence, MessageFlags::DOCUMENT_IN_DOUBT);
+        assert_eq!(tracker.in_transit(), 1, "it may still come");
+        tracker.expire(ms(60));
+        let balance = tracker.final_ledger();
+        assert_eq!((balance.ledger.delivered, balance.missing, tracker.in_transit()), (Some(1), [0; 9], 0));
+    }
+
+    #[test]
+    fn a_changed_copy_that_the_broker_delivers_again_counts_once() {
+        let mut tracker = tracker(MadesMode::Amqp);
+        let sequence = tracker.create(ms(1), ms(1));
+        tracker.arrived(sequence, ms(2), PayloadIntegrity::Corrupt);
+        tracker.connection_lost(&[ReceiveQueue::Inbox]);
+        tracker.arrived(sequence, ms(3), PayloadIntegrity::Corrupt);
+        assert_eq!((tracker.final_ledger().ledger.corrupt, tracker.redelivered()), (Some(1), 1));
+        tracker.arrived(sequence, ms(4), PayloadIntegrity::Corrupt);
+        assert_eq!(tracker.final_ledger().ledger.corrupt, Some(2), "a second copy");
     }
 
     #[test]

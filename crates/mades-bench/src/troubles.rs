@@ -32,6 +32,10 @@ pub(super) enum TroubleKind {
 }
 
 impl TroubleKind {
+    /// Kinds whose codes the bench itself chooses, such as `GIVEN_UP`. Codes of all other kinds come from a peer, so
+    /// they may look the same.
+    pub(super) const OWN_CODES: [Self; 2] = [Self::Connection, Self::Blocked];
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Connection => "connection",
@@ -77,9 +81,9 @@ impl Troubles {
         if let Some(kind) = self.counts.get_mut(&(trouble, code.clone())) {
             kind.count += 1;
             kind.times.last = now;
-        } else if self.counts.len() < MAX_KINDS || trouble == TroubleKind::Connection {
-            // Connection troubles get a row even beyond the limit, because `GIVEN_UP` must reach the verdict. The bench
-            // itself chooses their codes, so there are only a few of these rows.
+        } else if self.counts.len() < MAX_KINDS || TroubleKind::OWN_CODES.contains(&trouble) {
+            // These kinds get a row even beyond the limit, because `GIVEN_UP` must reach the verdict. There are only a
+            // few such rows, because the bench itself chooses their codes.
             let times = TroubleTimes { first: now, last: now };
             self.counts.insert((trouble, code), TroubleCount { text: clipped(text, MAX_TEXT_CHARS), count: 1, times });
         } else {
@@ -104,6 +108,11 @@ impl Troubles {
             "" => format!("{name}: {}", kind.text),
             code => format!("{name} {code}: {}", kind.text),
         })
+    }
+
+    /// Returns the first text of this kind and code, or `None` if there was no such trouble.
+    pub(super) fn text(&self, trouble: TroubleKind, code: &str) -> Option<&str> {
+        self.counts.get(&(trouble, code.to_owned())).map(|kind| kind.text.as_str())
     }
 
     #[cfg(test)]
@@ -166,7 +175,9 @@ mod tests {
         (0..1_000).for_each(|code| troubles.add(TroubleKind::ErrorReply, &format!("{code}{}", "é".repeat(999)), ""));
         assert_eq!((troubles.total(), troubles.rows().len()), (1_000, MAX_KINDS + 1));
         assert!(troubles.rows().iter().all(|row| row.code.len() <= 2 * MAX_TEXT_CHARS));
-        troubles.add(TroubleKind::Connection, GIVEN_UP, "the endpoint is silent");
-        assert!(troubles.rows().iter().any(|row| row.text == "the endpoint is silent"));
+        for kind in TroubleKind::OWN_CODES {
+            troubles.add(kind, GIVEN_UP, "the run cannot go on");
+            assert!(troubles.rows().iter().any(|row| row.kind == kind.name() && row.code == GIVEN_UP), "{kind:?}");
+        }
     }
 }

@@ -258,9 +258,8 @@ fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
 
 /// Reports a run that the bench ended early because its messages were not accepted or not answered.
 fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
-    // Check the kind as well, because codes of other kinds come from the endpoint and may look the same.
-    let is_own = |row: &&MadesTrouble| row.kind == TroubleKind::Connection.name() && row.code == GIVEN_UP;
-    let row = mades.troubles.iter().find(is_own)?;
+    let is_own = |row: &&MadesTrouble| TroubleKind::OWN_CODES.iter().any(|kind| kind.name() == row.kind);
+    let row = mades.troubles.iter().filter(is_own).find(|row| row.code == GIVEN_UP)?;
     let text = format!("The run was given up ({}); {}.", row.text, losses_text(record));
     Some(Reason::new(Cause::ServerGone, text))
 }
@@ -360,9 +359,7 @@ fn shortfall(record: &Record) -> Option<String> {
 }
 
 fn cpu_validity(record: &Record) -> Option<String> {
-    // Use the whole length of the run, because it may have waited for missing messages long after the last arrival.
-    let span_s = record.duration_s.max(record.series.len() as f64 - 1.0);
-    let share = busy_share(record.parties.first()?, span_s)?;
+    let share = busy_share(record, record.parties.first()?)?;
     Some(format!(
         "The bench used {:.0} % of its thread's time: it may have been the limit, and not the endpoint.",
         share * 100.0
@@ -512,7 +509,9 @@ fn window_note(record: &Record, mades: &Mades) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_measurement::record::{MadesAcknowledgements, MadesMarket, MadesWindow, Outcome, ThresholdRow};
+    use mailrun_measurement::record::{
+        MadesAcknowledgements, MadesMarket, MadesWindow, Outcome, PartyUsage, ThresholdRow, UsageRow,
+    };
     use mailrun_report::sample;
 
     fn verdict(change: impl Fn(&mut Record, &mut Mades)) -> Verdict {
@@ -665,7 +664,9 @@ mod tests {
             let row = MadesTrouble { kind: kind.name().to_owned(), code, text: "x".to_owned(), count: 1 };
             verdict(|_, mades| mades.troubles.push(row.clone())).reasons.join(" ")
         };
-        assert!(reasons(TroubleKind::Connection).contains("The run was given up (x)"));
+        for kind in TroubleKind::OWN_CODES {
+            assert!(reasons(kind).contains("The run was given up (x)"), "{kind:?}");
+        }
         assert!(!reasons(TroubleKind::ErrorReply).contains("The run was given up"));
     }
 
@@ -741,6 +742,13 @@ mod tests {
     fn a_bench_that_was_the_limit_is_said_to_be() {
         let busy = verdict(|record, _| record.parties[0].user_s = Some(4.0));
         assert!(!busy.valid && busy.reasons[0].contains("its thread's time"), "{busy:?}");
+        let waited = verdict(|record, _| {
+            let row = |second| UsageRow { second, cores: if second < 10 { 1.0 } else { 0.0 }, rss_bytes: 1 };
+            let party = record.parties[0].name.clone();
+            record.usage = vec![PartyUsage { party, seconds: (0..70).map(row).collect() }];
+            (record.offered_s, record.duration_s) = (Some(10.0), 70.0);
+        });
+        assert!(!waited.valid, "the wait for a late message does not make it idle: {waited:?}");
         let outage = MadesOutage { lasted_s: 0.7, ..MadesOutage::default() };
         let lost = verdict(|_, mades| mades.outages = vec![outage.clone(), outage.clone()]);
         assert!(lost.closed && lost.reasons[0].contains("2 times, for 0.7 s"), "both at a time: {lost:?}");

@@ -13,12 +13,12 @@ mod messages;
 mod queues;
 mod remote;
 
-use crate::embedded::{EncodedMessage, MemoryQueues};
+use crate::embedded::{DeliveryOutcome, EncodedMessage, MemoryQueues};
 use crate::model::{
     EndpointMode, EndpointStep, MessageKey, ReceivedOn, ReplyKind, SimulationTotals, Simulator, SimulatorPlan,
 };
 use futures_util::future::LocalBoxFuture;
-use mailrun_mades::{Broker, api};
+use mailrun_mades::{Broker, ReceiverOptions, api};
 use messages::OutboxMessage;
 #[cfg(any(test, feature = "checks"))]
 #[doc(hidden)]
@@ -71,8 +71,8 @@ pub struct EndpointSnapshot<'a> {
 /// the outbox is being read.
 ///
 /// # Errors
-/// Fails if the plan is invalid, if a broker cannot be reached at the start, or if the message log
-/// cannot be written.
+/// Fails if the plan is invalid, if a broker cannot be reached at the start, if a link ends with an error that
+/// reconnecting cannot cure, or if the message log cannot be written.
 pub fn run<'a>(
     options: EndpointOptions,
     stop: LocalBoxFuture<'a, ()>,
@@ -95,6 +95,10 @@ async fn run_until(
     let mut tick = tokio::time::interval(WATCH_INTERVAL);
     loop {
         let wait = endpoint.turn()?;
+        if let Some(error) = endpoint.queues.take_failure() {
+            endpoint.finish()?;
+            return Err(error.into());
+        }
         tokio::select! {
             biased;
             () = &mut stop => break,
@@ -145,8 +149,12 @@ impl EndpointRunner {
                 return Err(EndpointError::Plan(text.to_owned()));
             }
             QueueBackend::Brokers { a, b } => {
-                let SimulatorPlan { credit, acknowledgement_documents, .. } = options.plan;
-                let opening = remote::BrokerQueues::open(*a, *b, &options.names, credit, acknowledgement_documents);
+                let outbox = ReceiverOptions {
+                    max_message_bytes: options.plan.max_message_bytes(),
+                    ..ReceiverOptions::new(options.names.outbox.clone(), options.plan.credit)
+                };
+                let has_documents = options.plan.acknowledgement_documents;
+                let opening = remote::BrokerQueues::open(*a, *b, &options.names, outbox, has_documents);
                 EndpointQueues::Broker(opening.await?)
             }
         };
@@ -220,8 +228,8 @@ impl EndpointRunner {
         uuid::Builder::from_random_bytes(self.last_id.to_be_bytes()).into_uuid()
     }
 
-    /// Tells the model which of the sent messages are settled, and which messages B's application
-    /// has taken from the inbox.
+    /// Tells the model which of the sent messages are settled, and which messages B's application has taken from the
+    /// inbox or rejected.
     fn note_progress(&mut self) {
         while let Some((key, step, sent)) = self.queues.next_settled() {
             let now = (self.clock)();
@@ -230,8 +238,12 @@ impl EndpointRunner {
                 _ => self.simulator.step_done(key, step, now),
             }
         }
-        while let Some(number) = self.queues.next_consumed() {
-            self.simulator.taken_by_receiver(MessageKey::from_number(number), (self.clock)());
+        while let Some((number, outcome)) = self.queues.next_consumed() {
+            let key = MessageKey::from_number(number);
+            match outcome {
+                DeliveryOutcome::Rejected => self.simulator.rejected_by_receiver(key),
+                _ => self.simulator.taken_by_receiver(key, (self.clock)()),
+            }
         }
     }
 

@@ -78,6 +78,14 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns true if the same error would end a new connection as well, so that reconnecting is pointless. For
+    /// example, a broker delivers an oversized message again until somebody removes it from the queue.
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, Self::Oversized { .. } | Self::Misuse(_))
+    }
+}
+
 pub(crate) fn describe(error: &PeerError) -> String {
     one_line(&error.to_string())
 }

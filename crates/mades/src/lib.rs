@@ -67,7 +67,7 @@ pub use client_state::Disposition;
 pub use connection::Connection;
 pub use error::Error;
 pub use mailrun_amqp::{Password, PeerProduct};
-pub use receiver::{Delivery, DeliveryHandle, IncomingDelivery, ReceiverLink, ReceiverOptions};
+pub use receiver::{Delivery, DeliveryHandle, EncodedDelivery, IncomingDelivery, ReceiverLink, ReceiverOptions};
 pub use security::{BrokerSecurity, SaslMechanism, TlsSetup, Verification};
 pub use sender::{DispositionFuture, SenderLink, SenderOptions};
 pub use uuid::Uuid;

@@ -5,7 +5,7 @@ use crate::broker::Broker;
 use crate::client_state::{ArrivedMessage, LinkPlan, SettlementSender, SharedClient};
 use crate::error::{Error, one_line};
 use crate::link::{CAPABILITIES, ClientLink};
-use mailrun_amqp::{AmqpConnection, DeliveryOutcome, LinkId, LinkRole};
+use mailrun_amqp::{AmqpConnection, DeliveryOutcome, EncodedMessage, LinkId, LinkRole};
 use std::sync::Arc;
 
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
@@ -49,6 +49,13 @@ pub enum IncomingDelivery {
     Undecodable { handle: DeliveryHandle, why: String },
 }
 
+/// A received message that was not decoded.
+#[derive(Debug)]
+pub struct EncodedDelivery {
+    pub handle: DeliveryHandle,
+    pub message: EncodedMessage,
+}
+
 #[derive(Debug)]
 pub struct ReceiverLink {
     link: ClientLink,
@@ -90,14 +97,21 @@ impl ReceiverLink {
     /// Fails if the link or the connection has ended. If the peer violates the protocol, the
     /// connection ends at once. A message that cannot be decoded is no error.
     pub async fn next(&mut self) -> Result<IncomingDelivery, Error> {
+        Ok(decode(self.next_encoded().await?))
+    }
+
+    /// Does the same as [`next`](Self::next), but leaves the decoding to the caller, who may be less strict.
+    ///
+    /// # Errors
+    /// Fails in the same cases as [`next`](Self::next).
+    pub async fn next_encoded(&mut self) -> Result<EncodedDelivery, Error> {
         let link = &self.link;
-        let arrived = std::future::poll_fn(|context| link.client.poll_arrived(link.id, context)).await?;
-        Ok(decode(arrived))
+        std::future::poll_fn(|context| link.client.poll_arrived(link.id, context)).await.map(encoded)
     }
 
     /// Returns the next message without waiting, or `None` if no message has arrived yet.
     pub fn try_next(&mut self) -> Option<Result<IncomingDelivery, Error>> {
-        Some(self.link.client.take_arrived(self.link.id)?.map(decode))
+        Some(self.link.client.take_arrived(self.link.id)?.map(encoded).map(decode))
     }
 
     /// Takes responsibility for a message. The settlement is written when the scheduler next runs the connection's
@@ -160,9 +174,13 @@ impl ReceiverLink {
     }
 }
 
-fn decode(arrived: ArrivedMessage) -> IncomingDelivery {
+fn encoded(arrived: ArrivedMessage) -> EncodedDelivery {
     let handle = DeliveryHandle { delivery: arrived.delivery, is_settled: arrived.settled };
-    match DecodedMessage::decode(&arrived.message) {
+    EncodedDelivery { handle, message: arrived.message }
+}
+
+fn decode(EncodedDelivery { handle, message }: EncodedDelivery) -> IncomingDelivery {
+    match DecodedMessage::decode(&message) {
         Ok(message) => IncomingDelivery::Delivery(Delivery { handle, message }),
         Err(error) => IncomingDelivery::Undecodable { handle, why: one_line(&error.to_string()) },
     }

@@ -754,7 +754,8 @@ impl ImapSession {
         }
         self.deadline = now + self.options.reply_timeout;
         let bytes = bytes.unwrap_or(content.len() as u64);
-        events.push(Event::Message(Message { uid, announced, bytes, content }));
+        let id = uid.to_string().into_bytes();
+        events.push(Event::Message(Message { uid, id, announced, bytes, content }));
         Ok(())
     }
 

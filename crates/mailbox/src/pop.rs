@@ -393,11 +393,17 @@ impl PopSession {
             _ => {
                 let Some(message) = self.new.pop_front() else { return Ok(()) };
                 if let Some(Listing(known)) = &mut self.known {
-                    known.insert(message.id);
+                    known.insert(message.id.clone());
                 }
                 let content = std::mem::take(&mut self.content);
                 let announced = Announced::At(message.at);
-                events.push(Event::Message(Message { uid: message.number, announced, bytes: message.bytes, content }));
+                events.push(Event::Message(Message {
+                    uid: message.number,
+                    id: message.id.into_vec(),
+                    announced,
+                    bytes: message.bytes,
+                    content,
+                }));
                 // Send no further command until the driver has decided whether to delete this message.
                 self.waiting = Waiting::Driver;
                 self.deadline = now + self.options.reply_timeout;

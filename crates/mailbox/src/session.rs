@@ -104,6 +104,9 @@ pub enum Announced {
 pub struct Message {
     /// UID (IMAP) or message number (POP3), with which the driver can ask for the deletion of the message.
     pub uid: u32,
+    /// Identity of the message in its mailbox, which is the same in each session: the UID (IMAP) or the unique
+    /// identifier (POP3).
+    pub id: Vec<u8>,
     /// Time at which the server announced the message.
     pub announced: Announced,
     /// Size of the whole message in bytes, even if only a part of it was fetched.

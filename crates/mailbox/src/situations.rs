@@ -41,7 +41,7 @@ fn a_session_reports_what_is_new() {
     let (played, position) = play_imap(options(), None, &good);
     let announced = Announced::At(Duration::from_secs(1000));
     let content = b"X-Mailrun: v1\r\n\r\n".to_vec();
-    let message = Message { uid: 12, announced, bytes: 500, content };
+    let message = Message { uid: 12, id: b"12".to_vec(), announced, bytes: 500, content };
     assert_eq!(played.events, [Event::Watching { idle: true }, Event::Message(message)]);
     assert_eq!(played.error, None);
     assert_eq!(position, Some(Position::new(7, 13)));

@@ -26,6 +26,9 @@ pub struct Audit {
     pub queue_complaint: Option<String>,
     /// Messages that were answered 250 but did not arrive, at most 100.
     pub losses: Vec<AuditLoss>,
+    /// Run IDs of the rounds with such messages. The directory of the audit may also have rounds of an older audit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lossy_rounds: Vec<String>,
 }
 
 /// A kind of fault, and the fates of the mail during such faults.
@@ -43,8 +46,8 @@ pub struct AuditRow {
     pub quiet: u64,
     /// Counted rounds in which the fault struck again while the server recovered.
     pub in_recovery: u64,
-    /// Upper bound of the share of such faults that lose mail, with a confidence of 95 %. `null` if mail was lost, or
-    /// if no round counts.
+    /// Upper bound of the share of such faults that lose mail, with a confidence of 95 %. `null` if mail was lost, if
+    /// no round counts, or if `not_supported` is not 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
     /// Rounds that do not count, for example because the fault did not reach a process of the server.
@@ -68,10 +71,14 @@ pub struct AuditRow {
     pub duplicates: u64,
     /// Messages that arrived with a changed body.
     pub corrupt: u64,
+    /// Messages that were answered 250 but did not arrive, because the server gave them back with a notification.
+    #[serde(default)]
+    pub bounced: u64,
     /// Messages that arrived only after the server's queue was empty and the server had been started once more,
     /// without another fault.
     pub after_restart: u64,
-    /// Longest time from a fault to the server's next greeting, in seconds; `null` if the server never came back.
+    /// Longest time from the end of the server to its next greeting, in seconds; 0 if no fault ended the server; `null`
+    /// if the server never came back.
     pub back_s: Option<f64>,
 }
 

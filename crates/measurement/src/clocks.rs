@@ -9,7 +9,7 @@
 use crate::reason::Reason;
 use crate::record::{Cause, Record};
 use crate::stage::Stage;
-use crate::threshold::clock_scale_ms;
+use crate::threshold::{arrived_median_ms, clock_scale_ms};
 use std::time::Duration;
 
 /// The clock error of a time counts as small if the time is at least this many times as long.
@@ -65,14 +65,15 @@ impl ClockError {
     }
 }
 
-/// Reports the error of delivered times, if there is one. The run is invalid if a threshold
-/// concerns delivered times and the error is more than a tenth of the time in question.
+/// Reports the error of times that were measured between two hosts, if there is one. The run is
+/// invalid if a threshold concerns such times and the error is more than a tenth of the time in
+/// question.
 pub fn clock_reason(record: &Record, error: ClockError) -> Option<Reason> {
-    let delivered = record.stage(Stage::Delivered)?;
-    let median_ms = delivered.latency_ms.as_ref()?.p50;
+    let median_ms = arrived_median_ms(record, Stage::Delivered)?;
     let known = describe(error)?;
-    let is_small_beside = |time_ms: f64| error.size().as_secs_f64() * 1e3 * ERROR_SHARE <= time_ms;
-    let mut scales = record.thresholds.iter().filter_map(|row| clock_scale_ms(row, median_ms));
+    let is_small_beside =
+        |time_ms: f64| error != ClockError::Unknown && error.size().as_secs_f64() * 1e3 * ERROR_SHARE <= time_ms;
+    let mut scales = record.thresholds.iter().filter_map(|row| clock_scale_ms(record, row));
     let (cause, rest) = if scales.any(|time_ms| !is_small_beside(time_ms)) {
         (
             Cause::Clocks,
@@ -116,6 +117,7 @@ fn time(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Latencies;
     use crate::record::{ClockRow, LatencyMs, SinkClockRow, StageRow, ThresholdRow};
 
     fn source(sinks: Vec<SinkClockRow>) -> Record {
@@ -170,6 +172,35 @@ mod tests {
             ("fresh(30s) >= 98%", 3, Cause::Remark),
         ] {
             assert_eq!(cause(expression, difference_s), expected, "{expression}, {difference_s} s");
+        }
+    }
+
+    #[test]
+    fn each_stage_has_the_median_of_what_arrived_as_its_scale() {
+        // Messages arrive after 50 ms, and the mailboxes' server announces them after 10 s. Most of them never arrive.
+        let stage = |name, ms| {
+            let mut times = Latencies::default();
+            (0..10).for_each(|_| times.record(Duration::from_millis(ms)));
+            let latency_ms = Some(LatencyMs { p50: f64::INFINITY, ..times.summary().unwrap() });
+            StageRow { count: 10, latency_ms, histogram: times.encoded(), ..StageRow::new(name, "sink") }
+        };
+        let stages = vec![stage(Stage::Announced, 10_000), stage(Stage::Delivered, 50)];
+        let bound = |ms| ClockError::Bound { difference: Duration::from_millis(ms), uncertainty: Duration::ZERO };
+        for (expression, error, expected) in [
+            ("delivered.p10 < 1s", bound(4), Cause::Remark),
+            ("delivered.p10 < 1s", bound(6), Cause::Clocks),
+            ("delivered.p10 < 1s", ClockError::Unknown, Cause::Clocks),
+            ("announced.p10 < 1min", bound(900), Cause::Remark),
+            ("announced.p10 < 1min", bound(1_100), Cause::Clocks),
+            ("announced.within(1min) >= 10%", bound(1_100), Cause::Clocks),
+            ("announced.rate > 10/s", bound(1_100), Cause::Remark),
+            ("fresh(30s) >= 98%", ClockError::Unknown, Cause::Clocks),
+        ] {
+            let thresholds = vec![ThresholdRow { expression: expression.to_owned(), ..ThresholdRow::default() }];
+            let record = Record { stages: stages.clone(), thresholds, ..Record::empty() };
+            let reason = clock_reason(&record, error).unwrap();
+            assert_eq!(reason.cause, expected, "{expression}, {error:?}");
+            assert!(error != ClockError::Unknown || !reason.text.contains("less than a tenth"), "{}", reason.text);
         }
     }
 }

@@ -52,8 +52,12 @@ impl<'a> BusyHost<'a> {
     }
 
     /// Returns the longest delay that waits for a processor may have caused for the slowest messages. `share` is the
-    /// share of these messages among all messages, and `latency_ms` is the time that they took.
+    /// share of these messages among all messages, and `latency_ms` is the time that they took. The delay is 0 for a
+    /// share of 0, which is not even one message.
     pub fn delay_ms(&self, share: f64, latency_ms: f64) -> f64 {
+        if share <= 0.0 {
+            return 0.0;
+        }
         // The longer a delay is, the fewer messages can have had it. Bisection therefore finds the longest delay that
         // is possible for this share of the messages.
         let mut most = (0.0, latency_ms.max(0.0));

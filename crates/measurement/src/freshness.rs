@@ -94,11 +94,12 @@ fn judged(rows: &[SeriesRow]) -> Option<&[SeriesRow]> {
 fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let mut rows = rows.to_vec();
     let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
+    let Some((begin, end)) = span(&rows).filter(|_| account::unsent(record) > 0) else { return rows };
+    // The planned length includes the warm-up, whose seconds are not judged. The time of the offer does not.
     let planned_s = record.workload.duration_limit_s.filter(|_| !is_cut_short);
-    let length_s = planned_s.or(record.offered_s).filter(|_| account::unsent(record) > 0);
-    let (Some(length_s), Some((begin, end))) = (length_s, span(&rows)) else { return rows };
+    let Some(end_s) = planned_s.or(record.offered_s.map(|offered_s| begin as f64 + offered_s)) else { return rows };
     let width = step(&rows);
-    let missing = (end..begin.saturating_add(length_s.ceil() as u64)).step_by(width as usize).take(MAX_UNSENT_ROWS);
+    let missing = (end..end_s.ceil() as u64).step_by(width as usize).take(MAX_UNSENT_ROWS);
     rows.extend(missing.map(|second| {
         let known = record.series.iter().find(|row| row.second == second);
         known.cloned().unwrap_or(SeriesRow { second, ..SeriesRow::default() })
@@ -193,10 +194,14 @@ mod tests {
         let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
         record.due = Some(20);
-        // The age is 1 s at the end of the last second. After that, it grows, because messages are still due and none
-        // arrives.
+        // The age is 1 s at the end of the last second, which is 13 s after a warm-up of 3 s began. After that, it grows
+        // up to the planned end, because messages are still due and none arrives.
         let window = &fresh(&record).unwrap()[0];
-        assert_eq!((window.fresh_percent.round(), window.to_s), (55.0, 23.0));
+        assert_eq!((window.fresh_percent.round(), window.from_s, window.to_s), (65.0, 3.0, 20.0));
+        let length_s = record.workload.duration_limit_s.take();
+        record.offered_s = Some(17.0);
+        assert_eq!(fresh(&record).unwrap()[0].to_s, 20.0, "the offer began after the warm-up");
+        record.workload.duration_limit_s = length_s;
         record.ending = Some(Ending::Interrupted);
         record.offered_s = Some(10.0);
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "the user ended it");

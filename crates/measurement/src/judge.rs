@@ -14,7 +14,8 @@ use crate::foreign_load::BusyHost;
 use crate::reason::Reason;
 use crate::record::{
     Arrival, BounceRow, Cause, Death, EndedRow, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Reception,
-    Record, RewriteRow, Role, RuleRow, SeriesRow, ShardRow, StageRow, StallRow, ThresholdRow, Verdict, Watched,
+    Record, RewriteRow, Role, RuleRow, SeriesRow, ShardRow, StageRow, StallRow, ThresholdRow, UsageRow, Verdict,
+    Watched,
 };
 use crate::stage::{Phase, Stage};
 use crate::threshold::{self, Fate};
@@ -30,8 +31,8 @@ const MIN_RATE_SHARE: f64 = 0.95;
 /// A source or sink that was busy for more than this share of its threads' time may itself have been the limit, instead
 /// of the server.
 const MAX_BUSY_SHARE: f64 = 0.90;
-/// Minimum length of a run for the rule about busy threads. In a shorter run, a process is mostly busy with starting
-/// and ending.
+/// Minimum length of a load for the rule about busy threads. During a shorter load, a process is mostly busy with
+/// starting and ending.
 const MIN_BUSY_S: f64 = 1.0;
 /// Minimum length of a run for the rule about the rate. In a shorter run, the first connections dominate the rate, so a
 /// missed rate says nothing about the server.
@@ -817,7 +818,7 @@ fn validity_reasons(record: &Record, between: Topology) -> Vec<Reason> {
     }));
     reasons.extend(lag_reason(record, behind_schedule(record)));
     if between == Topology::Server {
-        let busy = record.parties.iter().filter_map(|party| busy_text(party, record.duration_s));
+        let busy = record.parties.iter().filter_map(|party| busy_text(record, party));
         reasons.extend(busy.map(reason(Cause::Busy)));
     }
     reasons.extend(limits(record));
@@ -892,8 +893,8 @@ pub fn lag_reason(record: &Record, behind: Option<String>) -> Option<Reason> {
     }
 }
 
-fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
-    let share = busy_share(party, duration_s).filter(|_| party.role != Role::Relay)?;
+fn busy_text(record: &Record, party: &Party) -> Option<String> {
+    let share = busy_share(record, party).filter(|_| party.role != Role::Relay)?;
     Some(format!(
         "The {} used {:.0} % of the time of its {}: it may have been the limit, and not the server. Use more --workers \
          (mailrun {}), or another host.",
@@ -904,12 +905,27 @@ fn busy_text(party: &Party, duration_s: f64) -> Option<String> {
     ))
 }
 
-/// Returns the share of time in which the workers of a party were busy. Returns `None` if the share is too small for
-/// the party to have been the limit.
-pub fn busy_share(party: &Party, duration_s: f64) -> Option<f64> {
-    let workers = party.workers.filter(|_| duration_s >= MIN_BUSY_S)?;
-    let share = party.work_s()? / (duration_s * f64::from(workers));
+/// Returns the share of the load's time in which the workers of a party were busy. Returns `None` if the share is too
+/// small for the party to have been the limit.
+pub fn busy_share(record: &Record, party: &Party) -> Option<f64> {
+    let offered_s = record.offered_s.unwrap_or(record.duration_s);
+    let workers = party.workers.filter(|_| offered_s >= MIN_BUSY_S)?;
+    let warm_up_s = record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
+    // The processor time of the whole process also covers the warm-up, so divide it by the time of both.
+    let of_process = || Some(party.work_s()? / (warm_up_s + offered_s));
+    let cores = cores_from(record, party, warm_up_s, warm_up_s + offered_s).or_else(of_process)?;
+    let share = cores / f64::from(workers);
     (share >= MAX_BUSY_SHARE).then_some(share)
+}
+
+/// Returns the average number of processors that a party used in the whole seconds between two times of the run.
+/// Returns `None` if no such second was observed, or if the workers polled: only the sum of the time that they polled in
+/// vain is known, so it cannot be subtracted from single seconds.
+fn cores_from(record: &Record, party: &Party, begin_s: f64, end_s: f64) -> Option<f64> {
+    let usage = record.usage.iter().find(|usage| usage.party == party.name && party.busy_poll.is_none())?;
+    let is_within = |row: &&UsageRow| row.second as f64 >= begin_s && row.second as f64 + 1.0 <= end_s;
+    let cores: Vec<f64> = usage.seconds.iter().filter(is_within).map(|row| row.cores).collect();
+    (!cores.is_empty()).then(|| cores.iter().sum::<f64>() / cores.len() as f64)
 }
 
 /// A requested rate that was not offered, and whether this counts against the server or the generator.

@@ -16,8 +16,11 @@ use std::time::{Duration, SystemTime};
 
 /// Shortest time that the histogram distinguishes, 1 µs. Shorter times read as 0 or as 1 µs.
 const LOWEST_NS: u64 = 1_000;
-/// Longest time that the histogram distinguishes, 1 h. Longer times count as 1 h.
+/// Longest time that the histogram distinguishes, 1 h.
 pub(crate) const HIGHEST_NS: u64 = 3_600_000_000_000;
+/// Time as which all longer times count. It is so much longer than 1 h that it is in another bucket of the histogram,
+/// also with two digits, so that no such time is within 1 h.
+const LONGER_NS: u64 = HIGHEST_NS + HIGHEST_NS / 100;
 const NS_PER_MS: f64 = 1e6;
 /// Maximum length of a text that is decoded, so that a hostile text cannot use up memory. Our own texts have at most a
 /// tenth of this length.
@@ -68,7 +71,7 @@ impl Latencies {
     }
 
     pub(crate) fn record_ns(&mut self, nanoseconds: u64) {
-        let nanoseconds = nanoseconds.min(HIGHEST_NS);
+        let nanoseconds = if nanoseconds > HIGHEST_NS { LONGER_NS } else { nanoseconds };
         self.histogram_mut().record(nanoseconds).expect("it resizes itself and an hour fits");
     }
 
@@ -89,6 +92,7 @@ impl Latencies {
     }
 
     /// Returns the number of times from `from` (inclusive) to `to` (exclusive), with the precision of the histogram.
+    /// Times of more than 1 h are not counted, because their length is unknown.
     pub fn count_between(&self, from: Duration, to: Duration) -> u64 {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
         let from = ns(from);
@@ -315,12 +319,17 @@ mod tests {
         let times = of([10, 20, 30].map(Duration::from_millis));
         let within = |ms| times.count_within(Duration::from_millis(ms));
         assert_eq!([within(9), within(10), within(20), within(29), within(40), within(u64::MAX)], [0, 1, 2, 2, 3, 3]);
+        const HOUR: Duration = Duration::from_nanos(HIGHEST_NS);
+        for mut times in [Latencies::default(), Latencies::coarse()] {
+            [HOUR, HOUR + Duration::from_nanos(1), HOUR * 2].into_iter().for_each(|time| times.record(time));
+            assert_eq!((times.count_within(HOUR), times.count_within(HOUR * 3)), (1, 1));
+        }
     }
 
     #[test]
-    fn an_hour_is_the_longest() {
+    fn times_of_more_than_an_hour_count_as_a_little_more() {
         let latencies = of([Duration::MAX, Duration::from_secs(7200)]);
-        close(latencies.summary().unwrap().max, 3_600_000.0);
+        close(latencies.summary().unwrap().max, 3_636_000.0);
         assert_eq!(latencies.count(), 2);
     }
 

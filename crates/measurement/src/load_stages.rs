@@ -59,6 +59,8 @@ impl LoadStageRow {
     /// are judged like thresholds on a run. `run` is the record of the whole run.
     pub fn as_run(&self, run: &Record) -> Record {
         let is_within = |second: u64| (self.begin_s.floor()..self.end_s).contains(&(second as f64));
+        let length_s = self.end_s - self.begin_s;
+        let rate_per_s = self.due.filter(|_| length_s > 0.0).map(|due| due as f64 / length_s);
         Record {
             stages: self.stages.clone(),
             ledger: self.ledger.clone(),
@@ -67,7 +69,7 @@ impl LoadStageRow {
             observed_until_s: run.observed_until_s,
             // Without a warm-up, `offered_s` also tells when the offer ended, so it is the end of the stage.
             offered_s: Some(self.end_s),
-            workload: Workload { arrival: run.workload.arrival, ..Workload::default() },
+            workload: Workload { arrival: run.workload.arrival, rate_per_s, ..Workload::default() },
             lag_ms: run.lag_ms,
             ending: run.ending,
             origin_ns: run.origin_ns,
@@ -124,16 +126,25 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     }
 }
 
-/// Computes the duplicates of each stage in a sink's record: its arrivals minus its distinct units in `arrived`. Does
-/// nothing if the `source` sent messages with several recipients, because a stage counts messages and not units.
+/// Computes the duplicates in a sink's record, of the run and of each stage of its load: the arrivals minus the distinct
+/// units in `arrived`. Does nothing if the `source` sent messages with several recipients, because a stage counts
+/// messages and not units.
 pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
     }
+    // `arrived` lacks units that did not fit into the ledger and units of missing parts of the load. Their arrivals are
+    // no duplicates, so there cannot be more than the sink has counted.
+    let most = sink.ledger.duplicates.map_or(u64::MAX, |count| count.saturating_add(sink.ledger.copied.unwrap_or(0)));
+    let again =
+        |stage: &StageRow, units: &Ledger| stage.count.saturating_sub(units.without_warm_up().count()).min(most);
+    for stage in sink.stages.iter_mut().filter(|stage| stage.name == Stage::Delivered) {
+        stage.duplicates = again(stage, arrived);
+    }
     for row in &mut sink.load_stages {
         let Ok(number) = u8::try_from(row.number) else { continue };
-        let distinct = arrived.of_load_stage(number).without_warm_up().count();
-        row.stages.iter_mut().for_each(|stage| stage.duplicates = stage.count.saturating_sub(distinct));
+        let units = arrived.of_load_stage(number);
+        row.stages.iter_mut().for_each(|stage| stage.duplicates = again(stage, &units));
     }
 }
 
@@ -185,8 +196,9 @@ pub(crate) fn join(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::OfferedStage;
-    use crate::threshold::{RunProtocol, Threshold};
+    use crate::foreign_load::BusyHost;
+    use crate::record::{Arrival, ForeignLoad, OfferedStage, Surroundings, ThresholdRow};
+    use crate::threshold::{RunProtocol, Threshold, is_explained_by_host};
     use crate::trace::sequence_of;
     use crate::union::RecordUnion;
 
@@ -322,6 +334,22 @@ mod tests {
     }
 
     #[test]
+    fn a_unit_at_two_sinks_has_arrived_again_in_the_row_of_the_run() {
+        let (tally, source) = source([&[5, 10], &[20]]);
+        let duplicates = |arrivals, counted| {
+            let delivered = StageRow { count: arrivals, ..StageRow::new(Stage::Delivered, "sink") };
+            let ledger = LedgerRow { duplicates: counted, ..LedgerRow::default() };
+            let mut sinks = Record { stages: vec![delivered], ledger, ..Record::empty() };
+            count_duplicates(&mut sinks, &tally.accepted_units, &source);
+            sinks.stages[0].duplicates
+        };
+        assert_eq!(duplicates(4, Some(1)), 1);
+        assert_eq!(duplicates(3, Some(0)), 0);
+        assert_eq!(duplicates(2, Some(1)), 0, "it arrived again in the warm-up");
+        assert_eq!(duplicates(7, Some(1)), 1, "the others are units that the ledger does not have");
+    }
+
+    #[test]
     fn stages_of_several_parts_are_added_one_by_one() {
         let [(_, mut one), (_, mut other)] = [source([&[5, 10], &[20]]), source([&[15], &[30, 40, 50]])];
         for record in [&mut one, &mut other] {
@@ -346,6 +374,20 @@ mod tests {
             })
             .collect();
         assert_eq!(rows, [("calm", Some(3), Some(3), 3, 15.0), ("peak", Some(4), Some(4), 4, 50.0)]);
+    }
+
+    #[test]
+    fn a_busy_host_excuses_no_rate_above_the_rate_of_the_stage() {
+        let (_, mut run) = source([&[5; 40], &[5; 10]]);
+        run.workload.arrival = Arrival::Constant;
+        let foreign = Some(ForeignLoad { share: Some(0.9), window_s: 0.25, ..ForeignLoad::default() });
+        run.surroundings = Some(Surroundings { used_share: Some(0.99), foreign, ..Surroundings::default() });
+        let host = BusyHost::of(&run).unwrap();
+        for (limit, is_explained) in [(30, true), (60, false)] {
+            let expression = format!("stage calm: accepted.rate > {limit}/s");
+            let row = ThresholdRow { expression, value: Some(18.0), missed: true, ..ThresholdRow::default() };
+            assert_eq!(is_explained_by_host(&run, &row, &host), is_explained, "40/s were offered: {row:?}");
+        }
     }
 
     #[test]

@@ -35,15 +35,16 @@ pub fn sent_in_vain(record: &Record, row: &StageRow) -> u64 {
 
 /// Returns how many of the arrivals that `row.count` includes are duplicates. Over MADES there are none, because the
 /// count leaves duplicates out.
-fn arrived_again(record: &Record, row: &StageRow) -> u64 {
+pub(crate) fn arrived_again(record: &Record, row: &StageRow) -> u64 {
     if record.mades.is_none() { row.duplicates } else { 0 }
 }
 
 /// Returns the number of absent messages that might have reached the stage within `limit` if the run had waited for
 /// longer. Only messages that may still be in a queue or in flight are counted, not lost messages.
 pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
-    let open = absent(record, row).min(open(record, row.name));
-    let Some(until_s) = record.observed_until_s.filter(|_| open > 0) else { return open };
+    let absent = absent(record, row);
+    let open = open(record, row.name);
+    let Some(until_s) = record.observed_until_s.filter(|_| absent.min(open) > 0) else { return absent.min(open) };
     let width_s = series::width(&record.series);
     let end_s = |row: &SeriesRow| (row.second.saturating_add(width_s) as f64).min(load_end_s(record));
     let young = record.series.iter().filter(|row| end_s(row) > until_s - limit.as_secs_f64());
@@ -51,8 +52,12 @@ pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
         let answered_s = message.answered_s.unwrap_or(f64::INFINITY);
         message.fate == MissingFate::NotSeen && answered_s <= until_s - limit.as_secs_f64()
     };
-    let old = if is_of_far_end(row.name) { record.missing.iter().filter(is_old).count() as u64 } else { 0 };
-    open.saturating_sub(old).min(young.fold(0, |sum, row| sum.saturating_add(row.created)))
+    let units = |message: &MissingMessage| u64::from(message.recipient_count.max(1));
+    let old = record.missing.iter().filter(|_| is_of_far_end(row.name)).filter(is_old).map(units).sum();
+    // `open` and `old` include units of the warm-up, and `absent` does not. Subtract `old` from `open`, so that the
+    // warm-up decides nothing about the messages after it.
+    let young = young.fold(0, |sum: u64, row| sum.saturating_add(row.created));
+    absent.min(open.saturating_sub(old)).min(young)
 }
 
 /// Returns the time after which no message was due, in seconds since `origin_ns`; infinite if unknown.

@@ -1008,9 +1008,11 @@ pub struct StallRow {
     /// Stage that no message reached: accepted or, only over MADES, delivered.
     pub stage: Stage,
     /// Start of the stall in seconds since `origin_ns`: when the last message before the stall reached the stage or, if
-    /// no message was waiting then, when the next one began to wait, or when the load began.
+    /// no message was waiting then, when the next one began to wait, or when the load began. If connections failed
+    /// after a rejection, a new stall begins with the last rejection.
     pub from_s: f64,
-    /// End of the stall: the time at which a message reached the stage again, or the load ended.
+    /// End of the stall: the time at which a message reached the stage again, or the load ended, or the next stall
+    /// began.
     pub to_s: f64,
     /// True if the stall lasted until the load ended.
     pub to_the_end: bool,

@@ -5,6 +5,9 @@
 //! last message since the previous tick, so the ends of a stall are as exact as the times of these
 //! messages. Time counts only while messages wait, because a source that has nothing to send is not
 //! stalled.
+//!
+//! A server that rejects mail is still there. If connections fail after the last rejection in a
+//! stall, the time since that rejection is therefore a stall of its own, in which the server is gone.
 use crate::record::StallRow;
 use crate::stage::Stage;
 use std::time::Duration;
@@ -41,6 +44,9 @@ pub struct StallDetector {
     /// likewise.
     rejected: u64,
     failed: u64,
+    /// Time of the latest tick since `since` that reported rejected messages, with the number of
+    /// messages that had failed by then.
+    last_rejection: Option<(Duration, u64)>,
     /// True if no message was waiting at the latest tick.
     is_idle: bool,
     latest: Tick,
@@ -52,7 +58,8 @@ impl StallDetector {
     /// from `zero`.
     pub fn new(stage: Stage, zero: Duration, began: Duration) -> Self {
         let latest = Tick { now: began, ..Tick::default() };
-        Self { stage, zero, since: began, rejected: 0, failed: 0, is_idle: false, latest, rows: Vec::new() }
+        let rows = Vec::new();
+        Self { stage, zero, since: began, rejected: 0, failed: 0, last_rejection: None, is_idle: false, latest, rows }
     }
 
     pub fn add(&mut self, tick: Tick) {
@@ -67,20 +74,25 @@ impl StallDetector {
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
+        } else if tick.rejected > self.latest.rejected {
+            self.last_rejection = Some((tick.now, tick.failed));
         }
         self.is_idle = !is_waiting && !self.is_failing();
         self.latest = tick;
     }
 
     /// Returns the time since a message last reached the stage, with the failures since then, in
-    /// the form of a stall. This time may still be too short to count as a stall.
+    /// the form of a stall. This time may still be too short to count as a stall. If connections
+    /// have failed since the last rejection, it begins with that rejection.
     pub fn current(&self) -> StallRow {
-        self.row(self.latest.now, true)
+        let (whole, gone) = self.split(self.latest.now, true);
+        gone.unwrap_or(whole)
     }
 
     /// Returns all stalls, including one that still goes on if it is long enough.
     pub fn rows(&self) -> Vec<StallRow> {
-        let present = Some(self.current()).filter(is_long);
+        let (whole, gone) = self.split(self.latest.now, true);
+        let present = [Some(whole), gone].into_iter().flatten().filter(is_long);
         self.rows.iter().copied().chain(present).collect()
     }
 
@@ -100,19 +112,34 @@ impl StallDetector {
         self.since = since;
         self.rejected = tick.rejected;
         self.failed = tick.failed;
+        self.last_rejection = None;
     }
 
     fn end(&mut self, at: Duration) {
-        let row = self.row(at, false);
+        let (whole, gone) = self.split(at, false);
         // A message that another worker reports only now may have ended the latest stall earlier.
         let at_s = self.second(at);
         if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
             last.to_s = at_s;
         }
         self.rows.retain(is_long);
-        if is_long(&row) && self.rows.len() < MAX_STALLS {
-            self.rows.push(row);
-        }
+        self.rows.extend([Some(whole), gone].into_iter().flatten().filter(is_long));
+        self.rows.truncate(MAX_STALLS);
+    }
+
+    /// Returns the stall that ends at `to`. If connections have failed for long since the last
+    /// rejection, this time is a second stall, and the first stall ends with the rejection.
+    fn split(&self, to: Duration, to_the_end: bool) -> (StallRow, Option<StallRow>) {
+        let whole = self.row(to, to_the_end);
+        let gone = self.last_rejection.map(|(at, failed)| StallRow {
+            from_s: self.second(at),
+            rejected: 0,
+            failed: self.latest.failed.saturating_sub(failed),
+            ..whole
+        });
+        let Some(gone) = gone.filter(|gone| gone.failed > 0 && is_long(gone)) else { return (whole, None) };
+        let failed = whole.failed.saturating_sub(gone.failed);
+        (StallRow { to_s: gone.from_s, to_the_end: false, failed, ..whole }, Some(gone))
     }
 
     fn second(&self, at: Duration) -> f64 {
@@ -215,5 +242,43 @@ mod tests {
         let waiting = Tick { open: 1, rejected: 3, ..Tick::default() };
         let rows = of(8, |_| waiting).rows();
         assert_eq!(rows, [StallRow { to_s: 2.0, to_the_end: true, rejected: 3, ..StallRow::default() }]);
+    }
+
+    #[test]
+    fn a_server_is_gone_from_its_last_rejection_on() {
+        // The server accepts until 1.5 s, rejects until `last_rejection`, and every connection fails
+        // from then on. The first failures come with the last rejections.
+        let at = |last_rejection: u64| {
+            move |number: u64| Tick {
+                rejected: number.min(last_rejection),
+                failed: number.saturating_sub(last_rejection - 1),
+                ..if number > 6 { Tick { open: 1, ..Tick::default() } } else { busy(number) }
+            }
+        };
+        let gone = StallRow { to_s: 7.5, to_the_end: true, ..StallRow::default() };
+        // A single rejection before the connections fail is too short to be a stall.
+        assert_eq!(of(30, at(7)).rows(), [StallRow { from_s: 1.75, failed: 23, ..gone }]);
+        let rejecting = StallRow { from_s: 1.49, to_s: 3.0, rejected: 6, failed: 1, ..StallRow::default() };
+        let failing = StallRow { from_s: 3.0, failed: 18, ..gone };
+        let stalls = of(30, at(12));
+        assert_eq!((stalls.rows(), stalls.current()), (vec![rejecting, failing], failing));
+        // A server that comes back after that was gone as well.
+        let stalls = of(31, |number| if number == 31 { busy(31) } else { at(12)(number) });
+        let failing = StallRow { to_s: 7.51, to_the_end: false, ..failing };
+        assert_eq!(stalls.rows(), [rejecting, failing]);
+    }
+
+    #[test]
+    fn a_server_that_rejects_to_the_end_is_not_gone() {
+        // The last rejection may be followed by a failure, or by a time without replies.
+        for failed in [0, 1] {
+            let at = move |number: u64| {
+                let rejected = number.min(13);
+                let failed = if number > 13 { failed } else { 0 };
+                Tick { open: 1, rejected, failed, ..Tick::default() }
+            };
+            let expected = StallRow { to_s: 4.0, to_the_end: true, rejected: 13, failed, ..StallRow::default() };
+            assert_eq!(of(16, at).rows(), [expected]);
+        }
     }
 }

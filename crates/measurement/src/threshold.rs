@@ -5,7 +5,7 @@
 //! accepted.p99 < 50ms             STAGE or PHASE . p0 … p100 | min | mean | max | stddev     a time; p999 is p99.9
 //! delivered.rate > 5000/s         STAGE . rate       messages per second, as in the table of stages
 //! accepted.count >= 10k           STAGE or PHASE . count
-//! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all that were due; what is lost is late
+//! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all that were due; what is lost is late; at most 1 h
 //! fresh(30s) per 15min >= 98%     share of time in which the newest arrived message is younger, in the worst window
 //! rejected <= 0.1%                rejected, failed, in_doubt, bounced, lost, not_delivered, duplicates, corrupt,
 //!                                 rewritten, copied: of created recipients, or a number
@@ -256,6 +256,8 @@ pub trait MetricValues {
     fn summary(&self, source: MetricSource) -> Option<LatencyMs>;
     /// Returns the number of messages that reached the stage, or how often the phase occurred.
     fn count(&self, source: MetricSource) -> Option<u64>;
+    /// Returns how many of the messages that [`Self::count`] includes had already arrived before.
+    fn again(&self, source: MetricSource) -> u64;
     /// Returns the messages per second that reached the stage. Phases have no rate.
     fn rate_per_s(&self, source: MetricSource) -> Option<f64>;
     /// Returns the number of messages that were due. It is at least the number of created messages.
@@ -563,7 +565,8 @@ impl LossGoal {
                 let reached = figures.count(place)?;
                 let times = figures.times(place).filter(|times| times.count() > 0);
                 let in_time = if reached == 0 { 0 } else { times?.count_within(limit) };
-                Some(1.0 - in_time as f64 / due.max(reached).max(1) as f64)
+                let whole = with_repeated(due, reached, figures.again(place));
+                Some(1.0 - in_time as f64 / whole.max(1) as f64)
             }
         }
     }
@@ -585,6 +588,13 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
     }
 }
 
+/// Returns the number of arrivals if every message that was due had arrived. `again` of the `arrived` messages are
+/// repeated arrivals. They are added to the due messages, because they do not make up for messages that never came.
+fn with_repeated(due: u64, arrived: u64, again: u64) -> u64 {
+    // A server may split a message by its recipients, so more messages may arrive than were due.
+    due.max(arrived.saturating_sub(again)).saturating_add(again)
+}
+
 fn share_within(figures: &impl MetricValues, place: MetricSource, time: Duration) -> Value {
     let Some(arrived) = figures.count(place) else { return Value::Unknown };
     // If nothing arrived, nothing was in time. If messages arrived without times, the value is unknown.
@@ -594,8 +604,7 @@ fn share_within(figures: &impl MetricValues, place: MetricSource, time: Duration
     };
     let whole = match place {
         MetricSource::Phase(_) => arrived,
-        // A server may split a message by its recipients, so more messages may arrive than were due.
-        MetricSource::Stage(_) => figures.due().unwrap_or_default().max(arrived),
+        MetricSource::Stage(_) => with_repeated(figures.due().unwrap_or_default(), arrived, figures.again(place)),
     };
     let undecided = figures.overdue(place).map_or(0, |overdue| overdue.undecided(time));
     match (percent_of(in_time, whole), percent_of(in_time.saturating_add(undecided).min(whole), whole)) {
@@ -696,15 +705,26 @@ fn read_again(row: &ThresholdRow) -> Option<Threshold> {
 }
 
 /// Returns the time in milliseconds that a threshold measures between two hosts: the maximum age for freshness, and
-/// `median_ms` for delivered times. The difference of the hosts' clocks must be small in comparison, because it could
-/// otherwise decide the threshold. Returns `None` if the threshold does not compare clocks.
-pub(crate) fn clock_scale_ms(row: &ThresholdRow, median_ms: f64) -> Option<f64> {
+/// the median of the messages that arrived for times of a stage. The difference of the hosts' clocks must be small in
+/// comparison, because it could otherwise decide the threshold. Returns `None` if the threshold does not compare clocks.
+pub(crate) fn clock_scale_ms(record: &Record, row: &ThresholdRow) -> Option<f64> {
     let threshold = read_again(row)?;
     match threshold.subject {
         Subject::Fresh(limit) => Some(limit.age.as_secs_f64() * 1e3),
-        Subject::Figure(MetricSource::Stage(Stage::Delivered), _) => threshold.is_of_time().then_some(median_ms),
+        Subject::Figure(MetricSource::Stage(stage), _) if overdue::is_of_far_end(stage) && threshold.is_of_time() => {
+            arrived_median_ms(&*threshold.record_of(record)?, stage)
+        }
         Subject::Figure(..) | Subject::Fate(_) => None,
     }
+}
+
+/// Returns the median of the messages that reached a stage, in milliseconds. The median in the stage's row is infinite
+/// if most messages never arrived.
+pub(crate) fn arrived_median_ms(record: &Record, stage: Stage) -> Option<f64> {
+    let source = MetricSource::Stage(stage);
+    let times = record.times(source).filter(|times| times.count() > 0);
+    let median_ms = times.map(|times| times.quantile_ms(0.5)).or_else(|| Some(record.summary(source)?.p50));
+    median_ms.filter(|median_ms| median_ms.is_finite())
 }
 
 /// True if the source's own delay may have decided a threshold on latency.
@@ -757,21 +777,20 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     let times = record.times(place).filter(|times| times.count() > 0);
     let fastest_ms = times.as_ref().and_then(Latencies::summary).map_or(0.0, |times| times.min);
     let holds_without = |ms: f64, delay_ms: f64| holds((ms - delay_ms).max(fastest_ms));
+    let arrived = times.as_ref().map_or(record.count(place).unwrap_or_default(), Latencies::count);
+    let whole = arrived.saturating_add(record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain()));
+    // However small the share of messages that may be late is, a wait must have delayed at least one message.
+    let at_least_one = |share: f64| share.max(1.0 / whole.max(1) as f64);
     match (metric, threshold.comparison.is_upper()) {
         (Metric::Rate, false) => row.value.is_some_and(|per_s| holds(host.rate_without(per_s).min(offered_per_s))),
         (Metric::Mean, true) => row.value.is_some_and(|ms| holds_without(ms, host.mean_delay_ms(ms))),
         (Metric::Quantile(share), true) => {
-            row.value.is_some_and(|ms| holds_without(ms, host.delay_ms(1.0 - share, ms)))
+            row.value.is_some_and(|ms| holds_without(ms, host.delay_ms(at_least_one(1.0 - share), ms)))
         }
-        (Metric::Max, true) => row.value.is_some_and(|ms| {
-            let one_of_all = 1.0 / record.count(place).unwrap_or_default().max(1) as f64;
-            holds_without(ms, host.delay_ms(one_of_all, ms))
-        }),
+        (Metric::Max, true) => row.value.is_some_and(|ms| holds_without(ms, host.delay_ms(at_least_one(0.0), ms))),
         (Metric::Within(time), false) => {
             let Some(times) = times.filter(|_| time.as_secs_f64() * 1e3 >= fastest_ms) else { return false };
-            let whole = times.count() + record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain());
-            let allowed = 1.0 - threshold.limit / 100.0;
-            let least = allowed.max(1.0 / whole as f64);
+            let least = at_least_one(1.0 - threshold.limit / 100.0);
             let measured_ms = times.quantile_ms(1.0 - least);
             let excused = Duration::try_from_secs_f64(host.delay_ms(least, measured_ms) / 1e3).unwrap_or_default();
             let in_time = times.count_within(time.saturating_add(excused));
@@ -854,6 +873,13 @@ impl MetricValues for Record {
         }
     }
 
+    fn again(&self, source: MetricSource) -> u64 {
+        match source {
+            MetricSource::Stage(name) => self.stage(name).map_or(0, |row| overdue::arrived_again(self, row)),
+            MetricSource::Phase(_) => 0,
+        }
+    }
+
     fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
         match source {
             MetricSource::Stage(name) => self.stage(name)?.rate_per_s,
@@ -932,6 +958,11 @@ impl MetricValues for RunningFigures<'_> {
 
     fn count(&self, source: MetricSource) -> Option<u64> {
         Some((self.stages)(source)?.count)
+    }
+
+    /// Returns 0, because repeated arrivals are known only after the run.
+    fn again(&self, _: MetricSource) -> u64 {
+        0
     }
 
     fn rate_per_s(&self, source: MetricSource) -> Option<f64> {
@@ -1071,7 +1102,7 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
     if let Some(rest) = text.strip_prefix("within") {
         let inner = rest.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
         let inner = inner.ok_or_else(|| format!("{text:?}; use something like within(60s)"))?;
-        return parse_time(inner).map(Metric::Within);
+        return parse_measured_time(inner).map(Metric::Within);
     }
     match text {
         "min" => Ok(Metric::Min),
@@ -1114,15 +1145,19 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, LimitUnit), String>
         }
         Subject::Figure(_, Metric::Rate) => Ok((rate(text)?, LimitUnit::PerSecond)),
         Subject::Figure(_, Metric::Count) => Ok((count(text)? as f64, LimitUnit::Number)),
-        Subject::Figure(..) => {
-            let limit = parse_time(text)?;
-            match text.strip_suffix('m') {
-                Some(number) if limit > Duration::from_nanos(HIGHEST_NS) => Err(format!(
-                    "{text} is {number} minutes, and times are measured up to 1 h; use {text}s or {text}in"
-                )),
-                _ => Ok((limit.as_nanos() as f64 / 1e6, LimitUnit::Milliseconds)),
-            }
-        }
+        Subject::Figure(..) => Ok((parse_measured_time(text)?.as_nanos() as f64 / 1e6, LimitUnit::Milliseconds)),
+    }
+}
+
+/// Parses a limit for measured times. Refuses a limit that is longer than any time that is measured exactly, because
+/// every message that arrives would meet it.
+fn parse_measured_time(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let limit = parse_time(text)?;
+    match text.strip_suffix('m') {
+        _ if limit <= Duration::from_nanos(HIGHEST_NS) => Ok(limit),
+        Some(number) => Err(format!("{text} is {number} minutes, and times are measured up to 1 h; use {text}s")),
+        None => Err(format!("{text} is too long, because times are measured up to 1 h")),
     }
 }
 
@@ -1198,6 +1233,9 @@ mod tests {
             ("delivered.rate > 5k", 5_000.0, LimitUnit::PerSecond),
             (" delivered.within( 60s ) >= 95 % ", 95.0, LimitUnit::Percent),
             ("connect.max < 1m", 60_000.0, LimitUnit::Milliseconds),
+            ("connect.max < 60m", 3_600_000.0, LimitUnit::Milliseconds),
+            ("delivered.within(1h) >= 95%", 95.0, LimitUnit::Percent),
+            ("fresh(2h) per 1d >= 98%", 98.0, LimitUnit::Percent),
             ("created.count >= 1,000", 1_000.0, LimitUnit::Number),
             ("accepted.p99 < 1,000ms", 1_000.0, LimitUnit::Milliseconds),
             ("delivered.rate > 30k/h", 30_000.0 / 3_600.0, LimitUnit::PerSecond),
@@ -1290,7 +1328,11 @@ mod tests {
             ("count>100", "accepted.count >= 100"),
             ("rejected == 0", "use 'rejected <= 0' or 'rejected >= 0'"),
             ("accepted.p99 = 5ms", "use 'accepted.p99 <= 5ms'"),
-            ("accepted.p99 < 500m", "500m is 500 minutes, and times are measured up to 1 h; use 500ms or 500min"),
+            ("accepted.p99 < 500m", "500m is 500 minutes, and times are measured up to 1 h; use 500ms"),
+            ("accepted.p99 < 61min", "61min is too long, because times are measured up to 1 h"),
+            ("accepted.max <= 3600001ms", "measured up to 1 h"),
+            ("delivered.within(2h) >= 95%", "2h is too long, because times are measured up to 1 h"),
+            ("delivered.within( 90m ) >= 95%", "90m is 90 minutes, and times are measured up to 1 h; use 90ms"),
             ("received.within(2min) >= 99%", "unknown stage"),
             ("fresh(30s) per 15min < 98%", "is a minimum"),
             ("fresh(30s) per 15min >= 98", "not a valid share"),
@@ -1374,6 +1416,12 @@ mod tests {
             let share = goal.lost_share(&record, due).unwrap();
             assert!((share - lost).abs() < 0.011, "{due}: {share}");
         }
+        record.stages[0].duplicates = 20;
+        for (due, lost) in [(80, 0.5), (180, 0.75)] {
+            let share = goal.lost_share(&record, due).unwrap();
+            assert!((share - lost).abs() < 0.011, "80 of {due} arrived, and 20 of them twice: {share}");
+        }
+        record.stages[0].duplicates = 0;
         let spread = Threshold::parse("accepted.stddev < 50ms", RunProtocol::Smtp).unwrap();
         let row = spread.evaluate(&record);
         assert!(row.passed && (row.value.unwrap() - 28.87).abs() < 0.1, "of 1 to 100 ms: {row:?}");

@@ -61,7 +61,7 @@ struct UnionStage {
     times: Option<Latencies>,
     service: Option<Latencies>,
     arrivals: Throughput,
-    span: TimeSpan,
+    span: Option<TimeSpan>,
 }
 
 /// Time from the first party's begin to the last party's end, in seconds on the axis. For example, the time in which
@@ -77,8 +77,21 @@ impl TimeSpan {
         Self { begin_s, end_s: begin_s + length_s }
     }
 
+    /// Returns the time of the stage `row`, which ends with the last arrival. If there are no arrivals, the time begins
+    /// with the party at `begin_s`. Returns `None` if nothing happened.
+    fn of_stage(row: &StageRow, arrivals: &Throughput, begin_s: f64) -> Option<Self> {
+        let last_s = arrivals.last().map(|last| last.as_secs_f64() - axis_time(0).as_secs_f64());
+        // A sink may run for days before its first message, so its begin says nothing about the run.
+        let begin_s = last_s.map_or(begin_s, |last_s| last_s - row.duration_s);
+        (last_s.is_some() || row.duration_s > 0.0).then(|| Self::of(begin_s, row.duration_s))
+    }
+
     fn join(self, other: Self) -> Self {
         Self { begin_s: self.begin_s.min(other.begin_s), end_s: self.end_s.max(other.end_s) }
+    }
+
+    fn join_all(spans: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {
+        spans.into_iter().flatten().reduce(Self::join)
     }
 
     fn length_s(self) -> f64 {
@@ -188,8 +201,10 @@ impl RecordUnion {
 
     fn add_stages(&mut self, record: &Record, times: Vec<StageTimes>, shift_s: f64) {
         let begin_s = record.shard.as_ref().map_or(shift_s, |shard| shard.began_s + shift_s);
+        let mut duration = None;
         for (row, (times, service, arrivals)) in record.stages.iter().zip(times) {
-            let span = TimeSpan::of(begin_s, row.duration_s);
+            let span = TimeSpan::of_stage(row, &arrivals, begin_s);
+            duration = TimeSpan::join_all([duration, span]);
             match self.stages.iter_mut().find(|stage| stage.row.name == row.name) {
                 Some(stage) => {
                     add(&mut stage.row.count, row.count);
@@ -200,18 +215,17 @@ impl RecordUnion {
                     add(&mut stage.row.bytes, row.bytes);
                     stage.arrivals.merge(&arrivals);
                     stage.row.since = stage.row.since.or(row.since);
-                    stage.span = stage.span.join(span);
+                    stage.span = TimeSpan::join_all([stage.span, span]);
                     add_times(&mut stage.times, times);
                     add_times(&mut stage.service, service);
                 }
                 None => self.stages.push(UnionStage { row: row.clone(), times, service, arrivals, span }),
             }
         }
-        let join = |known: Option<TimeSpan>, span: TimeSpan| Some(known.map_or(span, |known| known.join(span)));
-        self.duration = join(self.duration, TimeSpan::of(begin_s, record.duration_s));
-        if let Some(offered_s) = record.offered_s {
-            self.offered = join(self.offered, TimeSpan::of(begin_s, offered_s));
-        }
+        let duration = duration.or((record.duration_s > 0.0).then(|| TimeSpan::of(begin_s, record.duration_s)));
+        self.duration = TimeSpan::join_all([self.duration, duration]);
+        let offered = record.offered_s.map(|offered_s| TimeSpan::of(begin_s, offered_s));
+        self.offered = TimeSpan::join_all([self.offered, offered]);
     }
 
     fn add_seconds(&mut self, record: &mut Record, shift: i128) {
@@ -301,7 +315,7 @@ impl UnionStage {
         let encoded = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::encoded);
         StageRow {
             rate_per_s: self.arrivals.per_s(),
-            duration_s: self.span.length_s(),
+            duration_s: self.span.map_or(0.0, TimeSpan::length_s),
             arrivals: self.arrivals.encoded(origin),
             latency_ms: summary(&self.times),
             histogram: encoded(&self.times),
@@ -401,6 +415,7 @@ fn add_rows(sum: &mut Record, more: Record) {
         add(&mut sum.accepted, more.accepted);
     }
     sum.missing.extend(more.missing);
+    sum.missing.truncate(MAX_MISSING);
     sum.slowest = slowest_of(std::mem::take(&mut sum.slowest), more.slowest);
     more.domains.into_iter().for_each(|row| add_domain(&mut sum.domains, row));
     sum.stalls = common_stalls(&sum.stalls, &more.stalls);
@@ -418,7 +433,7 @@ fn add(sum: &mut u64, more: u64) {
 }
 
 /// Adds each row of `more` to the row that counts the same thing, for example the same kind of error. Appends the row
-/// if there is no such row.
+/// if there is no such row and fewer than [`MAX_ROWS`] rows.
 fn join_rows<T>(rows: &mut Vec<T>, more: Vec<T>, is_same: fn(&T, &T) -> bool, add: fn(&mut T, &T)) {
     for row in more {
         match rows.iter_mut().find(|known| is_same(known, &row)) {
@@ -426,6 +441,7 @@ fn join_rows<T>(rows: &mut Vec<T>, more: Vec<T>, is_same: fn(&T, &T) -> bool, ad
             None => rows.push(row),
         }
     }
+    rows.truncate(MAX_ROWS);
 }
 
 /// Adds a domain to its row or, if there are too many domains, to the row that all further domains share.
@@ -535,7 +551,7 @@ mod tests {
     use super::*;
     use crate::record::{ClockRow, ErrorRow, EventKind, MissingMessage, ShardRow};
     use crate::stage::Stage;
-    use crate::tally::{LatencyKind, SourceTally};
+    use crate::tally::{LatencyKind, RunTally, SourceTally};
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -678,6 +694,42 @@ mod tests {
         union.add(source(&[1], 10, "a", 1_000), "one").unwrap();
         let error = union.add(source(&[1], 10, "b", 9_000_000), "other").unwrap_err();
         assert!(error.contains("its clock differs"), "{error}");
+    }
+
+    #[test]
+    fn sinks_that_were_started_an_hour_apart_have_the_duration_of_the_run() {
+        // The run begins at 4,000 s. Each sink receives messages from 4,000.5 s on, for `length_s`.
+        let sink = |started_s: u64, length_s: u64| {
+            let created = Duration::from_secs(4_000);
+            let first = created + Duration::from_millis(500);
+            let mut tally = RunTally { first_created: Some(created), ..RunTally::default() };
+            for at in [first, first + Duration::from_secs(length_s)].into_iter().filter(|_| length_s > 0) {
+                (tally.messages, tally.recipients) = (tally.messages + 1, tally.recipients + 1);
+                tally.delivered_times.record(at, created);
+            }
+            let stage = tally.stage("sink", Stage::Created, Duration::from_secs(started_s));
+            let duration_s = stage.duration_s;
+            Record { origin_ns: started_s * NS_PER_S, duration_s, stages: vec![stage], ..Record::empty() }
+        };
+        for (situation, sinks, expected_s) in [
+            ("the older sink first", vec![sink(400, 10), sink(4_000, 12)], 12.5),
+            ("the younger sink first", vec![sink(4_000, 12), sink(400, 10)], 12.5),
+            ("an older sink that received nothing", vec![sink(400, 0), sink(4_000, 12)], 12.5),
+            ("one sink", vec![sink(400, 10)], 10.5),
+        ] {
+            let record = union(sinks);
+            let delivered = record.stage(Stage::Delivered).unwrap();
+            assert!((delivered.duration_s - expected_s).abs() < 1e-6, "{situation}: {delivered:?}");
+            assert!((record.duration_s - expected_s).abs() < 1e-6, "{situation}: {}", record.duration_s);
+        }
+    }
+
+    #[test]
+    fn lists_of_all_records_together_have_the_maximum_of_one() {
+        let missing = |_| MissingMessage::default();
+        let part = || Record { missing: (0..600).map(missing).collect(), ..source(&[1], 1, "a", 0) };
+        assert_eq!(union([part()]).missing.len(), 600);
+        assert_eq!(union([part(), part()]).missing.len(), MAX_MISSING);
     }
 
     #[test]

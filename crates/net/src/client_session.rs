@@ -180,8 +180,11 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             });
             match (pause.await, self.security.clone()) {
                 (PauseReason::Ended(ended), _) => {
-                    if std::mem::take(&mut self.is_write_batched) {
-                        self.source.written(clock::now());
+                    if self.is_write_batched {
+                        // Do not wait for the end of the turn, because only the result of the write tells whether the
+                        // server may have the message.
+                        self.stream.flush_batch();
+                        self.report_batched();
                     }
                     return self.client.gave_up().map_or(ended, SessionEnd::GaveUp);
                 }
@@ -207,24 +210,17 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         };
         self.source.tls_established(&handshake);
         let worker_buffers = self.worker_buffers.clone();
-        worker_buffers.with(|buffers| self.client.tls_started(clock::now(), buffers.outbox.bytes()));
-        self.write_now(&worker_buffers).map_err(|error| self.lost(error))
-    }
-
-    /// Writes the content of the outbox now, because the sessions of the worker share it, and another session may run
-    /// next.
-    fn write_now(&mut self, worker_buffers: &WorkerBuffers) -> io::Result<()> {
-        worker_buffers.with(|buffers| self.flush(&mut buffers.outbox)).map(|_| ())
+        let written = worker_buffers.with(|buffers| {
+            self.client.tls_started(clock::now(), buffers.outbox.bytes());
+            self.flush(&mut buffers.outbox)
+        });
+        written.map(|_| ()).map_err(|error| self.lost(error))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
         // The worker writes batched output at the end of its turn. If the task is polled twice in a turn, for example
         // because of a timer, the output may still wait.
-        if self.is_write_batched && !self.stream.is_write_batched() {
-            self.is_write_batched = false;
-            self.unwritten_messages = 0;
-            self.source.written(self.stream.written_at());
-        }
+        self.report_batched();
         if self.client.wants() == Want::Transaction {
             self.now = clock::now();
         }
@@ -237,9 +233,6 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout().map(|pause| self.read_rest(buffers.input.bytes(), pause)),
                 Err(error) => {
-                    // The next turn of the worker probably belongs to another session, which must
-                    // not send the rest of this output.
-                    buffers.outbox.clear();
                     return Poll::Ready(PauseReason::Ended(self.write_failed(buffers.input.bytes(), error)));
                 }
             }
@@ -259,7 +252,6 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
                 Err(error) => Err(self.lost(error)),
             };
             if let Err(ended) = progress {
-                buffers.outbox.clear();
                 return Poll::Ready(PauseReason::Ended(ended));
             }
         }
@@ -338,6 +330,19 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         } else {
             self.unwritten_messages = 0;
             self.source.written(clock::now());
+        }
+    }
+
+    /// Reports that the worker has written the batched output, unless the write has failed or the socket has not
+    /// accepted all of it yet.
+    fn report_batched(&mut self) {
+        if !self.is_write_batched || self.stream.is_write_batched() || !self.stream.is_flushed() {
+            return;
+        }
+        self.is_write_batched = false;
+        if let Some(written_at) = self.stream.written_at() {
+            self.unwritten_messages = 0;
+            self.source.written(written_at);
         }
     }
 
@@ -644,6 +649,65 @@ mod tests {
             assert_eq!(accepted, 0, "{ended:?}");
             assert!(matches!(ended, SessionEnd::Violated(_, Violation::Reset(250))), "{ended:?}");
         }
+    }
+
+    /// Source of a short message, which it renders only when the peer has closed the connection.
+    struct LateMessage {
+        closed: mpsc::Receiver<()>,
+        is_rendered: bool,
+        is_written: bool,
+    }
+
+    impl MessageSource for LateMessage {
+        fn poll_next(&mut self, _: &mut Context<'_>, _: &Client, _: bool, _: Duration) -> Poll<NextAction> {
+            let envelope = Envelope::new("a@example.org", "", ["b@example.org"]).expect("an envelope");
+            Poll::Ready(NextAction::Transaction(Arc::new(envelope)))
+        }
+
+        fn render(&mut self, outbox: &mut Outbox) {
+            let _ = self.closed.recv();
+            outbox.bytes().extend_from_slice(data::END_OF_DATA);
+            self.is_rendered = true;
+        }
+
+        fn written(&mut self, _: Duration) {
+            self.is_written |= self.is_rendered;
+        }
+
+        fn replied(&mut self, _: &Event<'_>, _: Duration) {}
+    }
+
+    #[test]
+    fn a_message_that_the_connection_no_longer_takes_was_not_written() {
+        use std::io::{BufRead, BufReader, Write};
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        ours.set_nonblocking(true).expect("an option");
+        let (close, closed) = mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let mut lines = BufReader::new(theirs.try_clone().expect("a descriptor")).lines();
+            for answer in ["220 hello\r\n", PIPELINING, "250 ok\r\n", "250 ok\r\n", "354 go on\r\n"] {
+                theirs.write_all(answer.as_bytes()).expect("written");
+                if !answer.starts_with("354") {
+                    lines.next().expect("a command").expect("read");
+                }
+            }
+            drop((theirs, lines));
+            drop(close);
+        });
+        let work = move |worker_buffers: crate::WorkerBuffers| async move {
+            let mut source = LateMessage { closed, is_rendered: false, is_written: false };
+            let mut timer = Timer::default();
+            let socket = Socket::from_accepted(ours.into()).expect("watched");
+            let client = Client::new("test".into(), PipelineMode::Off, clock::now());
+            let timeout = Duration::from_secs(60);
+            let ended = ClientSession::new(socket, client, &mut source, &mut timer, timeout, worker_buffers);
+            let ended = ended.run().await;
+            (source.is_rendered, source.is_written, ended)
+        };
+        let thread = crate::worker::spawn("late", crate::WorkerOptions::default(), work).expect("a thread");
+        let (is_rendered, is_written, ended) = thread.join().expect("no panic").expect("a loop");
+        server.join().expect("no panic");
+        assert!(is_rendered && !is_written && matches!(ended, SessionEnd::Lost(..)), "{is_written} {ended:?}");
     }
 
     #[test]

@@ -21,9 +21,11 @@ const MAX_SESSIONS: u64 = 10_000;
 /// Maximum number of sessions that are followed at a time. With `MAX_HELD_BYTES`, this limits the
 /// memory to 64 MiB.
 const MAX_OPEN_SESSIONS: usize = 1000;
-/// Maximum size in bytes of the lines that are held for a session until a filter selects it. Lines beyond this limit
-/// are dropped.
+/// Maximum size in bytes of the lines that are held for a session until a filter selects it. The first line that would
+/// exceed this limit and all later lines are dropped, so that the log has at most one gap.
 const MAX_HELD_BYTES: usize = 64 << 10;
+/// Line that ends the dialogue of a session with more lines than `MAX_LINES`.
+const TOO_MANY_LINES: &str = "=== further lines of this session are not shown";
 
 /// Receives the lines of a [`DialogueLog`]. Workers call it on their own threads, so it must not block.
 pub trait DialogueWriter: Send + Sync + 'static {
@@ -125,7 +127,7 @@ impl DialogueLog {
             log: Arc::clone(self),
             number,
             dialogue: Dialogue::default(),
-            state: ShownState::Held(Vec::new(), 0),
+            state: ShownState::Held(HeldLines::default()),
             lines: 0,
             text: String::new(),
         });
@@ -149,12 +151,31 @@ pub(crate) struct SessionDialogue {
 }
 
 enum ShownState {
-    /// No filter has selected the session yet. Holds its lines with their times, and their total
-    /// size in bytes, because a later line may select the session.
-    Held(Vec<(Duration, String)>, usize),
+    /// No filter has selected the session yet. Holds its lines, because a later line may select the session.
+    Held(HeldLines),
     Shown,
     /// The session was selected after the limit of shown sessions was reached, so it is not shown.
     Dropped,
+}
+
+/// Lines of a session with their times.
+#[derive(Default)]
+struct HeldLines {
+    lines: Vec<(Duration, String)>,
+    bytes: usize,
+    /// Number of lines that were dropped after the held lines.
+    dropped: usize,
+}
+
+impl HeldLines {
+    fn hold(&mut self, at: Duration, line: &str) {
+        if self.dropped > 0 || self.bytes + line.len() > MAX_HELD_BYTES {
+            self.dropped += 1;
+            return;
+        }
+        self.bytes += line.len();
+        self.lines.push((at, line.to_owned()));
+    }
 }
 
 impl SessionDialogue {
@@ -203,8 +224,8 @@ impl SessionDialogue {
 
     /// Selects the session: shows the lines that were held, and from now on every new line.
     fn choose(&mut self) {
-        let ShownState::Held(lines, _) = &mut self.state else { return };
-        let lines = std::mem::take(lines);
+        let ShownState::Held(held) = &mut self.state else { return };
+        let held = std::mem::take(held);
         let shown = self.log.shown.fetch_add(1, Ordering::Relaxed) + 1;
         if shown > MAX_SESSIONS {
             self.state = ShownState::Dropped;
@@ -214,7 +235,14 @@ impl SessionDialogue {
         if shown == MAX_SESSIONS {
             self.log.writer.write(clock::wall(), 0, &format!("=== later sessions than {MAX_SESSIONS} are not shown"));
         }
-        lines.iter().for_each(|(at, line)| self.log.writer.write(*at, self.number, line));
+        held.lines.iter().for_each(|(at, line)| self.log.writer.write(*at, self.number, line));
+        if held.dropped > 0 {
+            let line = format!("=== {} lines are left out here", held.dropped);
+            self.log.writer.write(clock::wall(), self.number, &line);
+        }
+        if self.lines > MAX_LINES {
+            self.log.writer.write(clock::wall(), self.number, TOO_MANY_LINES);
+        }
     }
 
     fn add(&mut self) {
@@ -235,18 +263,12 @@ impl SessionDialogue {
             self.choose();
         }
         self.lines += 1;
-        let line = match self.lines {
-            1..=MAX_LINES => line,
-            limit if limit == MAX_LINES + 1 => "=== further lines of this session are not shown",
-            _ => return,
-        };
+        let is_within_limit = self.lines <= MAX_LINES;
         match &mut self.state {
-            ShownState::Held(lines, bytes) if *bytes + line.len() <= MAX_HELD_BYTES => {
-                *bytes += line.len();
-                lines.push((at, line.to_owned()));
-            }
-            ShownState::Shown => self.log.writer.write(at, self.number, line),
-            ShownState::Held(..) | ShownState::Dropped => {}
+            ShownState::Held(held) if is_within_limit => held.hold(at, line),
+            ShownState::Shown if is_within_limit => self.log.writer.write(at, self.number, line),
+            ShownState::Shown if self.lines == MAX_LINES + 1 => self.log.writer.write(at, self.number, TOO_MANY_LINES),
+            ShownState::Held(_) | ShownState::Shown | ShownState::Dropped => {}
         }
     }
 }
@@ -365,23 +387,35 @@ mod tests {
         drop(open);
         for _ in 0..100 {
             long.client(format!("NOOP {}\r\n", "x".repeat(900)).as_bytes());
+            // This line would still fit when the long one no longer does.
+            long.client(b"NOOP\r\n");
         }
-        let ShownState::Held(_, bytes) = &long.state else { panic!("nobody wants it") };
-        assert!(*bytes <= MAX_HELD_BYTES);
+        let ShownState::Held(held) = &long.state else { panic!("nobody wants it") };
+        assert!(held.bytes <= MAX_HELD_BYTES);
         transaction(&mut long, "a@wanted", "b@c");
-        written.take();
+        let lines = written.take();
+        let gap = lines.iter().position(|(_, line)| line.ends_with(" lines are left out here")).expect("a gap");
+        // The client's address and the greeting are lines as well.
+        let left_out = 1 + 200 + 1 - gap;
+        assert_eq!(lines[gap].1, format!("=== {left_out} lines are left out here"));
+        assert_eq!(lines[gap + 1].1, " -> MAIL FROM:<a@wanted> SIZE=5");
         for _ in 0..MAX_LINES {
             long.client(b"NOOP\r\n");
         }
         let lines = written.take();
         assert_eq!(lines.last().expect("lines").1, "=== further lines of this session are not shown");
         assert!(lines.len() < MAX_LINES);
+        let mut late = log.session(address("127.0.0.1")).expect("below the limits");
+        (0..MAX_LINES).for_each(|_| late.client(b"NOOP\r\n"));
+        transaction(&mut late, "a@wanted", "b@c");
+        assert_eq!(written.take().last().expect("lines").1, TOO_MANY_LINES);
+        drop(late);
         while let Some(mut session) = log.session(address("127.0.0.1")) {
             transaction(&mut session, "a@wanted", "b@c");
         }
         let lines = written.take();
         let of_sessions = lines.iter().filter(|(number, _)| *number > 0).count() as u64;
-        assert_eq!(of_sessions, (MAX_SESSIONS - 1) * 4, "the first was shown before");
+        assert_eq!(of_sessions, (MAX_SESSIONS - 2) * 4, "two were shown before");
         assert!(lines.contains(&(0, "=== later sessions than 10000 are not shown".to_owned())));
     }
 }

@@ -296,7 +296,8 @@ pub trait Service: 'static {
     fn session(&self, peer: Peer) -> Self::Handler;
     /// Returns true if a client is exempt from [`Server::client_limits`](super::Server::client_limits), and may use the
     /// quarter of [`Server::sessions`](super::Server::sessions) that is reserved for such clients. Called once per
-    /// connection. By default, clients on this host are exempt.
+    /// connection, and again for each client that a PROXY header or XCLIENT names. By default, clients on this host are
+    /// exempt.
     fn is_exempt(&self, client: IpAddr) -> bool {
         client.to_canonical().is_loopback()
     }

@@ -45,6 +45,7 @@
 //! | `recent` | tables of limited size for keys that were used lately |
 //! | `server` | starts and stops workers, and accepts connections |
 //! | `server_session` | drives a server session for its handler |
+//! | `session_slot` | counts sessions against the server's limit, and at a stop |
 //! | `stream` | a connection, plain or under TLS |
 //! | `tls` | TLS as a state machine over a connection |
 //! | `tls_files` | certificates and keys in files, read again when they change |
@@ -62,6 +63,7 @@ mod proxy_header;
 pub mod recent;
 mod server;
 mod server_session;
+mod session_slot;
 mod stream;
 mod tls;
 mod tls_files;

@@ -4,7 +4,8 @@ use crate::dialogue_log::DialogueLog;
 use crate::handler::{CloseReason, Peer, Service};
 use crate::message_handler::{BufferBudget, DEFAULT_MESSAGE_BYTES, MessageHandler, MessageService};
 use crate::proxy_header::Proxied;
-use crate::server_session::{ClientAdmission, ServerSession};
+use crate::server_session::{AdmitClient, ClientAdmission, ServerSession};
+use crate::session_slot::{ClientClass, SessionSlot, SessionSlots, WorkerSessions};
 use crate::tls_setup::ServerSecurity;
 use crate::worker::{self, WorkerBuffers};
 use mailrun_eventloop::{Acceptor, BusyPoll, Endpoint, FdTable, Socket, WorkerOptions, clock, listener, sleep};
@@ -14,13 +15,11 @@ use mailrun_smtp::sasl::Mechanisms;
 use mailrun_smtp::server::{Offer, ServerSettings};
 use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
-use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -30,7 +29,10 @@ use tokio::sync::watch;
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that sessions have to send QUIT after the stop was requested. Sessions that are still open then get 421.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
-/// Interval at which the server checks whether all sessions have ended.
+/// Time that handlers have after the stop was requested to decide about messages that have arrived completely. A client
+/// that gets 421 instead of 250 sends its message again, so a message that is stored nevertheless would be a duplicate.
+const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval at which a stopping server checks its sessions.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause after a failed accept. Without it, a worker that has no more file descriptors would try again in a busy loop.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
@@ -243,17 +245,17 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         let options = self.worker_options;
         let settings = Arc::new(self.settings());
         let (stop, stopped) = watch::channel(false);
-        let sessions = Arc::new(SessionSlots { open: AtomicUsize::new(0), limit: self.sessions });
+        let slots = Arc::new(SessionSlots::new(self.sessions));
         let mut running = RunningServer { endpoint, owner, stop, workers: Vec::new() };
         let begins = (0..self.workers)
             .map(|number| {
                 let settings = settings.clone();
-                let sessions = sessions.clone();
+                let slots = slots.clone();
                 let security = self.security.clone();
                 let proxied = self.proxied;
                 let listener = listener.try_clone()?;
                 let (clients, dialogue) = (Arc::clone(&self.clients), self.dialogue.clone());
-                let context = ServerContext { settings, security, proxied, sessions, clients, dialogue };
+                let context = ServerContext { settings, security, proxied, slots, clients, dialogue };
                 let make = self.make.clone();
                 let stopped = stopped.clone();
                 let (begun, begins) = channel();
@@ -320,10 +322,18 @@ impl RunningServer {
         self.endpoint.address()
     }
 
-    /// Stops the server and waits for its workers. They accept no more connections, and give the sessions 300 ms to end
-    /// by themselves. The other sessions then get 421.
-    pub fn stop(self) {
+    /// Tells the workers to stop, and does not wait for them. A program with several servers can call this for all of
+    /// them before it calls [`RunningServer::stop`]. Otherwise the last ones would accept clients until the first ones
+    /// have ended.
+    pub fn begin_stop(&self) {
         self.stop.send_replace(true);
+    }
+
+    /// Stops the server and waits for its workers. They accept no more connections, and give the sessions 300 ms to end
+    /// by themselves. If a handler is deciding about a message then ([`Answer::Later`](crate::Answer::Later)), its worker
+    /// waits for the answer until 10 s after the stop. The sessions that are left get 421.
+    pub fn stop(self) {
+        self.begin_stop();
         self.wait();
     }
 
@@ -342,51 +352,15 @@ impl Drop for RunningServer {
             // Ignore an error, because the socket may already be gone.
             let _ = std::fs::remove_file(path);
         }
-        self.stop.send_replace(true);
+        self.begin_stop();
     }
-}
-
-/// Counts the sessions of all workers against one limit. The kernel may give one worker many more connections than
-/// another, so a share of the limit for each worker would refuse clients too early.
-#[derive(Debug)]
-struct SessionSlots {
-    open: AtomicUsize,
-    limit: usize,
-}
-
-impl SessionSlots {
-    /// Counts another session, or returns false if the limit is reached. The last quarter of the sessions is reserved
-    /// for exempt clients.
-    fn try_acquire(&self, client: ClientClass) -> bool {
-        let limit = match client {
-            ClientClass::Exempt => self.limit,
-            ClientClass::Limited => self.limit - self.limit / 4,
-        };
-        // Count the session first, and undo it if that exceeds the limit. If this checked the limit first, another
-        // worker could open the last session after the check.
-        let has_room = self.open.fetch_add(1, Ordering::Relaxed) < limit;
-        if !has_room {
-            self.release();
-        }
-        has_room
-    }
-
-    fn release(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientClass {
-    Exempt,
-    Limited,
 }
 
 struct ServerContext {
     settings: Arc<ServerSettings>,
     security: ServerSecurity,
     proxied: Proxied,
-    sessions: Arc<SessionSlots>,
+    slots: Arc<SessionSlots>,
     clients: Arc<Clients>,
     dialogue: Option<Arc<DialogueLog>>,
 }
@@ -403,21 +377,27 @@ async fn serve<S: Service>(
     let acceptor = Acceptor::new(listener)?;
     // Ignore an error, because if another worker failed, the starting thread may already be gone.
     let _ = begun.send(());
-    let open = Rc::new(Cell::new(0));
+    let sessions = Rc::new(WorkerSessions::default());
     tokio::select! {
-        () = accept(&acceptor, &context, &service, &worker_buffers, &open) => {}
+        () = accept(&acceptor, &context, &service, &worker_buffers, &sessions) => {}
         () = tick_forever(&service) => {}
         _ = stopped.wait_for(|stop| *stop) => {}
     }
     drop(acceptor);
-    let latest = clock::now() + DRAIN_TIMEOUT;
-    while open.get() > 0 && clock::now() < latest {
-        sleep(DRAIN_POLL_INTERVAL).await;
-    }
+    let stopped_at = clock::now();
+    wait_while(|| sessions.are_open(), stopped_at + DRAIN_TIMEOUT).await;
+    sessions.close();
+    wait_while(|| sessions.are_deciding(), stopped_at + DECISION_TIMEOUT).await;
     // Sessions that are still open are dropped when this worker ends, and then send 421.
     service.drain().await;
     service.tick(clock::now());
     Ok(())
+}
+
+async fn wait_while(condition: impl Fn() -> bool, latest: Duration) {
+    while condition() && clock::now() < latest {
+        sleep(DRAIN_POLL_INTERVAL).await;
+    }
 }
 
 async fn tick_forever<S: Service>(service: &Rc<S>) {
@@ -432,8 +412,12 @@ async fn accept<S: Service>(
     place: &ServerContext,
     service: &Rc<S>,
     desk: &WorkerBuffers,
-    open: &Rc<Cell<usize>>,
+    sessions: &Rc<WorkerSessions>,
 ) {
+    let admit_named: AdmitClient = {
+        let (clients, service) = (Arc::clone(&place.clients), Rc::clone(service));
+        Rc::new(move |address| admit(&clients, classify(&*service, address), address))
+    };
     loop {
         let (descriptor, address) = match acceptor.accept().await {
             Ok(client) => client,
@@ -449,43 +433,39 @@ async fn accept<S: Service>(
             // This address is the proxy's, so the client is counted only when the header has named it.
             Proxied::Yes => (ClientClass::Exempt, Ok(None)),
         };
-        let refusal = match &admission {
-            Err(limit) => Some(limit.reply()),
-            Ok(_) if !place.sessions.try_acquire(client) => Some(ReplyReason::TooManySessions.reply()),
-            Ok(_) => None,
+        let outcome = match admission {
+            Err(limit) => Err(limit.reply()),
+            Ok(admission) => SessionSlot::acquire(&place.slots, sessions, client)
+                .map(|slot| (admission, slot))
+                .ok_or(ReplyReason::TooManySessions.reply()),
         };
         let dialogue = place.dialogue.as_ref().and_then(|log| log.session(address));
-        if let Some(reply) = refusal {
-            if let Some(mut dialogue) = dialogue {
-                dialogue.server(reply.wire());
-                dialogue.closed(CloseReason::HungUp);
+        let (admission, slot) = match outcome {
+            Ok(admitted) => admitted,
+            Err(reply) => {
+                if let Some(mut dialogue) = dialogue {
+                    dialogue.server(reply.wire());
+                    dialogue.closed(CloseReason::HungUp);
+                }
+                // Ignore an error, because the client also notices that the connection is closed.
+                let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
+                continue;
             }
-            // Ignore an error, because the client also notices that the connection is closed.
-            let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
-            continue;
-        }
-        open.set(open.get() + 1);
+        };
         let handler = service.session(Peer { address });
         let settings = place.settings.clone();
         let worker_buffers = desk.clone();
-        let open = open.clone();
-        let sessions = place.sessions.clone();
         let security = place.security.clone();
         let proxied = place.proxied;
-        let clients = place.clients.clone();
-        let service = service.clone();
-        let admission = admission.ok().flatten();
+        let admit_named = Rc::clone(&admit_named);
         worker::spawn_local(async move {
             // Without another descriptor the connection cannot be watched, so it is closed
             // immediately.
             if let Ok(socket) = Socket::from_accepted(descriptor) {
-                let session = ServerSession::new(socket.into(), handler, settings, security, worker_buffers)
-                    .admitted(admission)
-                    .shown(dialogue);
-                session.run(proxied, |address| admit(&clients, classify(&*service, address), address)).await;
+                let session =
+                    ServerSession::new(socket.into(), handler, settings, security, worker_buffers, admit_named, slot);
+                session.admitted(admission).shown(dialogue).run(proxied).await;
             }
-            open.set(open.get() - 1);
-            sessions.release();
         });
     }
 }

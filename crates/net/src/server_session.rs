@@ -4,6 +4,7 @@ use crate::client_limits::{Admission, ClientLimit};
 use crate::dialogue_log::SessionDialogue;
 use crate::handler::{Answer, CloseReason, Handler, LoginOutcome, ReadLimit};
 use crate::proxy_header::Proxied;
+use crate::session_slot::{ClientClass, SessionSlot};
 use crate::stream::Stream;
 use crate::tls_setup::{ServerSecurity, ServerTls};
 use crate::worker::{IoBuffers, READ_BYTES, WorkerBuffers};
@@ -13,10 +14,12 @@ use mailrun_smtp::reply::Reply;
 use mailrun_smtp::reply_reason::ReplyReason;
 use mailrun_smtp::sasl::{NONCE_BYTES, Nonce};
 use mailrun_smtp::server::{Event, Server, ServerSettings};
+use mailrun_smtp::xclient::ClientAddress;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -25,12 +28,18 @@ use std::time::Duration;
 /// the limit that the client has exceeded.
 pub(crate) type ClientAdmission = Result<Option<Admission>, ClientLimit>;
 
+/// Decides whether a client may connect. All sessions of a worker share it.
+pub(crate) type AdmitClient = Rc<dyn Fn(IpAddr) -> ClientAdmission>;
+
 /// Longest wait for the client to close the connection after the last reply. A client that reads
 /// the reply closes at once.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes that the server reads and drops between its last reply and the client's close. 16 MiB covers
 /// the buffers of both ends.
 const MAX_LINGER_BYTES: usize = 16 << 20;
+/// Maximum number of bytes of one read outside of a message. Commands that were read stay in the session's memory while
+/// the answer to an earlier command is pending, and this memory belongs to no budget.
+const COMMAND_READ_BYTES: usize = 8 * 1024;
 
 type PendingAnswer = Pin<Box<dyn Future<Output = Answer>>>;
 
@@ -43,6 +52,10 @@ pub(crate) struct ServerSession<H: Handler> {
     timer: Timer,
     /// Set while the handler decides about RSET or EHLO. If the handler accepts the command, the transaction is over.
     resets: bool,
+    /// Set while the handler decides about a message, or in LMTP about one of its recipients.
+    decides_message: bool,
+    /// Client that XCLIENT names, while the handler decides about the command.
+    named_client: Option<ClientAddress>,
     /// Input that was read while an answer was still pending.
     backlog: Vec<u8>,
     /// Output that the socket has not accepted yet.
@@ -50,6 +63,9 @@ pub(crate) struct ServerSession<H: Handler> {
     close_reason: Option<CloseReason>,
     /// Counts the client's connection and commands, or is `None` if the client has no limits.
     admission: Option<Admission>,
+    /// Admits the client that a PROXY header or XCLIENT names.
+    admit: AdmitClient,
+    slot: SessionSlot,
     /// Set if the connection must be closed without waiting for the client, because the handler
     /// asked for that or the client has sent nothing.
     is_aborted: bool,
@@ -70,6 +86,8 @@ impl<H: Handler> ServerSession<H> {
         settings: Arc<ServerSettings>,
         security: ServerSecurity,
         desk: WorkerBuffers,
+        admit: AdmitClient,
+        slot: SessionSlot,
     ) -> Self {
         let idle_timeout = settings.limits.idle_timeout;
         let server = Server::new(settings, clock::now());
@@ -81,10 +99,14 @@ impl<H: Handler> ServerSession<H> {
             worker_buffers: desk,
             timer: Timer::default(),
             resets: false,
+            decides_message: false,
+            named_client: None,
             backlog: Vec::new(),
             unsent: Vec::new(),
             close_reason: None,
             admission: None,
+            admit,
+            slot,
             is_aborted: false,
             idle_timeout,
             flushed_by: None,
@@ -103,11 +125,11 @@ impl<H: Handler> ServerSession<H> {
         self
     }
 
-    /// Runs the session to its end, and calls `admit` if a proxy's header names the client.
-    pub(crate) async fn run(mut self, proxied: Proxied, admit: impl FnOnce(IpAddr) -> ClientAdmission) {
+    /// Runs the session to its end.
+    pub(crate) async fn run(mut self, proxied: Proxied) {
         let outcome = match proxied {
             Proxied::No => self.serve().await,
-            Proxied::Yes => match self.read_proxy_header(admit).await {
+            Proxied::Yes => match self.read_proxy_header().await {
                 Ok(()) => self.serve().await,
                 Err(error) => Err(error),
             },
@@ -161,7 +183,7 @@ impl<H: Handler> ServerSession<H> {
         })
     }
 
-    async fn read_proxy_header(&mut self, admit: impl FnOnce(IpAddr) -> ClientAdmission) -> io::Result<()> {
+    async fn read_proxy_header(&mut self) -> io::Result<()> {
         let latest = clock::now() + self.idle_timeout;
         let header = self.timer.timeout_at(latest, Box::pin(self.stream.take_proxy_header())).await;
         match header.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
@@ -171,13 +193,7 @@ impl<H: Handler> ServerSession<H> {
                 if let Some(dialogue) = &mut self.dialogue {
                     dialogue.client_is("the proxy's client", source);
                 }
-                match admit(source.ip()) {
-                    Ok(admission) => {
-                        self.admission = admission;
-                        Ok(())
-                    }
-                    Err(limit) => self.refuse_client(limit),
-                }
+                self.admit_named(source.ip()).or_else(|reply| self.refuse_client(reply))
             }
             Err(error) => {
                 self.handler.proxy_header_missing(&error);
@@ -189,10 +205,24 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
+    /// Counts the session from now on for the client that a proxy has named, instead of the client before.
+    fn admit_named(&mut self, address: IpAddr) -> Result<(), &'static Reply> {
+        // Release the old place first, because the proxy may name the same client again.
+        self.admission = None;
+        self.admission = (self.admit)(address).map_err(ClientLimit::reply)?;
+        if self.admission.is_some() { self.leave_reserved_slots() } else { Ok(()) }
+    }
+
+    /// Refuses a client that is not exempt if it would occupy a slot that is reserved for exempt clients. The proxy may
+    /// be exempt, so the slot may be a reserved one.
+    fn leave_reserved_slots(&self) -> Result<(), &'static Reply> {
+        if self.slot.suits(ClientClass::Limited) { Ok(()) } else { Err(ReplyReason::TooManySessions.reply()) }
+    }
+
     /// Ends the session of a client that exceeds a limit, with the limit's 421.
-    fn refuse_client(&mut self, limit: ClientLimit) -> io::Result<()> {
+    fn refuse_client(&mut self, reply: &Reply) -> io::Result<()> {
         self.turn(|session, buffers| {
-            session.server.hang_up(Some(limit.reply()), buffers.outbox.bytes());
+            session.server.hang_up(Some(reply), buffers.outbox.bytes());
             None
         })?;
         Err(io::ErrorKind::ConnectionAborted.into())
@@ -214,7 +244,7 @@ impl<H: Handler> ServerSession<H> {
         self.is_aborted |= self.server.is_closed();
         loop {
             if let Some(answer) = later.take() {
-                let answer = answer.await;
+                let answer = self.wait_for(answer).await;
                 later = self.turn(|session, buffers| session.resume(answer, buffers))?;
             } else if self.has_unsent() {
                 poll_fn(|_| self.poll_flush()).await?;
@@ -229,6 +259,20 @@ impl<H: Handler> ServerSession<H> {
                 later = poll_fn(|_| self.poll_turn()).await?;
             }
         }
+    }
+
+    /// Waits for an answer that takes time. A stopping server waits with the session if the answer is about a message,
+    /// because the client would send the message again after 421. If the client is gone, it sends the message again in
+    /// any case.
+    async fn wait_for(&self, mut answer: PendingAnswer) -> Answer {
+        let mut decision = self.decides_message.then(|| self.slot.begin_decision());
+        poll_fn(|cx| {
+            if decision.is_some() && self.stream.has_ended() {
+                decision = None;
+            }
+            answer.as_mut().poll(cx)
+        })
+        .await
     }
 
     async fn begin_tls(&mut self, setup: &ServerTls) -> io::Result<()> {
@@ -286,13 +330,17 @@ impl<H: Handler> ServerSession<H> {
 
     /// Waits for input, handles it, and writes the replies.
     fn poll_turn(&mut self) -> Poll<io::Result<Option<PendingAnswer>>> {
+        if self.slot.is_closing() {
+            return Poll::Pending;
+        }
         let worker_buffers = self.worker_buffers.clone();
         worker_buffers.with(|buffers| {
             let room = buffers.input.bytes();
             let Some(limit) = ready!(self.poll_read_limit(buffers.outbox.bytes())) else {
                 return Poll::Ready(self.write(buffers.outbox.bytes()).map(|()| None));
             };
-            let room = &mut room[..limit.clamp(1, READ_BYTES)];
+            let most = if self.server.is_in_message() { READ_BYTES } else { COMMAND_READ_BYTES };
+            let room = &mut room[..limit.clamp(1, most)];
             let count = match self.stream.poll_read(room) {
                 Poll::Pending => return self.poll_timeout(buffers),
                 Poll::Ready(outcome) => outcome?,
@@ -343,6 +391,8 @@ impl<H: Handler> ServerSession<H> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
             let asks = event.asks();
             self.resets = matches!(event, Event::Hello(..) | Event::Reset);
+            self.decides_message = matches!(event, Event::Message { .. } | Event::Delivery { .. });
+            self.named_client = if let Event::Xclient(xclient) = &event { xclient.address() } else { None };
             let exceeded_limit = limit_of(&event).and_then(|limit| exceeded(self.admission.as_ref(), limit, now));
             if let (Event::Authenticated, Some(admission)) = (&event, &mut self.admission) {
                 admission.waive_rates();
@@ -365,15 +415,20 @@ impl<H: Handler> ServerSession<H> {
 
     /// Passes an answer to the session, or returns the future if the answer takes time.
     fn apply_answer(&mut self, answer: Answer, now: Duration, out: &mut Vec<u8>) -> Option<PendingAnswer> {
+        let accepts = matches!(answer, Answer::Yes) || matches!(&answer, Answer::Reply(reply) if reply.is_positive());
+        if accepts && let Err(reply) = self.take_named_client() {
+            self.server.answer(reply, now, out);
+            return None;
+        }
         match answer {
             Answer::Yes => {
                 self.server.grant(now, out);
-                self.end_reset();
+                self.accepted();
             }
             Answer::Reply(reply) => {
                 self.server.answer(&reply, now, out);
-                if reply.is_positive() {
-                    self.end_reset();
+                if accepts {
+                    self.accepted();
                 }
             }
             Answer::Later(later) => return Some(later),
@@ -386,8 +441,25 @@ impl<H: Handler> ServerSession<H> {
         None
     }
 
-    /// Tells the handler that the transaction is over, if the handler has just accepted RSET or EHLO.
-    fn end_reset(&mut self) {
+    /// Admits the client that XCLIENT has named, if the handler has just accepted XCLIENT. Clients without a known
+    /// address have no limits, because they would share them, and one of them could use them up.
+    fn take_named_client(&mut self) -> Result<(), &'static Reply> {
+        match self.named_client.take() {
+            Some(ClientAddress::Known(address)) => self.admit_named(address),
+            Some(ClientAddress::Unknown) => {
+                self.admission = None;
+                self.leave_reserved_slots()
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Lifts the rate limits if the handler has just accepted XCLIENT with a login. Tells the handler that the
+    /// transaction is over, if the handler has just accepted RSET or EHLO.
+    fn accepted(&mut self) {
+        if let Some(admission) = self.admission.as_mut().filter(|_| self.server.is_authenticated()) {
+            admission.waive_rates();
+        }
         if std::mem::take(&mut self.resets) {
             self.handler.reset(None);
         }
@@ -415,13 +487,16 @@ impl<H: Handler> ServerSession<H> {
         if let Some(later) = self.apply_answer(answer, now, out) {
             return Some(later);
         }
-        let backlog = std::mem::take(&mut self.backlog);
+        let mut backlog = std::mem::take(&mut self.backlog);
+        if self.slot.is_closing() {
+            // In LMTP, there may be decisions left about other recipients of the message.
+            backlog.clear();
+        }
         self.process_input(&backlog, now, out)
     }
 
-    /// Writes as much as the socket accepts, and keeps the rest in `unsent`. Always empties `out`, because the next
-    /// session of the worker uses it.
-    fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+    /// Writes as much as the socket accepts, and keeps the rest in `unsent`.
+    fn write(&mut self, out: &[u8]) -> io::Result<()> {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.server(out);
         }
@@ -430,14 +505,10 @@ impl<H: Handler> ServerSession<H> {
             match self.stream.try_write(&out[written_bytes..]) {
                 Ok(count) => written_bytes += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => {
-                    out.clear();
-                    return Err(error);
-                }
+                Err(error) => return Err(error),
             }
         }
         self.unsent.extend_from_slice(&out[written_bytes..]);
-        out.clear();
         Ok(())
     }
 
@@ -553,4 +624,83 @@ pub fn nonce() -> Nonce {
     let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce).expect("the kernel has random octets once it has booted");
     nonce
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session_slot::{SessionSlots, WorkerSessions};
+    use mailrun_eventloop::Socket;
+    use mailrun_smtp::command::Mail;
+    use mailrun_smtp::limits::Limits;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    /// A handler that decides about MAIL at once or never, and remembers the longest block of the message.
+    struct Undecided {
+        decides: bool,
+        longest_block: usize,
+        has_message: bool,
+    }
+
+    impl Handler for Undecided {
+        fn mail(&mut self, _mail: &Mail<'_>) -> Answer {
+            if self.decides { Answer::Yes } else { Answer::later(std::future::pending()) }
+        }
+
+        fn block(&mut self, block: &[u8]) {
+            self.longest_block = self.longest_block.max(block.len());
+        }
+
+        fn message(&mut self, _bytes: u64, _now: Duration) -> Answer {
+            self.has_message = true;
+            Answer::Yes
+        }
+    }
+
+    /// Starts a session whose client has already sent `input`.
+    fn session(decides: bool, input: &str, worker_buffers: WorkerBuffers) -> (ServerSession<Undecided>, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");
+        let (stream, _) = listener.accept().expect("a client");
+        stream.set_nonblocking(true).expect("a socket");
+        // The input is short enough for the buffers of the connection.
+        client.write_all(input.as_bytes()).expect("written");
+        let socket = Socket::from_accepted(stream.into()).expect("watched");
+        let handler = Undecided { decides, longest_block: 0, has_message: false };
+        let settings = Arc::new(ServerSettings::new("test", Limits::default()));
+        let slots = Arc::new(SessionSlots::new(1));
+        let slot = SessionSlot::acquire(&slots, &Rc::new(WorkerSessions::default()), ClientClass::Exempt);
+        let admit: AdmitClient = Rc::new(|_| Ok(None));
+        let mut session = ServerSession::new(
+            socket.into(),
+            handler,
+            settings,
+            ServerSecurity::None,
+            worker_buffers,
+            admit,
+            slot.expect("a slot"),
+        );
+        session.server.grant(clock::now(), &mut Vec::new());
+        (session, client)
+    }
+
+    #[test]
+    fn input_behind_a_pending_answer_is_short_and_messages_are_read_in_long_blocks() {
+        crate::worker::run(|worker_buffers| async move {
+            let commands = format!("EHLO a\r\nMAIL FROM:<a@b>\r\n{}", "NOOP\r\n".repeat(10_000));
+            let (mut waiting, _client) = session(false, &commands, worker_buffers.clone());
+            let answer = poll_fn(|_| waiting.poll_turn()).await.expect("connected");
+            assert!(answer.is_some());
+            assert!((1..=COMMAND_READ_BYTES).contains(&waiting.backlog.len()), "{}", waiting.backlog.len());
+            let envelope = "EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n";
+            let message = format!("{envelope}{}.\r\n", "0123456789abcdef\r\n".repeat(3_000));
+            let (mut reading, _client) = session(true, &message, worker_buffers);
+            while !reading.handler.has_message {
+                poll_fn(|_| reading.poll_turn()).await.expect("connected");
+            }
+            assert!(reading.handler.longest_block > COMMAND_READ_BYTES, "{}", reading.handler.longest_block);
+        })
+        .expect("a loop");
+    }
 }

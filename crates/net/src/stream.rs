@@ -179,8 +179,14 @@ impl Stream {
         self.socket.time_writes();
     }
 
-    /// Returns the time at which the last batched output had been handed to the kernel, if writes are timed.
-    pub(crate) fn written_at(&self) -> Duration {
+    /// Sends the batched output of all sessions now, before the end of the turn.
+    pub(crate) fn flush_batch(&self) {
+        self.socket.flush_batch();
+    }
+
+    /// Returns the time at which the last batched output had been handed to the kernel, if writes are timed. Returns
+    /// `None` if the write has failed.
+    pub(crate) fn written_at(&self) -> Option<Duration> {
         self.socket.written_at()
     }
 

@@ -225,7 +225,9 @@ impl TlsLayer {
             // Process the held bytes even if the socket has no more, because the last segment of
             // the handshake may already have contained whole records.
             let held = self.buffers.incoming.len();
-            let brought = match socket.poll_read(&mut scratch[held..]) {
+            // Read hardly more than fits into `room`, because the session has to keep the rest in its own memory.
+            let end = scratch.len().min(held + room.len().max(RECORD_BYTES));
+            let brought = match socket.poll_read(&mut scratch[held..end]) {
                 Poll::Pending if held == 0 || !std::mem::take(&mut self.buffers.is_fresh) => return Poll::Pending,
                 Poll::Pending => 0,
                 Poll::Ready(outcome) => match outcome? {

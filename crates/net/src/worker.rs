@@ -5,7 +5,7 @@ pub use mailrun_eventloop::worker::{
     busy_polled, default_count, failed_tasks as failed_sessions, spawn_local, yield_now,
 };
 use mailrun_eventloop::{PageAlignedBuffer, WorkerOptions};
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
@@ -40,8 +40,18 @@ impl Default for WorkerBuffers {
 }
 
 impl WorkerBuffers {
+    /// Lends the buffers to a session for one turn. Output that the session does not write or keep in this turn is
+    /// dropped, even if the turn panics: the next session of the worker would send it to another peer.
     pub(crate) fn with<T>(&self, turn: impl FnOnce(&mut IoBuffers) -> T) -> T {
-        turn(&mut self.0.borrow_mut())
+        turn(&mut LentBuffers(self.0.borrow_mut()).0)
+    }
+}
+
+struct LentBuffers<'a>(RefMut<'a, IoBuffers>);
+
+impl Drop for LentBuffers<'_> {
+    fn drop(&mut self) {
+        self.0.outbox.clear();
     }
 }
 

@@ -8,6 +8,7 @@ use crate::delivery_log::DeliveryLogWriter;
 use crate::fault_log::{FaultLog, LOG_TARGET, UnreachableDestinations};
 use crate::smtpd::login_limits::LoginGuard;
 use crate::smtpd::memory_budget::MemoryBudget;
+use crate::worker_share::WorkerShares;
 use mailrun_lock::lock;
 use mailrun_net::{ClientRefusal, Clients, Endpoint, clock};
 use mailrun_process::log_writer::LogWriter;
@@ -22,6 +23,7 @@ pub(super) struct RelayContext {
     config: Mutex<Arc<Config>>,
     /// Configuration at the start, which keeps the settings that a reload cannot change.
     initial_config: Arc<Config>,
+    pub(super) shares: WorkerShares,
     /// Each reload increments the version, so that a worker notices a new configuration cheaply.
     config_version: AtomicU64,
     pub(super) spool: Spool,
@@ -53,6 +55,7 @@ pub(super) struct RelayContext {
 impl RelayContext {
     pub(super) fn new(
         config: Config,
+        shares: WorkerShares,
         (spool, backlog): (Spool, Backlog),
         resolver: Resolver,
         (spool_pool, maildir_pool, converter_pool): (BlockingPool, BlockingPool, BlockingPool),
@@ -69,6 +72,7 @@ impl RelayContext {
         Self {
             config: Mutex::new(Arc::clone(&config)),
             initial_config: config,
+            shares,
             config_version: AtomicU64::new(1),
             spool,
             backlog: Mutex::new(Some(backlog)),

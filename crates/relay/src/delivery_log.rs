@@ -208,8 +208,8 @@ impl LoggedDelivery {
                 PrintableAddress(recipient),
                 self.destination.escape_debug(),
             );
-            if let Some(DeliveryRefusal { code, enhanced, text: words, by }) = refusal {
-                if *code > 0 {
+            if let Some(refusal @ DeliveryRefusal { enhanced, text: words, by, .. }) = refusal {
+                if let Some(code) = refusal.reply_code() {
                     let _ = write!(text, " code={code}");
                 }
                 if let Some(enhanced) = enhanced {
@@ -297,6 +297,13 @@ mod tests {
              by=mx.example delay_s=1.500 attempts=2",
         ];
         assert_eq!(lines(&entry(result, &["c@d", "e@f"])), expected);
+    }
+
+    #[test]
+    fn a_reason_of_the_relay_itself_has_no_code_of_a_reply() {
+        let own = DeliveryRefusal::new(550, None, "gone.example does not exist", "");
+        let line = lines(&entry(DeliveryResult::All(RecipientStatus::Failed(own)), &["c@d"])).remove(0);
+        assert!(line.contains(" status=failed text=\"gone.example") && !line.contains("code="), "{line}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Computes how many file descriptors a relay needs, and lowers the limits of the configuration if
-//! the system grants fewer.
+//! Computes how many file descriptors a relay needs, and which limits apply if the system grants
+//! fewer.
 //!
 //! Descriptors for the spool, the workers and HTTP are reserved. Sessions and connections to next
 //! hops share the rest. If the rest is too small for the configured limits, the relay reports the
@@ -7,7 +7,6 @@
 use crate::config::{Config, DurabilityLevel};
 use anyhow::{Result, bail};
 use mailrun_process::http_server::CONNECTION_LIMIT;
-use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
 /// Descriptors reserved for everything that is not counted individually: standard streams, signals,
@@ -21,6 +20,16 @@ const PER_WORKER: u64 = 8;
 const SEGMENT_BYTES: u64 = 64 << 20;
 /// With fewer descriptors than this for sessions and connections, a relay refuses to start.
 const MIN_CONNECTIONS: u64 = 32;
+
+/// Limits that the process's descriptors permit. They are at most the configured limits. The
+/// configuration keeps its own limits, so that a reload can tell whether the user changed them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GrantedLimits {
+    /// Number of sessions of each listener.
+    pub(crate) sessions: usize,
+    /// Number of connections to next hops.
+    pub(crate) deliveries: u32,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DescriptorNeed {
@@ -70,13 +79,13 @@ impl DescriptorNeed {
     }
 }
 
-/// Raises the process's limit of open files as far as possible, and lowers the limits of the
-/// configuration if that is not enough. In that case, returns a warning for the log.
+/// Raises the process's limit of open files as far as possible. If that is not enough, the returned
+/// limits are lower than the configured ones, and there is a warning for the log.
 ///
 /// # Errors
 /// Fails if there are too few descriptors for any useful relay. The error says how to raise the
 /// limit.
-pub(super) fn raise_limit(config: &mut Config) -> Result<Option<String>> {
+pub(super) fn raise_limit(config: &Config) -> Result<(GrantedLimits, Option<String>)> {
     let need = DescriptorNeed::of(config, count_segments(&config.spool.directory));
     let granted = mailrun_net::open_files::raise(need.total());
     let wanted = need.total();
@@ -88,28 +97,18 @@ pub(super) fn raise_limit(config: &mut Config) -> Result<Option<String>> {
             need.segments
         );
     };
-    set_limits(config, sessions, deliveries);
-    Ok((granted < wanted).then(|| {
+    let limits = GrantedLimits {
+        sessions: usize::try_from(sessions).unwrap_or(usize::MAX),
+        deliveries: u32::try_from(deliveries).unwrap_or(u32::MAX),
+    };
+    let warning = (granted < wanted).then(|| {
         format!(
             "the limit of open files (ulimit -n) is {granted}, but up to {wanted} are required: {sessions} concurrent \
              sessions on each listener, and {deliveries} connections to next hops. Raise the limit (LimitNOFILE= of a \
              service), or use smaller limits.max_sessions and delivery.overall"
         )
-    }))
-}
-
-/// Fits a reloaded configuration to the number of descriptors that the process has.
-pub(super) fn fit_config(config: &mut Config) {
-    let need = DescriptorNeed::of(config, count_segments(&config.spool.directory));
-    let granted = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    if let Some((sessions, deliveries)) = need.share_out(granted) {
-        set_limits(config, sessions, deliveries);
-    }
-}
-
-fn set_limits(config: &mut Config, sessions: u64, deliveries: u64) {
-    config.limits.sessions = usize::try_from(sessions).unwrap_or(usize::MAX);
-    config.delivery.overall = u32::try_from(deliveries).unwrap_or(u32::MAX);
+    });
+    Ok((limits, warning))
 }
 
 /// Counts the segment files in the spool's directory. There may be more of them than the

@@ -24,7 +24,7 @@
 //! | `own_addresses` | recognises the relay's own addresses, to which it must not deliver | |
 //! | `record` | the record of a run, with samples of the counters | |
 //! | `blocking_pool` | threads for work that blocks | |
-//! | `descriptors` | computes the descriptors that the relay needs, and lowers limits if it gets fewer | |
+//! | `descriptors` | computes the descriptors that the relay needs, and which limits apply if it gets fewer | |
 //! | `service_manager` | tells systemd that the relay is ready, reloads, stops or is alive | |
 //! | `inherited_sockets` | uses sockets that systemd has opened | |
 //! | `disk_test` | measures the message rate that a disk permits | |
@@ -63,12 +63,13 @@ mod worker_share;
 
 use anyhow::{Context, Result, anyhow, bail};
 use blocking_pool::BlockingPool;
-use config::{Config, DurabilityLevel};
+use config::Config;
 use context::RelayContext;
 use control::server::ControlSocket;
 use delivery::resolver::Resolver;
 pub use delivery::resolver::mail_servers;
 use delivery_log::DeliveryLogWriter;
+use descriptors::GrantedLimits;
 use fault_log::{CommonFault, LOG_TARGET};
 use inherited_sockets::InheritedSockets;
 use mailrun_net::{Endpoint, Proxied, RunningServer, Server, ServerSecurity, Service, clock};
@@ -83,7 +84,7 @@ use mailrun_process::reason::reason;
 use mailrun_smtp::sasl::Mechanisms;
 use mailrun_smtp::server::Protocol;
 use mailrun_smtp::xclient::Attributes;
-use mailrun_spool::{OnDamage, RealDisk, Spool};
+use mailrun_spool::{RealDisk, Spool};
 use own_addresses::OwnAddresses;
 use record::RunRecorder;
 pub use reload::ConfigLoader;
@@ -97,6 +98,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use worker::RelayWorker;
 use worker_calls::{RunningRelay, WorkerCalls};
+use worker_share::WorkerShares;
 
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time limit for deliveries in progress when the relay stops. Messages that are not delivered by
@@ -130,11 +132,12 @@ impl RelayOutcome {
 ///
 /// # Errors
 /// Fails if the relay cannot start, or if the spool fails while the relay runs.
-pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
+pub fn run(config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let interrupt = Interrupt::watch_without_hangup()?;
     let outputs = Outputs { json: options.json, live: options.live, ..Outputs::default() };
     outputs.check_writable()?;
-    if let Some(warning) = descriptors::raise_limit(&mut config)? {
+    let (granted, warning) = descriptors::raise_limit(&config)?;
+    if let Some(warning) = warning {
         tracing::warn!(target: LOG_TARGET, "{warning}");
     }
     config.warnings().iter().for_each(|warning| tracing::warn!(target: LOG_TARGET, "{warning}"));
@@ -143,7 +146,7 @@ pub fn run(mut config: Config, options: RelayOptions) -> Result<RelayOutcome> {
     let mut inherited = InheritedSockets::from_environment()?;
     let dialogue = options.dialogue.map(DialogueOutput::open).transpose()?;
     service_manager::notify_status("opening the spool");
-    let context = Arc::new(build_context(config, &options.log)?);
+    let context = Arc::new(build_context(config, granted, &options.log)?);
     let relay = Arc::new(RunningRelay { context: Arc::clone(&context), workers: WorkerCalls::default() });
     reload::watch(&context, options.reread)?;
     certificates::watch(&context)?;
@@ -194,29 +197,23 @@ fn announce(log: &LogWriter, events: &EventOutput, smtp: Vec<String>, http: Opti
     events.event(&LiveEvent::Listening { smtp, http });
 }
 
-/// Stops accepting mail, gives deliveries in progress [`DRAIN_TIMEOUT`] to finish, and closes the
-/// delivery log and the spool.
+/// Stops accepting mail at all listeners, gives deliveries in progress [`DRAIN_TIMEOUT`] to finish,
+/// and closes the delivery log and the spool.
 fn shut_down(context: &RelayContext, running: Vec<RunningServer>, control: ControlSocket) {
     drop(control);
+    running.iter().for_each(RunningServer::begin_stop);
     running.into_iter().for_each(RunningServer::stop);
     context.delivery_log_writer.flush();
     context.spool.clone().close();
 }
 
-fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
+fn build_context(config: Config, granted: GrantedLimits, log: &LogWriter) -> Result<RelayContext> {
     let spool = &config.spool;
     let options = mailrun_spool::Options {
-        max_bytes: spool.max_bytes,
         // Allow 1 MiB more than clients may send, because each stored body begins with this relay's
         // `Received:` field.
         max_message_bytes: config.limits.message_bytes + (1 << 20),
-        durability: match spool.durability {
-            DurabilityLevel::Sync => mailrun_spool::Durability::Sync,
-            DurabilityLevel::Write => mailrun_spool::Durability::Write,
-            DurabilityLevel::Memory => mailrun_spool::Durability::Memory,
-        },
-        on_damage: if spool.refuse_damage { OnDamage::Refuse } else { OnDamage::Quarantine },
-        ..mailrun_spool::Options::default()
+        ..spool.options()
     };
     let cannot =
         |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", spool.directory.display());
@@ -228,7 +225,7 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
         Spool::open(Arc::new(disk), options).map_err(|error| cannot(&explain_damage(error, &spool.directory)))?;
     recovery::log_damage(opened.0.damage(), &spool.directory);
     let own = Arc::new(OwnAddresses::new(config.listeners()));
-    let resolver = Resolver::start(&config.dns, &config.hostname, own, config.delivery_scope);
+    let resolver = Resolver::start(&config.dns, &config.hostname, own);
     let resolver = resolver.context("cannot start a thread")?;
     let pool = |name, threads| BlockingPool::start(name, threads).context("cannot start a thread");
     // One thread reads as fast as four, and fewer threads save memory, because malloc keeps freed
@@ -237,7 +234,8 @@ fn build_context(config: Config, log: &LogWriter) -> Result<RelayContext> {
     let pools = (pool("reader", 1)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = mailrun_net::clock::wall().as_nanos() as u64;
-    Ok(RelayContext::new(config, opened, resolver, pools, (delivery_log, log.clone()), seed))
+    let shares = WorkerShares::new(&config, granted);
+    Ok(RelayContext::new(config, shares, opened, resolver, pools, (delivery_log, log.clone()), seed))
 }
 
 /// Explains why the spool was not opened. For refused damage, lists each damage on its own line and
@@ -298,9 +296,9 @@ fn server(
     Server::new(make)
         .name(&config.hostname)
         .limits(config.limits.session_limits())
-        .sessions(config.limits.sessions)
+        .sessions(relay.context.shares.granted.sessions)
         .clients(Arc::clone(&relay.context.clients))
-        .workers(config.workers_per_listener())
+        .workers(relay.context.shares.workers_per_listener)
         .busy_poll(config.busy_poll)
         .security(security)
         .proxied(if config.proxy_protocol { Proxied::Yes } else { Proxied::No })

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum number of seconds for which the length of the queue is recorded. A longer run keeps only
-/// every other second.
-const MAX_SECONDS: usize = 36_000;
+/// Maximum number of recorded queue lengths. It is the number of rows of a [`Series`], so that in a
+/// long run, both cover the same number of seconds.
+const MAX_LENGTHS: usize = 36_000;
 
 pub(super) struct RunRecorder {
     began: Duration,
@@ -29,11 +29,39 @@ pub(super) struct RunRecorder {
     /// progress report.
     counted: [u64; 3],
     last_tick: Duration,
-    /// Number of messages in the spool at the end of each second.
-    queued: BTreeMap<u64, u64>,
+    queued: QueueLengths,
     accepted: ActivePeriod,
     delivered: ActivePeriod,
     next_tick: Duration,
+}
+
+/// Number of messages in the spool at the end of each second or, in a long run, of several seconds.
+struct QueueLengths {
+    /// Number of seconds that each entry covers. An entry's key is its first second.
+    width_s: u64,
+    lengths: BTreeMap<u64, u64>,
+}
+
+impl Default for QueueLengths {
+    fn default() -> Self {
+        Self { width_s: 1, lengths: BTreeMap::new() }
+    }
+}
+
+impl QueueLengths {
+    fn record(&mut self, second: u64, messages: u64) {
+        self.lengths.insert(second / self.width_s * self.width_s, messages);
+        while self.lengths.len() > MAX_LENGTHS {
+            self.width_s *= 2;
+            let joined = std::mem::take(&mut self.lengths).into_iter();
+            // Of two joined entries, the later one remains, because the map is in the order of time.
+            self.lengths = joined.map(|(second, messages)| (second / self.width_s * self.width_s, messages)).collect();
+        }
+    }
+
+    fn at(&self, second: u64) -> u64 {
+        self.lengths.range(..=second).next_back().map_or(0, |(_, messages)| *messages)
+    }
 }
 
 /// Time from the first to the last growth of a counter. Both times are the times of samples, so
@@ -66,7 +94,7 @@ impl RunRecorder {
             series: Series::new(now),
             counted: [0; 3],
             last_tick: now,
-            queued: BTreeMap::new(),
+            queued: QueueLengths::default(),
             accepted: ActivePeriod::default(),
             delivered: ActivePeriod::default(),
             next_tick: now,
@@ -90,7 +118,7 @@ impl RunRecorder {
         self.add_counts([accepted, delivered, errors], now);
         self.usage_sampler.sample_own(now);
         let queued = context.spool.stats().messages;
-        self.record_queue_length(queued, now);
+        self.queued.record((now - self.series.zero()).as_secs(), queued);
         Some(LiveProgress {
             elapsed_s: (now - self.began).as_secs_f64(),
             accepted,
@@ -116,14 +144,6 @@ impl RunRecorder {
         self.last_tick = now;
     }
 
-    fn record_queue_length(&mut self, messages: u64, now: Duration) {
-        let second = (now - self.series.zero()).as_secs();
-        self.queued.insert(second, messages);
-        if self.queued.len() > MAX_SECONDS {
-            self.queued.retain(|second, _| second % 2 == 0);
-        }
-    }
-
     pub(super) fn record(&mut self, context: &RelayContext, workers: usize) -> Record {
         self.next_tick = Duration::ZERO;
         self.sample(context);
@@ -142,11 +162,11 @@ impl RunRecorder {
         outputs::set_zero(&mut record, self.series.zero());
         record.series = self.series.rows(self.last_tick);
         for row in &mut record.series {
-            row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
+            row.queued = self.queued.at(row.second);
         }
         // The last sample may lie in a second without a row, so the last row gets its queue length.
-        if let (Some(row), Some((_, messages))) = (record.series.last_mut(), self.queued.last_key_value()) {
-            row.queued = *messages;
+        if let Some(row) = record.series.last_mut() {
+            row.queued = self.queued.at(u64::MAX);
         }
         record.usage = self.usage_sampler.party("relay", record.origin_ns).into_iter().collect();
         record.stages = self.stages(context);
@@ -160,8 +180,7 @@ impl RunRecorder {
 
     fn stages(&self, context: &RelayContext) -> Vec<StageRow> {
         let counters = &context.counters;
-        let start = self.accepted.first.or(self.delivered.first).unwrap_or_default();
-        let row = |name, span: &ActivePeriod, failed, bytes| {
+        let row = |name, span: &ActivePeriod, start: Duration, failed, bytes| {
             let duration_s = span.last.saturating_sub(start).as_secs_f64();
             let is_rated = span.value >= MIN_ARRIVALS && duration_s > 0.0;
             StageRow {
@@ -175,11 +194,19 @@ impl RunRecorder {
         };
         let refused_count = counters.full.value() + counters.refused.value();
         let undelivered = counters.failed.value() + counters.expired.value();
+        let accepted_from = self.accepted.first.unwrap_or_default();
+        let delivered_from = start_of_deliveries(&self.accepted, &self.delivered);
         vec![
-            row(Stage::Accepted, &self.accepted, refused_count, counters.accepted_bytes.value()),
-            row(Stage::Delivered, &self.delivered, undelivered, 0),
+            row(Stage::Accepted, &self.accepted, accepted_from, refused_count, counters.accepted_bytes.value()),
+            row(Stage::Delivered, &self.delivered, delivered_from, undelivered, 0),
         ]
     }
+}
+
+/// Returns the time from which deliveries are rated. It is usually the acceptance of the first
+/// message. If mail of an earlier run was delivered before that, it is the first delivery.
+fn start_of_deliveries(accepted: &ActivePeriod, delivered: &ActivePeriod) -> Duration {
+    [accepted.first, delivered.first].into_iter().flatten().min().unwrap_or_default()
 }
 
 /// Sums up the run in one sentence. Accepted mail is counted in messages, and delivered mail in
@@ -201,4 +228,32 @@ fn summary(context: &RelayContext) -> String {
         counters.expired.value(),
         counted(context.spool.stats().messages, "message"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_lengths_of_a_long_run_take_bounded_memory() {
+        let mut queued = QueueLengths::default();
+        for second in 0..200_000 {
+            queued.record(second, second);
+            assert!(queued.lengths.len() <= MAX_LENGTHS, "{second}");
+        }
+        // Each entry covers 8 seconds, and has the length at the end of them.
+        assert_eq!([0, 7, 8, 100_003, u64::MAX].map(|second| queued.at(second)), [7, 7, 15, 100_007, 199_999]);
+    }
+
+    #[test]
+    fn mail_of_an_earlier_run_is_delivered_before_any_is_accepted() {
+        let period = |first, last| ActivePeriod {
+            value: 1,
+            first: Some(Duration::from_secs(first)),
+            last: Duration::from_secs(last),
+        };
+        for (accepted, start) in [(period(100, 100), 2), (period(1, 100), 1), (ActivePeriod::default(), 2)] {
+            assert_eq!(start_of_deliveries(&accepted, &period(2, 101)), Duration::from_secs(start));
+        }
+    }
 }

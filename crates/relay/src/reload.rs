@@ -3,7 +3,7 @@
 use super::fault_log::LOG_TARGET;
 use crate::config::Config;
 use crate::context::RelayContext;
-use crate::{descriptors, service_manager};
+use crate::service_manager;
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -49,7 +49,6 @@ fn apply_reload(context: &RelayContext, result: Result<Config>) -> &'static str 
             "takes mail; the last reload failed, and the configuration is unchanged"
         }
         Ok(mut config) => {
-            descriptors::fit_config(&mut config);
             let later = context.initial_config().needs_restart(&config);
             // Keep the spool's settings of the start, because they change only with a restart.
             // Otherwise replies to clients would promise the durability of the new settings.

@@ -41,6 +41,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// Text that operators and senders read if a delivery panics.
 const DELIVERY_PANIC_TEXT: &str = "the delivery failed because of a bug in mailrun";
 
+/// Difference from the wall clock from which the worker's Unix time is corrected.
+const MAX_CLOCK_DRIFT: Duration = Duration::from_secs(1);
+
 /// The queue of one thread, with everything that the sessions and delivery agents of that thread
 /// share.
 pub(crate) struct RelayWorker {
@@ -58,8 +61,9 @@ pub(crate) struct RelayWorker {
     /// second task.
     is_behind: Cell<bool>,
     is_closing: Cell<bool>,
-    /// Unix time at which [`clock::now`] is zero.
-    unix_origin: Duration,
+    /// Unix time at which [`clock::now`] is zero. It moves if somebody sets the host's clock, and when the host was
+    /// suspended, because [`clock::now`] stands still meanwhile.
+    unix_origin: Cell<Duration>,
     pub(crate) date_cache: RefCell<received::DateCache>,
     seed_counter: Cell<u64>,
 }
@@ -85,7 +89,7 @@ impl RelayWorker {
         let config = context.config();
         let config_version = context.config_version();
         let origin = clock::wall().saturating_sub(clock::now());
-        let options = config.queue_options(context.seed, origin);
+        let options = context.shares.queue_options(context.initial_config(), context.seed, origin);
         let resources = DeliveryResources {
             destinations: RefCell::default(),
             buffers: WorkerBuffers::default(),
@@ -108,7 +112,7 @@ impl RelayWorker {
                 log: DeliveryLog::new(context.delivery_log_writer.clone()),
             },
             context,
-            queue: RefCell::new(MailQueue::new(options)),
+            queue: RefCell::new(MailQueue::new(options, clock::now())),
             resources,
             tasks: sender,
             waiting_slots: WaitingSlots::default(),
@@ -116,7 +120,7 @@ impl RelayWorker {
             dsn_tasks: DsnTasks::default(),
             is_behind: Cell::new(false),
             is_closing: Cell::new(false),
-            unix_origin: origin,
+            unix_origin: Cell::new(origin),
             date_cache: RefCell::new(received::DateCache::new()),
             seed_counter: Cell::new(0),
         };
@@ -141,7 +145,7 @@ impl RelayWorker {
             self.queue.borrow_mut().set_origin(id, next_hop.origin());
         }
         if let Some(limit) = next_hop.connections().filter(|_| is_new) {
-            self.queue.borrow_mut().set_concurrency_limit(id, self.config.borrow().worker_share(limit));
+            self.queue.borrow_mut().set_concurrency_limit(id, self.context.shares.share(limit));
         }
         id
     }
@@ -151,7 +155,7 @@ impl RelayWorker {
     }
 
     pub(crate) fn unix_time(&self, now: Duration) -> Duration {
-        self.unix_origin + now
+        self.unix_origin.get() + now
     }
 
     pub(crate) async fn fetch(&self, id: MessageId) -> Fetched {
@@ -211,6 +215,7 @@ impl RelayWorker {
             *self.config.borrow_mut() = self.context.config();
         }
         self.sink.log.flush();
+        self.update_unix_origin();
         self.forget_destinations();
         if self.do_due() == DueWork::More && !self.is_behind.replace(true) {
             let worker = Rc::clone(self);
@@ -222,6 +227,16 @@ impl RelayWorker {
                 }
                 worker.is_behind.set(false);
             });
+        }
+    }
+
+    /// Follows the wall clock if it has moved by more than the small corrections of NTP. Otherwise mail would get
+    /// times of the past, and would expire too early after a restart.
+    fn update_unix_origin(&self) {
+        let origin = clock::wall().saturating_sub(clock::now());
+        if origin.abs_diff(self.unix_origin.get()) > MAX_CLOCK_DRIFT {
+            self.unix_origin.set(origin);
+            self.queue.borrow_mut().set_unix_origin(origin);
         }
     }
 

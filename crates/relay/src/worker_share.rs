@@ -8,39 +8,53 @@ use super::delivery::maildir::MaildirNames;
 use super::delivery::resolver::Resolver;
 use super::delivery_log::DeliveryLog;
 use crate::config::{Config, RefusedGreeting};
+use crate::descriptors::GrantedLimits;
 use crate::qmgr::Options;
 use mailrun_net::WorkerBuffers;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-impl Config {
-    pub(crate) fn workers_per_listener(&self) -> usize {
-        self.workers.unwrap_or_else(mailrun_net::worker::default_count).max(1)
-    }
+/// What the workers of this process share. It is computed once, at the start, because a reload
+/// changes neither the number of workers nor the descriptors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkerShares {
+    pub(crate) workers_per_listener: usize,
+    /// Number of workers that share the limits. Each listener has workers of its own, and all of them count.
+    worker_count: u32,
+    /// Limits of the configuration, or lower limits if the process gets too few descriptors.
+    pub(crate) granted: GrantedLimits,
+}
 
-    /// Returns the number of workers that share the limits. Each listener has workers of its own, and all of them
-    /// count.
-    fn worker_count(&self) -> u32 {
-        let listeners = self.listeners().count().max(1);
-        u32::try_from(self.workers_per_listener() * listeners).unwrap_or(u32::MAX)
+impl WorkerShares {
+    pub(crate) fn new(config: &Config, granted: GrantedLimits) -> Self {
+        let workers_per_listener = config.workers_per_listener();
+        let listeners = config.listeners().count().max(1);
+        let worker_count = u32::try_from(workers_per_listener * listeners).unwrap_or(u32::MAX);
+        Self { workers_per_listener, worker_count, granted }
     }
 
     /// Returns one worker's share of a limit, rounded up to at least one.
-    pub(crate) fn worker_share(&self, limit: u32) -> u32 {
-        limit.div_ceil(self.worker_count()).max(1)
+    pub(crate) fn share(&self, limit: u32) -> u32 {
+        limit.div_ceil(self.worker_count).max(1)
     }
 
-    pub(crate) fn queue_options(&self, seed: u64, origin_unix: Duration) -> Options {
+    pub(crate) fn queue_options(&self, config: &Config, seed: u64, origin_unix: Duration) -> Options {
         Options {
-            schedule: self.retry.clone(),
-            reconnect: self.retry.backoff.for_destinations(),
-            destination_concurrency_limit: self.worker_share(self.delivery.per_destination),
-            concurrency_limit: self.worker_share(self.delivery.overall),
-            message_bytes: self.spool.memory_bytes / u64::from(self.worker_count()),
+            schedule: config.retry.clone(),
+            reconnect: config.retry.backoff.for_destinations(),
+            destination_concurrency_limit: self.share(config.delivery.per_destination),
+            concurrency_limit: self.share(self.granted.deliveries),
+            message_bytes: config.spool.memory_bytes / u64::from(self.worker_count),
             seed,
             origin_unix,
         }
+    }
+}
+
+impl Config {
+    pub(crate) fn workers_per_listener(&self) -> usize {
+        self.workers.unwrap_or_else(mailrun_net::worker::default_count).max(1)
     }
 }
 
@@ -71,9 +85,10 @@ mod tests {
         let text = "listen = [\"127.0.0.1:2525\", \"127.0.0.1:2526\"]\nworkers = 3\n[spool]\ndirectory = \"spool\"\n\
                     max_memory = \"60M\"\n[delivery]\nper_destination = 20\noverall = 3\n";
         let config = Config::read_text(text);
-        let options = config.queue_options(7, Duration::ZERO);
+        let shares = WorkerShares::new(&config, GrantedLimits { sessions: 10, deliveries: 3 });
+        let options = shares.queue_options(&config, 7, Duration::ZERO);
         assert_eq!((options.destination_concurrency_limit, options.concurrency_limit), (4, 1));
         assert_eq!(options.message_bytes, 10 << 20);
-        assert_eq!([1, 6, 7].map(|limit| config.worker_share(limit)), [1, 1, 2]);
+        assert_eq!([1, 6, 7].map(|limit| shares.share(limit)), [1, 1, 2]);
     }
 }

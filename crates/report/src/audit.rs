@@ -25,6 +25,7 @@ fn table(audit: &Audit) -> Table {
         "answered 250",
         "lost",
         "not delivered",
+        "bounced",
         "after restart",
         "duplicates",
         "corrupt",
@@ -40,6 +41,7 @@ fn table(audit: &Audit) -> Table {
             row.answered,
             row.lost,
             row.not_delivered,
+            row.bounced,
             row.after_restart,
             row.duplicates,
             row.corrupt,
@@ -53,7 +55,7 @@ fn table(audit: &Audit) -> Table {
         let cells = [plain(&row.fault), count(row.rounds)].into_iter().chain(counts.map(count)).chain([back, bound]);
         table.row(cells.collect());
     }
-    table.hide_zero(&["void", "not delivered", "after restart", "corrupt", "never back", "not supported"])
+    table.hide_zero(&["void", "not delivered", "bounced", "after restart", "corrupt", "never back", "not supported"])
 }
 
 /// Returns the table of messages that the server accepted with 250 but that did not arrive.

@@ -51,8 +51,10 @@ pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
 /// case the process ran for longer than the measured time, so its share is unknown.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let max_cores = f64::from(record.host.cores.max(1)) * 1.05;
-    let cores = party.work_s().map(|cpu| cpu / record.duration_s);
-    cores.filter(|cores| record.duration_s > 0.0 && (record.host.cores == 0 || *cores <= max_cores))
+    // The processor time includes the warm-up, and `duration_s` does not.
+    let length_s = record.duration_s + record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
+    let cores = party.work_s().map(|cpu| cpu / length_s);
+    cores.filter(|cores| length_s > 0.0 && (record.host.cores == 0 || *cores <= max_cores))
 }
 
 fn note(record: &Record) -> String {
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
     use crate::figures::SectionBody;
     use crate::sample;
-    use mailrun_measurement::record::{BusyPollRow, TlsRow};
+    use mailrun_measurement::record::{BusyPollRow, TlsRow, WarmUp};
 
     fn text(record: &Record) -> (String, String) {
         let section = costs(record).expect("the sample has parties");
@@ -162,6 +164,13 @@ mod tests {
         assert!(text.contains("12.0 MiB"), "{text}");
         let line = costs_in_short(&sample::held());
         assert_eq!(line.as_deref(), Some("source 0.81 cores, 12.0 MiB; sink 0.81 cores, 12.0 MiB"));
+        let warm_up = Some(WarmUp { length_s: 3.684, created: 1, accepted: 1 });
+        let line = costs_in_short(&Record { warm_up, ..sample::held() });
+        assert_eq!(
+            line.as_deref(),
+            Some("source 0.41 cores, 12.0 MiB; sink 0.41 cores, 12.0 MiB"),
+            "a warm-up as long"
+        );
     }
 
     #[test]

@@ -32,13 +32,15 @@ pub struct Limits {
     /// BDAT.
     pub oversize_factor: u64,
     /// Number of rejected commands, without a message between them, that the session tolerates.
-    /// Recipients beyond the limit of `recipients` do not count.
+    /// Recipients beyond the limit of `recipients` do not count, and neither does DATA or BDAT after
+    /// all recipients were refused.
     pub errors: u32,
     /// Number of unknown commands before EHLO that the session tolerates. A client that sends more
     /// may speak another protocol.
     pub unknown_before_hello: u32,
     /// Number of commands, without a message between them, that the session tolerates. Accepted
-    /// recipients do not count.
+    /// recipients do not count. Recipients that were refused with 4yz after another recipient was
+    /// accepted do not count either, so that the accepted recipients still get the message.
     pub idle_commands: u32,
     /// Number of commands that do not help to send mail, without a message between them, that the
     /// session tolerates. These are NOOP, VRFY, HELP, EHLO, HELO, LHLO, and RSET outside a

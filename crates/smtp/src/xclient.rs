@@ -128,6 +128,16 @@ impl<'a> AttributeValue<'a> {
     }
 }
 
+/// Address of the client, as an XCLIENT command gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAddress {
+    /// The proxy knows the address.
+    Known(IpAddr),
+    /// The proxy does not know the address (`[UNAVAILABLE]` or `[TEMPUNAVAIL]`). The client must not
+    /// get the rights of the proxy, or of the client before.
+    Unknown,
+}
+
 /// Arguments of an XCLIENT command, whose syntax and values have been checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xclient<'a> {
@@ -163,12 +173,15 @@ impl<'a> Xclient<'a> {
         self.attributes().find(|(attribute, _)| *attribute == wanted).map(|(_, value)| value)
     }
 
-    /// Returns the client's address, if the proxy knows it.
-    pub fn address(&self) -> Option<IpAddr> {
-        match self.value(Attribute::Address)? {
-            AttributeValue::Value(value) => address(&value.decode()),
-            AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable => None,
-        }
+    /// Returns the client's address, or `None` if the command does not contain ADDR. The client's
+    /// address then stays the same.
+    pub fn address(&self) -> Option<ClientAddress> {
+        Some(match self.value(Attribute::Address)? {
+            AttributeValue::Value(value) => {
+                address(&value.decode()).map_or(ClientAddress::Unknown, ClientAddress::Known)
+            }
+            AttributeValue::Unavailable | AttributeValue::TemporarilyUnavailable => ClientAddress::Unknown,
+        })
     }
 
     /// Returns true if the proxy says that the client is logged in.
@@ -302,13 +315,20 @@ mod tests {
     #[test]
     fn what_was_told_is_told_on() {
         let xclient = Xclient::parse(b"ADDR=IPV6:::1 LOGIN=a+2Bb NAME=[UNAVAILABLE]").unwrap();
-        assert_eq!(xclient.address(), Some("::1".parse().unwrap()));
+        assert_eq!(xclient.address(), Some(ClientAddress::Known("::1".parse().unwrap())));
         assert_eq!(xclient.value(Attribute::Name), Some(AttributeValue::Unavailable));
         assert_eq!(xclient.value(Attribute::Port), None);
         let Some(AttributeValue::Value(login)) = xclient.value(Attribute::Login) else { panic!("LOGIN was told") };
         assert_eq!(login.decode().as_ref(), b"a+b");
         assert!(xclient.is_logged_in());
         assert_eq!(xclient.attributes().count(), 3);
+        for (arguments, address) in [
+            ("ADDR=[UNAVAILABLE]", Some(ClientAddress::Unknown)),
+            ("ADDR=[tempunavail]", Some(ClientAddress::Unknown)),
+            ("LOGIN=a", None),
+        ] {
+            assert_eq!(Xclient::parse(arguments.as_bytes()).unwrap().address(), address, "{arguments}");
+        }
     }
 
     #[test]

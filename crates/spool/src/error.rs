@@ -47,8 +47,8 @@ pub enum Error {
     /// Another process has this spool open, for example a relay or an inspection.
     #[error("another process has this spool open")]
     Locked,
-    /// The message or its envelope exceeds the limit of the options. Even an empty spool would not
-    /// accept it.
+    /// The message or its envelope exceeds the limit of the options, or is too large for a spool of
+    /// this size. Even an empty spool would not accept it.
     #[error("{bytes} bytes are more than the limit of {most} per message")]
     TooLarge {
         /// Size of the message or envelope in bytes.

@@ -22,6 +22,10 @@ const MAX_COUNTER: u64 = u64::MAX >> 1;
 pub(crate) const HEADER_BYTES: usize = 96;
 pub(crate) const BATCH_HEADER_BYTES: usize = 32;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
+/// Space in bytes reserved in each segment for the empty batch that marks a clean close.
+pub(crate) const CLOSING_BATCH_BYTES: u64 = BLOCK;
+/// Bytes of a segment that holds a single record, in addition to the record.
+pub(crate) const SEGMENT_OVERHEAD_BYTES: u64 = BATCHES_OFFSET + BATCH_HEADER_BYTES as u64 + CLOSING_BATCH_BYTES;
 const CRC_OFFSET: usize = HEADER_BYTES - 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 use crate::batch_builder::{BatchBuilder, RecordParts};
 use crate::commit_queue::CommitBatch;
 use crate::format::{
-    BATCH_HEADER_BYTES, BATCHES_OFFSET, BLOCK, NewUse, OldestUse, RecordHeader, RecordKind, SegmentHeader,
+    BATCHES_OFFSET, BLOCK, CLOSING_BATCH_BYTES, NewUse, OldestUse, RecordHeader, RecordKind, SEGMENT_OVERHEAD_BYTES,
+    SegmentHeader,
 };
 use crate::index::SharedIndex;
 use crate::message::{DeferredRecord, NumberedMessage, Reserve};
@@ -45,9 +46,6 @@ struct CurrentSegment {
     /// Offset before which everything has been synced, or 0 if even the header has not been synced.
     synced: u64,
 }
-
-/// Space in bytes reserved in each segment for the empty batch that marks a clean close.
-const CLOSING_BATCH_BYTES: u64 = BLOCK;
 
 enum IndexChange {
     Insert(Id, RecordLocation),
@@ -175,8 +173,7 @@ impl Log {
             // segment.
             self.flush(FlushMode::Synced).map_err(LogWriteError::Disk)?;
             if self.free_bytes() < bytes {
-                let wanted =
-                    (BATCHES_OFFSET + BATCH_HEADER_BYTES as u64 + bytes + CLOSING_BATCH_BYTES).next_multiple_of(BLOCK);
+                let wanted = (SEGMENT_OVERHEAD_BYTES + bytes).next_multiple_of(BLOCK);
                 self.begin_segment(wanted.max(self.options.segment_bytes), reserve)?;
             }
         }

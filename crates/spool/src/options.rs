@@ -1,4 +1,6 @@
 //! Options of a spool, such as its size and the durability that its receipts promise.
+use crate::format::{BLOCK, RECORD_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES};
+use crate::message::Reserve;
 
 /// Durability that a receipt promises for a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +64,23 @@ impl Options {
     pub const MIN_SEGMENT_BYTES: u64 = 64 << 10;
     /// Maximum size of an envelope in bytes, and of a note.
     pub const MAX_ENVELOPE_BYTES: u64 = 16 << 20;
+
+    /// Returns the maximum size of a message, as the sum of its envelope and body in bytes, for which
+    /// an empty spool always has room. The spool refuses larger messages with
+    /// [`Error::TooLarge`](crate::Error::TooLarge), because they might never fit.
+    pub fn max_stored_bytes(&self) -> u64 {
+        self.clone().fitted().max_stored_bytes_for(Reserve::Messages)
+    }
+
+    /// Like [`Options::max_stored_bytes`], for any purpose. The options must be fitted.
+    pub(crate) fn max_stored_bytes_for(&self, reserve: Reserve) -> u64 {
+        let unreserved_bytes = self.max_bytes - reserve.reserved_segments() * self.segment_bytes;
+        // Even an empty spool keeps its current segment until the next one is begun. The current segment may
+        // be as large as the next, if it was made for another large message.
+        let segment_bytes = unreserved_bytes / 2 / BLOCK * BLOCK;
+        // Up to 7 bytes are padding, because records are multiples of 8 bytes.
+        segment_bytes - SEGMENT_OVERHEAD_BYTES - RECORD_HEADER_BYTES as u64 - 7
+    }
 
     /// Adjusts the options to each other, for example the size of a segment to the size of the
     /// spool.

@@ -23,7 +23,7 @@ use std::thread::{Builder, JoinHandle};
 #[derive(Clone)]
 pub struct Spool {
     backend: Arc<Backend>,
-    max_message_bytes: u64,
+    options: Options,
 }
 
 /// Number of notes that a spool could not write so far, from [`Spool::notes_mark`]. The receipt of
@@ -53,14 +53,14 @@ impl Spool {
     /// spool is not opened.
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Self, Backlog), Error> {
         let options = options.fitted();
-        let most_message_bytes = options.max_message_bytes;
+        let fitted = options.clone();
         let (keeper, backlog) = if options.durability == Durability::Memory {
             (Backend::Memory(MemoryBackend::new(&options)), Backlog::empty())
         } else {
             let (retention, backlog) = LogBackend::open(&disk, options)?;
             (Backend::Log(retention), backlog)
         };
-        Ok((Self { backend: Arc::new(keeper), max_message_bytes: most_message_bytes }, backlog))
+        Ok((Self { backend: Arc::new(keeper), options: fitted }, backlog))
     }
 
     /// Stores a message with the next batch, together with all messages that arrive while the last
@@ -86,10 +86,13 @@ impl Spool {
     }
 
     fn store_for(&self, draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
-        let too_large = |bytes: usize, limit: u64| (bytes as u64 > limit).then_some((bytes as u64, limit));
-        let checked = too_large(draft.body.len(), self.max_message_bytes)
-            .or_else(|| too_large(draft.envelope.len(), Options::MAX_ENVELOPE_BYTES));
-        if let Some((bytes, most)) = checked {
+        let sizes = [
+            (draft.body.len(), self.options.max_message_bytes),
+            (draft.envelope.len(), Options::MAX_ENVELOPE_BYTES),
+            (draft.envelope.len() + draft.body.len(), self.options.max_stored_bytes_for(reserve)),
+        ];
+        let too_large = sizes.into_iter().map(|(bytes, most)| (bytes as u64, most)).find(|(bytes, most)| bytes > most);
+        if let Some((bytes, most)) = too_large {
             return (Receipt::resolved(Err(Error::TooLarge { bytes, most })), draft.body);
         }
         match &*self.backend {

@@ -6,6 +6,7 @@ use super::restart::restart;
 use super::story::{self, Asked, Gap, Story};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use mailrun_measurement::ledger::Ledger;
+use mailrun_measurement::missing::MAX_MISSING;
 use mailrun_measurement::record::{AuditLoss, Record, Role};
 use mailrun_measurement::trace::RunId;
 use mailrun_text::numbers::{count, counted};
@@ -66,12 +67,14 @@ fn rounds(run: &Path) -> Result<Vec<LossyRound>> {
     let json = fs::read(&path)
         .with_context(|| format!("{} is not the directory of an audit or of its round with losses", shown(run)))?;
     let record = Record::from_json(&json).with_context(|| format!("cannot read {}", shown(&path)))?;
-    ensure!(record.audit.is_some(), "{} is not the run of an audit", shown(run));
+    let audit = record.audit.with_context(|| format!("{} is not the run of an audit", shown(run)))?;
     let entries = fs::read_dir(run).with_context(|| format!("cannot read {}", shown(run)))?;
     let mut places: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
     places.sort();
     let found: Result<Vec<Option<LossyRound>>> = places.into_iter().map(round).collect();
-    let mut found: Vec<LossyRound> = found?.into_iter().flatten().collect();
+    // With --out, the directory may also have rounds of an older audit.
+    let is_own = |round: &LossyRound| audit.lossy_rounds.contains(&round.losses.run_id);
+    let mut found: Vec<LossyRound> = found?.into_iter().flatten().filter(is_own).collect();
     found.sort_by_key(|round| round.losses.losses.first().map(|loss| loss.round));
     Ok(found)
 }
@@ -104,7 +107,7 @@ fn not_lost(run: &Path, rounds: &[LossyRound], message: u64) -> Result<String> {
     let [round] = rounds else {
         let lost: usize = rounds.iter().map(|round| round.losses.losses.len()).sum();
         return Ok(format!(
-            "Message {message} is not lost in any round. Lost: {}. The list: mailrun audit explain {}\n",
+            "Message {message} is not listed as lost in any round. Listed: {}. The list: mailrun audit explain {}\n",
             counted(lost as u64, "message"),
             shown(run)
         ));
@@ -114,15 +117,29 @@ fn not_lost(run: &Path, rounds: &[LossyRound], message: u64) -> Result<String> {
     let units = |role: Role| {
         let path = round.place.join(format!("{}.ledger", role.name()));
         let file = File::open(&path).with_context(|| format!("cannot read {}", shown(&path)))?;
-        let [units, ..] =
+        let [units, bounced, _] =
             Ledger::read_arrivals(BufReader::new(file)).with_context(|| format!("cannot read {}", shown(&path)))?;
-        Ok::<_, anyhow::Error>(units.units_of(message))
+        Ok::<_, anyhow::Error>([units, bounced].map(|units| units.units_of(message)))
     };
-    Ok(match (units(Role::Source)?, units(Role::Sink)?) {
-        (0, 0) => format!("Message {message} was not answered 250, so the server did not promise to keep it.\n"),
-        (0, _) => format!("Message {message} arrived, although the source saw no 250 for it.\n"),
-        _ => format!("Message {message} is not lost: it was answered 250, and it arrived.\n"),
-    })
+    let [answered, _] = units(Role::Source)?;
+    Ok(format!("Message {message} {}.\n", unlisted_fate(answered, units(Role::Sink)?)))
+}
+
+/// Says what became of a message that is not in the list of lost ones. `answered` is the number of its recipients for
+/// whom it was answered 250. `arrived` and `bounced` count the recipients as the sink saw them.
+fn unlisted_fate(answered: u32, [arrived, bounced]: [u32; 2]) -> String {
+    match (answered, arrived) {
+        (0, 0) => "was not answered 250, so the server did not promise to keep it".to_owned(),
+        (0, _) => "arrived, although the source saw no 250 for it".to_owned(),
+        _ if arrived >= answered => "is not lost: it was answered 250, and it arrived".to_owned(),
+        _ if bounced > 0 => {
+            "is not lost: it was answered 250, and the server gave it back with a notification".to_owned()
+        }
+        _ => format!(
+            "was answered 250 and did not arrive, but the round lists only its first {}",
+            count(MAX_MISSING as u64)
+        ),
+    }
 }
 
 fn time_text(seconds: f64) -> String {
@@ -223,5 +240,25 @@ fn remark(story: &Story) -> Option<&'static str> {
         (_, Some(false), false) => Some(
             "All that we found of it was durable when the 250 came. It was changed or removed before the power was cut.",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_that_no_list_has_room_for_is_still_a_loss() {
+        for (answered, arrived, bounced, expected) in [
+            (0, 0, 0, "was not answered 250"),
+            (0, 1, 0, "arrived, although"),
+            (1, 1, 0, "is not lost: it was answered 250, and it arrived"),
+            (1, 0, 1, "is not lost: it was answered 250, and the server gave it back"),
+            (1, 0, 0, "did not arrive, but the round lists only its first 1,000"),
+            (2, 1, 0, "did not arrive, but the round lists only its first 1,000"),
+        ] {
+            let text = unlisted_fate(answered, [arrived, bounced]);
+            assert!(text.contains(expected), "{answered} {arrived} {bounced}: {text}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Files that a round with losses leaves in its directory. `losses.json` lists the missing messages. `calls.jsonl` and
 //! `calls.data` record the calls on a disk that lost its power.
+use crate::directory::{CALLS, CALLS_DATA, LOSSES};
 use crate::recipe::StoredRecipe;
 use anyhow::{Context, Result, bail};
 use mailrun_crashfs::{CallLog, StoredCalls};
@@ -8,9 +9,6 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-const FILE: &str = "losses.json";
-const CALLS: &str = "calls.jsonl";
-const DATA: &str = "calls.data";
 const FORMAT: &str = "mailrun-losses/1";
 /// Size limit for `losses.json`, in bytes. A loss takes some hundred bytes, and a round lists at most a thousand.
 const MAX_BYTES: u64 = 4 << 20;
@@ -54,7 +52,7 @@ impl LogState {
             Err(reason) => return Ok(Self::Lost(reason.to_string())),
         };
         let path = place.join(CALLS);
-        stored.write(&path, &place.join(DATA)).with_context(|| format!("cannot write {}", path.display()))?;
+        stored.write(&path, &place.join(CALLS_DATA)).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self::Kept)
     }
 }
@@ -76,7 +74,7 @@ impl Default for RoundLosses {
 
 impl RoundLosses {
     pub(super) fn write(&self, place: &Path) -> Result<()> {
-        let path = place.join(FILE);
+        let path = place.join(LOSSES);
         fs::write(&path, serde_json::to_string_pretty(self)? + "\n")
             .with_context(|| format!("cannot write {}", path.display()))
     }
@@ -84,7 +82,7 @@ impl RoundLosses {
     /// Reads the losses of a round. Returns `None` if the directory has no `losses.json`, because the round lost
     /// nothing.
     pub(super) fn read(place: &Path) -> Result<Option<Self>> {
-        let path = place.join(FILE);
+        let path = place.join(LOSSES);
         if !path.exists() {
             return Ok(None);
         }
@@ -102,6 +100,6 @@ impl RoundLosses {
 
     pub(super) fn calls(&self, place: &Path) -> Result<StoredCalls> {
         let path = place.join(CALLS);
-        StoredCalls::read(&path, &place.join(DATA)).with_context(|| format!("cannot read {}", path.display()))
+        StoredCalls::read(&path, &place.join(CALLS_DATA)).with_context(|| format!("cannot read {}", path.display()))
     }
 }

@@ -24,6 +24,11 @@ impl Outages {
         self.0.last_mut().into_iter().for_each(|outage| outage.to = Some(outputs::record_time()));
     }
 
+    /// Returns the time from the last moment at which the server went away until `now`, or 0 if it never went away.
+    pub(super) fn since_last(&self, now: Duration) -> Duration {
+        self.0.last().map_or(Duration::ZERO, |outage| now.saturating_sub(outage.from))
+    }
+
     /// Returns the latest time at which the server can have answered a missing message, and the time at which the
     /// server went away after that, in seconds since `origin`. `read_s` is the time at which the source read the reply.
     pub(super) fn times(&self, origin: Duration, read_s: Option<f64>) -> (Option<f64>, f64) {
@@ -63,5 +68,15 @@ mod tests {
             assert_eq!(outages.times(origin, read_s), (answered_s, fault_s), "{read_s:?}");
         }
         assert_eq!(Outages::default().times(origin, Some(1.0)), (Some(1.0), 0.0));
+    }
+
+    #[test]
+    fn the_time_until_the_server_is_back_counts_from_its_last_end() {
+        let at = Duration::from_secs;
+        let outages =
+            |starts: &[u64]| Outages(starts.iter().map(|from| Outage { from: at(*from), to: None }).collect());
+        for (starts, expected) in [(&[][..], 0), (&[10], 5), (&[10, 13], 2)] {
+            assert_eq!(outages(starts).since_last(at(15)), at(expected), "{starts:?}");
+        }
     }
 }

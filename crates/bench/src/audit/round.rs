@@ -17,13 +17,14 @@ use crate::parties::{BECAME_DAEMON, PartyCommand, PartyProcess};
 use crate::plan::{BenchOptions, BenchTarget};
 use crate::recipe::{Places, ServerCommand, leftovers, next_hop};
 use crate::relay::Relay;
+use crate::remote_sink::RemoteSink;
 use crate::supervisor::Supervisor;
 use anyhow::{Context, Result, anyhow};
 use mailrun_crashfs::{Disk, Fault, Plan, Profile};
 use mailrun_measurement::account::{RelayInputs, ServerQueue};
 use mailrun_measurement::judge;
 use mailrun_measurement::ledger::Ledger;
-use mailrun_measurement::record::{Arrival, AuditLoss, Death, LedgerRow, Record, Role, Workload};
+use mailrun_measurement::record::{Arrival, AuditLoss, Death, LedgerRow, MissingFate, Record, Role, Workload};
 use mailrun_measurement::trace::RunId;
 use mailrun_process::interrupt::StopRequest;
 use mailrun_process::outputs;
@@ -123,9 +124,9 @@ pub(super) struct RoundAccount {
     /// Record of the source. Its ledger says what became of the messages of the round, for example how many were lost.
     pub(super) source: Record,
     pub(super) sink: Option<Record>,
-    /// Time from the fault until the server accepted connections again.
+    /// Time from the end of the server until it accepted connections again.
     pub(super) back: Duration,
-    /// Number of arrivals after the server was started once more, without a fault.
+    /// Number of messages that arrived only after the server was started once more, without a fault.
     pub(super) after_restart: u64,
     pub(super) is_quiet: bool,
     /// Set if the fault struck again while the server recovered.
@@ -145,6 +146,18 @@ enum QueueState {
 enum Early {
     End(RoundEnd),
     Failed(anyhow::Error),
+}
+
+impl Early {
+    /// Ends a round in which the server has ended by itself. `when` says when that happened.
+    fn of_death(death: &Death, when: &str) -> Self {
+        // The command may have ended after the server had greeted, because it left a daemon behind. That is a mistake
+        // in the recipe, so the audit fails instead of blaming the server.
+        if let Some(daemon) = death.how.strip_prefix("it ").filter(|how| how.starts_with(BECAME_DAEMON)) {
+            return Self::Failed(anyhow!("the server {daemon}"));
+        }
+        Self::End(RoundEnd::NeverBack(format!("{when}. {}", judge::death_text("server", death))))
+    }
 }
 
 impl From<anyhow::Error> for Early {
@@ -178,9 +191,12 @@ pub(super) struct Ground<'d> {
 struct Strike {
     events: Vec<BenchFault>,
     outages: Outages,
-    /// Time from the fault until the server was back.
+    /// Time from the end of the server until it was back.
     back: Duration,
     is_in_recovery: bool,
+    /// Set while the server may still end once by itself, because it has met an error of its disk and was not ended by
+    /// the fault.
+    may_end: bool,
 }
 
 impl RoundResult {
@@ -247,7 +263,7 @@ impl Round<'_> {
         if let Ok(RoundResult { end: RoundEnd::Account(account), .. }) = &result {
             self.keep_losses(account, disk.as_ref())?;
         }
-        let unsupported = disk.map(|disk| disk.unsupported()).unwrap_or_default();
+        let unsupported = disk.map(|disk| disk.take_unsupported()).unwrap_or_default();
         let says_nothing = |result: &RoundResult| result.is_good() || matches!(result.end, RoundEnd::Void(_));
         if unsupported.is_empty() || result.as_ref().is_ok_and(says_nothing) {
             return result;
@@ -270,8 +286,7 @@ impl Round<'_> {
         let struck = self.load_and_strike(&ground, &mut supervisor, &mut moments, &mut strike);
         events.append(&mut strike.events);
         let source = struck?;
-        let accepted = gather::accepted_messages(&source.record);
-        let (queue, after_restart) = self.empty_queue(&ground, &mut supervisor, accepted, &mut strike.outages)?;
+        let (queue, after_restart) = self.empty_queue(&ground, &mut supervisor, &source, &mut strike)?;
         self.account(supervisor, source, &strike, (queue, after_restart))
     }
 
@@ -304,6 +319,9 @@ impl Round<'_> {
                 files.sync_all();
                 files.set_profile(self.case.file_system.unwrap_or(Profile::Ext4));
             });
+            // Operations that the preparation asked for, such as the ACLs of `cp -a`, do not excuse a server that loses
+            // mail.
+            disk.take_unsupported();
         }
         self.start_prepared(prepared, disk)
     }
@@ -347,10 +365,13 @@ impl Round<'_> {
         let followed = supervisor.follow_disturbed_source(source, |supervisor, elapsed| {
             let is_time = self.load == RoundLoad::Full && elapsed >= planned;
             let is_at_stake = supervisor.source_progress().accepted > 0;
-            if !is_time || !is_at_stake || outcome.is_some() || supervisor.death_of(Role::Relay).is_some() {
+            let struck = if outcome.is_some() {
+                self.bring_back_once(ground, supervisor, strike).map(|_| ())
+            } else if is_time && is_at_stake && supervisor.death_of(Role::Relay).is_none() {
+                self.strike(ground, supervisor, moments, strike)
+            } else {
                 return Ok(());
-            }
-            let struck = self.strike(ground, supervisor, moments, strike);
+            };
             let has_failed = struck.is_err();
             outcome = Some(struck);
             if has_failed { Err(anyhow!("the round is over")) } else { Ok(()) }
@@ -374,17 +395,8 @@ impl Round<'_> {
     /// back.
     fn expect_alive_before_fault(supervisor: &mut Supervisor) -> Result<(), Early> {
         let is_alive = supervisor.ensure_relay_alive().is_ok();
-        let Some(death) = supervisor.death_of(Role::Relay).filter(|_| !is_alive) else { return Ok(()) };
-        Err(Self::ended_by_itself("it ended before the fault", death))
-    }
-
-    /// Ends the round because the server ended by itself. If its command left a daemon behind, that is a mistake in the
-    /// recipe, so the audit fails instead of blaming the server.
-    fn ended_by_itself(when: &str, death: &Death) -> Early {
-        match death.how.strip_prefix("it ").filter(|how| how.starts_with(BECAME_DAEMON)) {
-            Some(daemon) => Early::Failed(anyhow!("the server {daemon}")),
-            None => Early::End(RoundEnd::NeverBack(format!("{when}. {}", judge::death_text("server", death)))),
-        }
+        let death = supervisor.death_of(Role::Relay).filter(|_| !is_alive);
+        death.map_or(Ok(()), |death| Err(Early::of_death(death, "it ended before the fault")))
     }
 
     /// Ends the round as void if no mail is at stake, because nothing was accepted or the only message has already
@@ -408,7 +420,6 @@ impl Round<'_> {
         moments: &mut Moments,
         strike: &mut Strike,
     ) -> Result<(), Early> {
-        let began = Instant::now();
         if self.cause_fault(ground, supervisor, moments, strike)? {
             sleep(moments.within(Duration::ZERO, MAX_PAUSE));
             // In two of every four rounds, strike the recovery as well. One of the two has a full load, and the other a
@@ -417,9 +428,9 @@ impl Round<'_> {
                 self.strike_recovery(ground, supervisor, moments, strike)?;
             }
             strike.outages.ends();
-            self.bring_back(ground, supervisor, moments)?;
+            self.bring_back(ground, supervisor, moments, strike)?;
         }
-        strike.back = began.elapsed();
+        strike.back = strike.outages.since_last(outputs::record_time());
         strike.events.push(BenchFault::ends("the server is back"));
         Ok(())
     }
@@ -435,7 +446,9 @@ impl Round<'_> {
         let failing = match self.case.fault {
             AuditFault::DiskFull => {
                 self.fill_disk(ground.disk, strike)?;
-                return Ok(supervisor.relay_has_ended()?);
+                let has_ended = supervisor.relay_has_ended()?;
+                strike.may_end = !has_ended;
+                return Ok(has_ended);
             }
             AuditFault::WriteError => Some(Fault::AnyWrite(Errno::IO)),
             AuditFault::SyncError => Some(Fault::AnySync(Errno::IO)),
@@ -470,12 +483,38 @@ impl Round<'_> {
     }
 
     /// Starts the server. If the fault is a read error, it strikes now, and the server may need another start.
-    fn bring_back(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, moments: &mut Moments) -> Result<(), Early> {
+    fn bring_back(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        moments: &mut Moments,
+        strike: &mut Strike,
+    ) -> Result<(), Early> {
         let is_back = match (self.case.fault, ground.disk) {
             (AuditFault::ReadError, Some(disk)) => self.start_with_read_error(ground, supervisor, disk, moments)?,
             _ => false,
         };
+        strike.may_end = is_back;
         if is_back { Ok(()) } else { self.start_again(ground, supervisor, 3) }
+    }
+
+    /// Starts the server again if it has ended by itself and was allowed to. A server may notice an error of its disk
+    /// late, for example when it next looks after its queue. Returns true if the server was started.
+    fn bring_back_once(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        strike: &mut Strike,
+    ) -> Result<bool, Early> {
+        if !strike.may_end || supervisor.take_relay_death().is_none() {
+            return Ok(false);
+        }
+        strike.may_end = false;
+        strike.outages.begins();
+        strike.outages.ends();
+        self.start_again(ground, supervisor, 3)?;
+        strike.back = strike.back.max(strike.outages.since_last(outputs::record_time()));
+        Ok(true)
     }
 
     fn fill_disk(&self, disk: Option<&Disk>, strike: &mut Strike) -> Result<(), Early> {
@@ -572,7 +611,7 @@ impl Round<'_> {
 
     fn start_again(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, start: u32) -> Result<(), Early> {
         // Forget how the server ended, because only how it comes back counts. A server that takes too long to stop may
-        // end itself by another signal (Postfix by SIGALRM after 5 s) or be killed.
+        // end itself by another signal or be killed.
         if let Some(death) = supervisor.take_relay_death() {
             let (case, how) = (self.case.name(), death.how);
             mailrun_process::tell!("mailrun: round {}, {case}: asked to stop, the server ended by: {how}", self.number);
@@ -586,27 +625,27 @@ impl Round<'_> {
 
     /// Waits until the queue is empty, restarts the server, and waits again, because a server may leave mail that it
     /// could not read until its next start. Returns the state of the queue, and the number of messages that arrived
-    /// after the restart.
+    /// only after the restart.
     fn empty_queue(
         &self,
         ground: &Ground<'_>,
         supervisor: &mut Supervisor,
-        accepted: u64,
-        outages: &mut Outages,
+        source: &PartyResults,
+        strike: &mut Strike,
     ) -> Result<(QueueState, u64), Early> {
-        self.drain(supervisor, &ground.places, accepted)?;
-        let before = supervisor.delivered();
+        self.drain(ground, supervisor, Some(source), strike)?;
+        let before = supervisor.settled();
         supervisor.stop_relay(PartyProcess::terminate)?;
-        outages.begins();
+        strike.may_end = false;
+        strike.outages.begins();
         self.start_again(ground, supervisor, 4)?;
-        let queue = self.drain(supervisor, &ground.places, accepted)?;
-        Ok((queue, supervisor.delivered() - before))
+        let queue = self.drain(ground, supervisor, Some(source), strike)?;
+        Ok((queue, supervisor.settled() - before))
     }
 
     /// Waits until the server has delivered all mail that it has. If the server ends before that, returns the reason.
     pub(super) fn deliver_queue(&self, ground: &Ground<'_>, supervisor: &mut Supervisor) -> Result<Option<String>> {
-        // The number of messages that will arrive is unknown, so the wait must not end at a count.
-        match self.drain(supervisor, &ground.places, u64::MAX) {
+        match self.drain(ground, supervisor, None, &mut Strike::default()) {
             Ok(_) => Ok(None),
             Err(Early::End(RoundEnd::NeverBack(reason) | RoundEnd::Void(reason))) => Ok(Some(reason)),
             Err(Early::End(_)) => Ok(Some("it ended".to_owned())),
@@ -615,42 +654,70 @@ impl Round<'_> {
     }
 
     /// Waits until the server's queue is empty, or until no mail has arrived for `lost_after`. If
-    /// the server cannot be asked about its queue, the wait also ends when all accepted mail has
-    /// arrived.
-    fn drain(&self, supervisor: &mut Supervisor, places: &Places, accepted: u64) -> Result<QueueState, Early> {
+    /// the server cannot be asked about its queue, the wait also ends when all mail that was accepted
+    /// from `source` has arrived.
+    fn drain(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        source: Option<&PartyResults>,
+        strike: &mut Strike,
+    ) -> Result<QueueState, Early> {
         let limit = self.options.lost_after;
+        let accepted = source.and_then(|source| source.units.as_ref());
+        let address = supervisor.http_of(Role::Sink).filter(|_| !self.trusts_queue);
+        // Ignore a sink that does not answer, because this only makes the wait longer.
+        let sink = address.and_then(|address| RemoteSink::connect(address).ok());
         let mut wait = QueueWait::new(supervisor.delivered());
         while !wait.is_over(limit) {
             supervisor.process_events();
-            if wait.arrived < accepted {
+            if let Some(accepted) = accepted.map(Ledger::count).filter(|accepted| wait.settled < *accepted) {
                 let rest = limit.saturating_sub(wait.quiet_since.elapsed());
-                supervisor.show_wait(wait.arrived, accepted, rest);
+                supervisor.show_wait(wait.settled, accepted, rest);
             }
-            Self::expect_running(supervisor)?;
+            if self.expect_running(ground, supervisor, strike)? {
+                // The new start of the server may have taken longer than `limit`, so the wait begins again.
+                wait = QueueWait::new(supervisor.delivered());
+            }
             wait.note_arrivals(supervisor.delivered(), supervisor.settled());
-            if self.trusts_queue {
-                wait.ask(|| self.options.recipe.is_queue_empty(places) == Some(true));
-                if wait.is_empty() {
-                    return Ok(QueueState::Empty);
-                }
-            } else if wait.arrived >= accepted && wait.quiet_since.elapsed() >= 2 * SETTLE {
-                break;
+            let settled = wait.settled;
+            // Copies, and mail whose 250 never reached the source, may arrive instead of accepted mail, so ask the sink
+            // which mail it has.
+            let has_all = || match (&sink, accepted) {
+                (Some(sink), Some(accepted)) if settled >= accepted.count() => sink.has_all(ground.run, accepted),
+                _ => Ok(false),
+            };
+            wait.ask(|| match self.trusts_queue {
+                true => self.options.recipe.is_queue_empty(&ground.places) == Some(true),
+                false => has_all().unwrap_or(false),
+            });
+            if wait.is_empty() {
+                return Ok(if self.trusts_queue { QueueState::Empty } else { QueueState::Unknown });
             }
         }
         Ok(QueueState::Unknown)
     }
 
-    /// Ends the round if the server has died since it came back, or if the user interrupts the audit.
-    fn expect_running(supervisor: &mut Supervisor) -> Result<(), Early> {
+    /// Ends the round if the server has died since it came back, or if the user interrupts the audit. Returns true if
+    /// the server was allowed to end, and has been started again.
+    fn expect_running(
+        &self,
+        ground: &Ground<'_>,
+        supervisor: &mut Supervisor,
+        strike: &mut Strike,
+    ) -> Result<bool, Early> {
         let alive = supervisor.ensure_relay_alive();
+        if self.bring_back_once(ground, supervisor, strike)? {
+            return Ok(true);
+        }
         if let Some(death) = supervisor.death_of(Role::Relay) {
-            return Err(Self::ended_by_itself("it came back", death));
+            return Err(Early::of_death(death, "it came back"));
         }
         alive?;
         if supervisor.asked() != StopRequest::Nothing {
             return Err(Early::Failed(anyhow!("interrupted while the queue was drained")));
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Stops the server and the sink, and accounts for every message.
@@ -679,7 +746,8 @@ impl Round<'_> {
             let (message, reply) = (message.message, message.reply);
             AuditLoss { round: self.number, fault, message, answered_s, fault_s, reply }
         };
-        let losses = missing.into_iter().map(loss).collect();
+        // The server has told the sender about a bounced message, so the message is not lost.
+        let losses = missing.into_iter().filter(|message| message.fate == MissingFate::NotSeen).map(loss).collect();
         Ok(RoundEnd::Account(Box::new(RoundAccount {
             source: source.record,
             sink: sink.record,

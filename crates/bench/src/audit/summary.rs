@@ -56,6 +56,9 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
             }
             RoundEnd::Account(account) => {
                 add_account(row, &account);
+                if !account.losses.is_empty() {
+                    audit.lossy_rounds.push(account.source.run_id.clone());
+                }
                 audit.losses.extend(account.losses);
                 // Ignore the result, because records that this program made on this host can always
                 // be joined.
@@ -67,7 +70,7 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
         }
     }
     for row in &mut audit.faults {
-        row.bound = loss_bound(row.rounds).filter(|_| row.lost + row.not_delivered + row.corrupt == 0);
+        row.bound = bound_of(row);
     }
     audit.losses.truncate(MAX_LOSSES);
     let source = sources.finish("source").unwrap_or_else(Record::empty);
@@ -100,6 +103,14 @@ fn row_of(rows: &mut Vec<AuditRow>, case: AuditCase) -> &mut AuditRow {
     &mut rows[position]
 }
 
+/// Returns the upper bound of the share of faults that lose mail. There is no bound if a round was dropped because the
+/// server had needed an operation that the disk does not support: only rounds that failed are dropped, so the others
+/// would prove too much.
+fn bound_of(row: &AuditRow) -> Option<f64> {
+    let harm = row.lost + row.not_delivered + row.corrupt + row.not_supported;
+    loss_bound(row.rounds).filter(|_| harm == 0)
+}
+
 fn add_new(list: &mut Vec<String>, texts: impl IntoIterator<Item = String>) {
     list.extend(texts);
     list.sort();
@@ -119,6 +130,7 @@ fn add_account(row: &mut AuditRow, account: &RoundAccount) {
     row.not_delivered += number(ledger.not_delivered);
     row.duplicates += number(ledger.duplicates);
     row.corrupt += number(ledger.corrupt);
+    row.bounced += number(ledger.bounced);
     row.back_s = Some(row.back_s.unwrap_or_default().max(back_s));
 }
 
@@ -180,6 +192,9 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
     find(Cause::Remark, Some(Fate::Duplicates), |row| row.duplicates, &|sum, by| {
         format!("{}: {by}.", counted(sum, "duplicate"))
     });
+    find(Cause::Remark, Some(Fate::Bounced), |row| row.bounced, &|sum, by| {
+        format!("The server gave back {} that it had answered 250, by a notification: {by}.", counted(sum, "message"))
+    });
     find(Cause::Remark, None, |row| row.after_restart, &|sum, by| {
         format!("{} arrived only after another start: {by}.", counted(sum, "message"))
     });
@@ -190,7 +205,8 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
             listed(&row.unsupported),
             counted(row.not_supported, "round")
         );
-        reasons.push(Reason::new(cause_of_void(row), text));
+        // The rounds that count do not excuse the others, because only rounds that failed are dropped.
+        reasons.push(Reason::new(Cause::Unfinished, text));
     }
     let has_accepted_nothing = |row: &AuditRow| row.rounds == 0 && row.void_reasons == [NOTHING_ACCEPTED];
     if !rows.is_empty() && rows.iter().all(has_accepted_nothing) {
@@ -270,11 +286,12 @@ mod tests {
         let ledger = LedgerRow {
             created: Some(accepted),
             accepted: Some(accepted),
-            delivered: Some(accepted - lost - not_delivered),
+            delivered: Some(accepted - lost - not_delivered - sum(|row| row.bounced)),
             lost: Some(lost),
             not_delivered: Some(not_delivered),
             duplicates: Some(sum(|row| row.duplicates)),
             corrupt: Some(sum(|row| row.corrupt)),
+            bounced: Some(sum(|row| row.bounced)),
             ..LedgerRow::default()
         };
         let mut record = Record { ledger, audit: Some(Audit { faults, ..Audit::default() }), ..Record::empty() };
@@ -318,9 +335,11 @@ mod tests {
             (
                 kill(AuditRow { not_supported: 2, unsupported: vec!["link".to_owned()], ..row("") }),
                 None,
-                Outcome::Pass,
-                "no loss in 2 rounds of kill and 2 of stop",
+                Outcome::Inconclusive,
+                "not supported by kill: link (2 rounds).",
             ),
+            (kill(AuditRow { bounced: 2, ..row("") }), None, Outcome::Pass, "no loss"),
+            (kill(AuditRow { bounced: 2, ..row("") }), Some("bounced <= 0"), Outcome::Fail, "bounced <= 0"),
             (
                 kill(AuditRow { never_back: 1, ..row("") }),
                 None,
@@ -334,6 +353,9 @@ mod tests {
             assert_eq!(verdict.outcome, Some(outcome), "{row_of_kill:?} {verdict:?}");
             assert!(verdict.why.contains(reason), "{row_of_kill:?}: {}", verdict.why);
         }
+        let bounced = verdict(&audited(vec![AuditRow { bounced: 2, ..row("kill") }], None), None);
+        let given_back = "The server gave back 2 messages that it had answered 250, by a notification: 2 with kill.";
+        assert_eq!(bounced.reasons, [given_back]);
         let unsupported = ["link", "symlink"].map(str::to_owned).to_vec();
         let row_of_cut =
             AuditRow { fault: "power-cut".to_owned(), not_supported: 2, unsupported, ..AuditRow::default() };
@@ -383,7 +405,13 @@ mod tests {
     fn rounds_of_a_fault_are_one_row_with_the_longest_absence() {
         let mut rows = Vec::new();
         for (fault, lost, back_s) in [("kill", Some(1), 0.5), ("stop", None, 0.1), ("kill", Some(2), 0.2)] {
-            let ledger = LedgerRow { accepted: Some(10), lost, not_delivered: Some(4), ..LedgerRow::default() };
+            let ledger = LedgerRow {
+                accepted: Some(10),
+                lost,
+                not_delivered: Some(4),
+                bounced: Some(1),
+                ..LedgerRow::default()
+            };
             let account = RoundAccount {
                 source: Record { ledger, ..Record::empty() },
                 sink: None,
@@ -399,5 +427,19 @@ mod tests {
         let summaries: Vec<_> = rows.iter().map(|row| (row.fault.as_str(), row.rounds, row.lost, row.back_s)).collect();
         assert_eq!(summaries, [("kill", 2, 3, Some(0.5)), ("stop", 1, 0, Some(0.1))]);
         assert_eq!((rows[0].answered, rows[0].not_delivered, rows[0].quiet, rows[1].quiet), (20, 8, 0, 1));
+        assert_eq!(rows[0].bounced, 2);
+    }
+
+    #[test]
+    fn rounds_prove_nothing_if_failed_ones_were_dropped() {
+        let good = AuditRow { rounds: 9, answered: 500, ..AuditRow::default() };
+        assert!(bound_of(&good).is_some());
+        for row in [
+            AuditRow { rounds: 0, ..good.clone() },
+            AuditRow { lost: 1, ..good.clone() },
+            AuditRow { not_supported: 1, ..good },
+        ] {
+            assert_eq!(bound_of(&row), None, "{row:?}");
+        }
     }
 }

@@ -93,7 +93,7 @@ pub(crate) fn launch_server(
     command.environment = server.environment;
     command.group_leader = if recipe.has_own_session() { GroupLeader::Party } else { GroupLeader::Bench };
     command.recipe_directory = Some(places.directory.clone());
-    command.state_link.clone_from(&places.state_link);
+    command.short_link.clone_from(&places.short_link);
     let ready_signal = ReadySignal::Greeting(places.listen);
     RelayLaunch { command, ready_signal, ready_within: recipe.ready_within() }
 }

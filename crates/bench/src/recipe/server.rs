@@ -25,9 +25,9 @@ pub struct Places {
     pub directory: PathBuf,
     /// Subdirectory for the mail, on which the audit may mount a file system.
     pub state: PathBuf,
-    /// Symbolic link to `state`, by which the server knows a directory with a long path. It is
-    /// removed when the last copy is dropped.
-    pub state_link: Option<Arc<TempPath>>,
+    /// Symbolic link to `directory`, by which the server gets a short path to its mail. It is removed when the last
+    /// copy is dropped.
+    pub short_link: Option<Arc<TempPath>>,
     pub listen: SocketAddr,
     /// Next hop or, if the server delivers to mailboxes, the address at which they can be read.
     pub to: SocketAddr,
@@ -54,29 +54,33 @@ pub(crate) struct ServerCommand {
 
 impl Places {
     /// Returns the paths and addresses of a server in `directory`. If the path of its state directory is too long,
-    /// this creates a symbolic link to it.
+    /// this creates a symbolic link to `directory`.
     pub fn in_directory(directory: PathBuf, listen: SocketAddr, to: SocketAddr, mailrun: &Path) -> Self {
-        let state = directory.join("state");
-        let state_link = short_link(&state).map(Arc::new);
-        Self { state, state_link, directory, listen, to, mailrun: mailrun.to_owned() }
+        let state = directory.join(STATE);
+        let is_long = state.as_os_str().len() > MAX_STATE_PATH_BYTES;
+        let short_link = is_long.then(|| short_link(&directory)).flatten().map(Arc::new);
+        Self { state, short_link, directory, listen, to, mailrun: mailrun.to_owned() }
     }
 
-    fn known_state(&self) -> &Path {
-        self.state_link.as_deref().map_or(self.state.as_path(), |link| link)
+    /// Returns the path by which the server knows its state directory. The last component is never the link itself,
+    /// because commands such as `find` do not follow a link that they are given.
+    fn known_state(&self) -> PathBuf {
+        self.short_link.as_ref().map_or_else(|| self.state.clone(), |link| link.join(STATE))
     }
 }
+
+/// Subdirectory of the server's directory in which the server keeps its mail.
+const STATE: &str = "state";
 
 /// Maximum length of a directory's path in bytes. The path of a socket may have at most 107 bytes
 /// (unix(7)), and servers put their sockets some directories deeper.
 const MAX_STATE_PATH_BYTES: usize = 70;
 
-/// Makes a link to a directory whose path is too long. If the link cannot be made, the server gets
-/// the long path.
+/// Makes a link to a directory. If the link cannot be made, the server gets the long path.
 fn short_link(directory: &Path) -> Option<TempPath> {
-    let is_long = directory.as_os_str().len() > MAX_STATE_PATH_BYTES;
     let absolute = std::path::absolute(directory).ok()?;
-    let link = || tempfile::Builder::new().prefix("mailrun-").make(|path| symlink(&absolute, path)).ok();
-    Some(is_long.then(link)??.into_temp_path())
+    let link = tempfile::Builder::new().prefix("mailrun-").make(|path| symlink(&absolute, path));
+    Some(link.ok()?.into_temp_path())
 }
 
 /// Characters that have a special meaning in a shell or in a recipe's placeholders. White space and
@@ -159,7 +163,7 @@ impl Recipe {
     /// commands.
     pub(crate) fn prepare(&self, places: &Places) -> Result<ServerCommand> {
         self.check_host(&places.mailrun)?;
-        for place in [places.directory.as_path(), places.known_state()] {
+        for place in [&places.directory, &places.known_state()] {
             if let Some(character) = special_character(place) {
                 let words = format!(
                     "the path {} contains {character:?}, which the server's commands and files might misread; use \

@@ -423,7 +423,7 @@ impl MadesEndpointArgs {
         let stop = interrupt.wait_for(StopRequest::Stop);
         let truth = self.files.log_messages.as_deref().map(truth_file).transpose()?;
         let names = self.queues.names(mades_mode(plan.mode));
-        let (backend, serving) = self.place.open(self.allow_public).await?;
+        let (backend, serving) = self.place.open(self.allow_public, plan.max_message_bytes()).await?;
         let address = serving.as_ref().map(|serving| serving.address.to_string());
         let setup =
             EndpointOptions { plan, names: names.clone(), backend, clock: mailrun_net::clock::now, message_log: truth };
@@ -523,7 +523,11 @@ impl EndpointBrokerArgs {
         options::refuse_without_effect(&idle, "without a user: --user NAME, or amqp://NAME@HOST")
     }
 
-    async fn open(self, allow_public: bool) -> Result<(QueueBackend, Option<EmbeddedListener>)> {
+    async fn open(
+        self,
+        allow_public: bool,
+        max_message_bytes: u64,
+    ) -> Result<(QueueBackend, Option<EmbeddedListener>)> {
         match &self.broker {
             Some(_) => Ok((self.brokers(allow_public)?, None)),
             None => {
@@ -534,13 +538,18 @@ impl EndpointBrokerArgs {
                     bytes: self.max_queue_size.map_or(usual.bytes, whole),
                 };
                 let queues = embedded::MemoryQueues::new(limits);
-                let serving = self.serve(queues.clone(), allow_public).await?;
+                let serving = self.serve(queues.clone(), allow_public, max_message_bytes).await?;
                 Ok((QueueBackend::Embedded(queues), Some(serving)))
             }
         }
     }
 
-    async fn serve(self, queues: embedded::MemoryQueues, allow_public: bool) -> Result<EmbeddedListener> {
+    async fn serve(
+        self,
+        queues: embedded::MemoryQueues,
+        allow_public: bool,
+        max_message_bytes: u64,
+    ) -> Result<EmbeddedListener> {
         let listen = self.listen.as_deref().unwrap_or(DEFAULT_LISTEN);
         let Endpoint::Tcp(address) = Endpoint::listening(listen).context("--listen")? else {
             bail!("--listen {listen} must have the form HOST:PORT");
@@ -557,7 +566,7 @@ impl EndpointBrokerArgs {
         let listener = listener.map_err(|error| listen_error(listen, &error))?;
         let address = listener.local_addr()?;
         let counts = Arc::<ListenerCounts>::default();
-        let options = ListenOptions { tls, ..ListenOptions::new(mechanisms) };
+        let options = ListenOptions { tls, max_message_bytes, ..ListenOptions::new(mechanisms) };
         let listen = Box::pin(embedded::serve(listener, queues, options, Arc::clone(&counts)));
         Ok(EmbeddedListener { address, listen, counts })
     }

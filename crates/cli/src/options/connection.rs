@@ -30,7 +30,7 @@ pub(crate) struct ConnectionArgs {
     /// Accept any certificate of the server.
     #[arg(long)]
     insecure: bool,
-    /// Name to expect in the certificate and to send as SNI [default: the host of SERVER].
+    /// Name to expect in the certificate and to send as SNI [default: the host of SERVER; localhost for unix:PATH].
     #[arg(long, value_name = "NAME")]
     tls_name: Option<String>,
     /// Client certificate (PEM), sent if the server asks for one.

@@ -160,7 +160,7 @@ impl RouteKeys {
                     existing: true,
                     whole: false,
                     deletes: None,
-                    settled: None,
+                    probe_mail: None,
                     tls,
                 };
                 Ok(Watch::Mailbox { mailbox: Box::new(mailbox), keep: self.keep_mail })

@@ -103,7 +103,7 @@ impl MailboxArgs {
             existing: false,
             whole: self.whole,
             deletes: run.filter(|_| self.expunge),
-            settled: None,
+            probe_mail: None,
             tls: MailboxTls { insecure: self.mailbox_insecure, ca: self.mailbox_cacert.clone() },
         }))
     }

@@ -384,7 +384,7 @@ pub(crate) struct CriteriaArgs {
     /// Condition like --threshold, on what the source sees; the run ends as soon as it is not met.
     #[arg(long, value_name = "EXPRESSION", value_parser = aborting_threshold)]
     abort_on: Vec<Threshold>,
-    /// End the run if connections fail and the server has accepted nothing for this long.
+    /// End the run if connections fail and the server has neither accepted nor rejected a message for this long.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::some_duration)]
     give_up: Duration,
     /// Skip the test connection (EHLO, TLS, AUTH, MAIL, RCPT) before the run.

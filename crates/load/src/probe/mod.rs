@@ -22,6 +22,7 @@ mod simulation;
 mod watch;
 
 use crate::send::{SendEnd, SendOptions, SendReport, send, targets_of};
+use crate::sink::ProbeMail;
 use account::{Account, Answer, Event, Ns, ns, route_of, unix_ns};
 use anyhow::{Context, Result, anyhow, bail};
 use axum::Router;
@@ -30,8 +31,8 @@ use axum::response::Response;
 use axum::routing::get;
 use journal::{FileStorage, Journal};
 use mailrun_lock::lock;
+use mailrun_measurement::RunId;
 use mailrun_measurement::record::Pipelining;
-use mailrun_measurement::{Ledger, RunId};
 use mailrun_net::{Endpoint, clock};
 use mailrun_process::http_server::{self, HostNames};
 use mailrun_process::interrupt::{Interrupt, SighupWatch, StopRequest};
@@ -44,13 +45,13 @@ use mailrun_text::words::counted;
 use message::Creation;
 use metrics::{JournalState, Shared};
 pub use options::{ProbeOptions, Reload, RouteOptions, Watch};
-use pacer::{Due, Pace, Probe};
+use pacer::{Due, Pace, Probe, Witness};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use watch::{Report, WatchThread};
+use watch::{Found, Report, WatchThread};
 
 /// Maximum time between two checks of signals, clocks and overdue messages.
 const TICK: Duration = Duration::from_millis(250);
@@ -62,7 +63,7 @@ const REPORT_RETRY: Duration = Duration::from_secs(600);
 /// What a thread that sends a message, or watches a sink or mailbox, reports to the probe's loop.
 enum Input {
     Answered { number: u64, outcome: Outcome },
-    Watched { routes: Vec<u16>, keeps_times: bool, report: Report },
+    Watched { routes: Vec<u16>, report: Report },
 }
 
 struct Outcome {
@@ -117,7 +118,8 @@ pub fn run(options: ProbeOptions) -> Result<()> {
         journal,
         routes: Vec::new(),
         watches: Vec::new(),
-        settled: Arc::default(),
+        mail: Arc::default(),
+        unrecorded: Vec::new(),
         input_tx,
         was_writable: true,
         reports: state.join("reports"),
@@ -150,8 +152,10 @@ struct Shell {
     journal: Journal<FileStorage>,
     routes: Vec<Arc<RouteOptions>>,
     watches: Vec<WatchThread>,
-    /// Messages whose arrival is recorded, so that they may be deleted from their mailbox.
-    settled: Arc<Mutex<Ledger>>,
+    /// Messages that were found in mailboxes. The watch threads delete those whose arrival is recorded.
+    mail: Arc<Mutex<ProbeMail>>,
+    /// Numbers of messages whose arrival is not recorded yet, because the journal cannot be written.
+    unrecorded: Vec<u64>,
     input_tx: Sender<Input>,
     /// True if the last write of the account succeeded. The user is told only when this changes.
     was_writable: bool,
@@ -177,7 +181,8 @@ impl Shell {
         });
         let shared = Arc::clone(&self.shared);
         let mut shared = lock(&shared);
-        if !shared.probe.set_routes(paces.collect(), unix_ns()) {
+        let now_ns = self.wall_ns(&mut shared);
+        if !shared.probe.set_routes(paces.collect(), now_ns) {
             bail!("there are too many routes: at most {} in the life of an account", account::MAX_ROUTES);
         }
         // Write a snapshot with the names and numbers of the routes first. Events contain only the number of the route,
@@ -207,11 +212,8 @@ impl Shell {
         let mut threads = Vec::new();
         for (_, watch, routes) in groups {
             let input = self.input_tx.clone();
-            // A sink has recorded the time of each arrival, even while there was no probe. A mailbox was not watched
-            // while no probe was running, so the times of mail from that period would be wrong.
-            let keeps_times = matches!(watch, Watch::Sink(_));
-            let send = move |report| input.send(Input::Watched { routes: routes.clone(), keeps_times, report }).is_ok();
-            threads.extend(WatchThread::start(&watch, self.run, &self.settled, send)?);
+            let send = move |report| input.send(Input::Watched { routes: routes.clone(), report }).is_ok();
+            threads.extend(WatchThread::start(&watch, self.run, &self.mail, send)?);
         }
         Ok(threads)
     }
@@ -232,15 +234,23 @@ impl Shell {
         }
     }
 
+    /// Reads the wall clock for a comparison with the schedule or with the messages in flight. If somebody has set the
+    /// clock, both move along first.
+    fn wall_ns(&mut self, shared: &mut Shared) -> Ns {
+        let now_ns = unix_ns();
+        if let Some(event) = shared.probe.compare_clocks(now_ns, ns(clock::now())) {
+            self.record(shared, &[event]);
+            tell!("mailrun probe: the clock of this host was set");
+        }
+        now_ns
+    }
+
     /// Does everything that is due now, and returns the time until something else is due.
     fn turn(&mut self) -> Duration {
         let shared = Arc::clone(&self.shared);
         let mut shared = lock(&shared);
-        let now_ns = unix_ns();
-        if let Some(event) = shared.probe.compare_clocks(now_ns, ns(clock::now())) {
-            self.record(&mut shared, &[event]);
-            tell!("mailrun probe: the clock of this host was set");
-        }
+        let now_ns = self.wall_ns(&mut shared);
+        self.mark_recorded();
         for due in shared.probe.due(now_ns) {
             let event = shared.probe.created(&due);
             // Write the event to disk before the message leaves, so that a probe that is killed now still knows about
@@ -320,7 +330,7 @@ impl Shell {
         while let Some(one) = next {
             match one {
                 Input::Answered { number, outcome } => self.answered(number, &outcome),
-                Input::Watched { routes, keeps_times, report } => self.watched(&routes, keeps_times, report),
+                Input::Watched { routes, report } => self.watched(&routes, report),
             }
             next = input.try_recv().ok();
         }
@@ -330,7 +340,8 @@ impl Shell {
         let shared = Arc::clone(&self.shared);
         let mut shared = lock(&shared);
         let was_up = shared.probe.route(number).and_then(|route| route.is_up);
-        let event = shared.probe.answered(number, outcome.answer, ns(outcome.took), unix_ns());
+        let now_ns = self.wall_ns(&mut shared);
+        let event = shared.probe.answered(number, outcome.answer, ns(outcome.took), now_ns);
         self.record(&mut shared, &[event]);
         if let Some(end) = outcome.certificate_ends {
             shared.certificates.insert(route_of(number), end);
@@ -345,32 +356,48 @@ impl Shell {
         }
     }
 
-    fn watched(&mut self, routes: &[u16], keeps_times: bool, report: Report) {
+    fn watched(&mut self, routes: &[u16], Report { found, seen_until }: Report) {
         let shared = Arc::clone(&self.shared);
         let mut shared = lock(&shared);
-        let now_ns = unix_ns();
-        let is_up = matches!(report, Report::Seen { .. });
-        if let (Report::Blind(reason), true) =
-            (&report, routes.iter().any(|route| shared.watches.get(route) != Some(&false)))
+        let now_ns = self.wall_ns(&mut shared);
+        if let (Err(reason), true) = (&seen_until, routes.iter().any(|route| shared.watches.get(route) != Some(&false)))
         {
             tell!("mailrun probe: cannot see what arrives: {}", printable(reason));
         }
-        shared.watches.extend(routes.iter().map(|route| (*route, is_up)));
-        if let Report::Seen { until_ns, arrivals } = report {
-            for mut arrival in arrivals {
-                if !keeps_times && !shared.probe.is_own(arrival.number) {
-                    (arrival.delivered_ns, arrival.announced_ns) = (None, None);
+        shared.watches.extend(routes.iter().map(|route| (*route, seen_until.is_ok())));
+        let (witness, arrivals) = match found {
+            Found::Nothing => return,
+            Found::AtSink(sink, list) => {
+                let news = shared.probe.listed(&sink, list);
+                if news.forgotten > 0 {
+                    tell!(
+                        "mailrun probe: the sink {sink} no longer lists {} that the probe has not seen; messages that \
+                         are missing now count as in doubt, and not as lost",
+                        counted(news.forgotten, "arrival")
+                    );
+                    shared.probe.missed(routes, ns(clock::now()));
                 }
-                if let Some(event) = shared.probe.arrived(&arrival, now_ns) {
-                    self.record(&mut shared, &[event]);
-                }
-                // If the journal cannot be written, do not mark the message, so that it stays in the mailbox and the
-                // mailbox reports it again.
-                if self.journal.is_writable() {
-                    lock(&self.settled).mark(arrival.number, 0);
-                }
+                (news.witness, news.arrivals)
             }
-            shared.probe.seen(routes, until_ns);
+            Found::InMailbox(arrivals) => (Witness::Mailbox { first_route: routes[0] }, arrivals),
+        };
+        for arrival in arrivals {
+            if let Some(event) = shared.probe.arrived(&arrival, witness, now_ns) {
+                self.record(&mut shared, &[event]);
+            }
+            self.unrecorded.push(arrival.number);
+        }
+        self.mark_recorded();
+        if let Ok(Some(until)) = seen_until {
+            shared.probe.seen(routes, ns(until));
+        }
+    }
+
+    /// Lets the watch threads delete messages from mailboxes, unless their arrival could not be written to the journal.
+    fn mark_recorded(&mut self) {
+        if self.journal.is_writable() && !self.unrecorded.is_empty() {
+            let mut mail = lock(&self.mail);
+            self.unrecorded.drain(..).for_each(|number| mail.record(number));
         }
     }
 

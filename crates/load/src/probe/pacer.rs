@@ -1,8 +1,9 @@
 //! Decides when each route sends, and which messages are overdue. Times are arguments and results are events for the
 //! account, so that tests need no clock, socket or file.
 use super::account::{Account, Answer, Event, Ns, day_of, route_of};
-use crate::sink::arrivals::{Arrival, ArrivalKind};
+use crate::sink::arrivals::{Arrival, ArrivalKind, ArrivalList};
 use mailrun_measurement::{Ledger, MarkResult};
+use std::collections::HashMap;
 
 /// Maximum pause of a route whose server refuses messages. If the route's interval is longer, the pause is one
 /// interval.
@@ -46,12 +47,36 @@ pub(super) struct Route {
     /// Number of messages that were not accepted since the last accepted one.
     pub(super) refusals: u32,
     backoff_until_ns: Ns,
-    /// Time up to which all arrivals on the route are known. Messages whose time limit ends later cannot be called lost
-    /// yet.
-    seen_until_ns: Ns,
+    /// Time on the monotonic clock up to which all arrivals on the route are known, or `None` if nobody has looked yet.
+    /// Messages whose time limit ends later cannot be called lost yet.
+    seen_until: Option<Ns>,
+    /// Time on the monotonic clock of the last list of arrivals that did not have all of them. Messages that were due
+    /// before may have arrived, so they cannot be called lost.
+    missed_until: Option<Ns>,
     pub(super) skipped: [u64; Skip::ALL.len()],
     /// True if the server accepted the last message. `None` if no message was sent since the start.
     pub(super) is_up: Option<bool>,
+}
+
+/// Who has seen an arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Witness {
+    /// A sink of which this process knows which arrivals it has reported before.
+    Sink,
+    /// A sink that this process has asked for the first time. An earlier process may know these arrivals.
+    NewSink,
+    /// A mailbox that is watched for this route, and perhaps for others. It reports each of its messages once to each
+    /// process.
+    Mailbox { first_route: u16 },
+}
+
+/// The arrivals in a sink's list that were not reported before.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct News {
+    pub(super) witness: Witness,
+    pub(super) arrivals: Vec<Arrival>,
+    /// Number of arrivals that the sink has removed before the probe has heard of them.
+    pub(super) forgotten: u64,
 }
 
 /// A message that must be sent now. It is not in the account yet.
@@ -66,9 +91,13 @@ pub(super) struct Probe {
     pub(super) routes: Vec<Route>,
     /// The first message number of this process, for each route. Earlier numbers belong to earlier processes.
     own_from: Vec<(u16, u64)>,
-    /// Messages that were reported to this process as arrived. They are remembered, because a sink or mailbox reports
-    /// them again when it is watched anew, for example after SIGHUP.
+    /// Messages that were reported to this process as arrived.
     told: Ledger,
+    /// Messages that were found in a mailbox, with the first route of the mailbox in place of the recipient.
+    in_mailbox: Ledger,
+    /// For each sink, by its address, the identity of its list and the number of arrivals that it has reported. A sink
+    /// reports all arrivals again when it is watched anew, for example after SIGHUP.
+    sinks: HashMap<String, (String, u64)>,
     /// Wall clock minus monotonic clock at the last comparison. A sudden change shows that the wall clock was set.
     clock_offset_ns: Option<i128>,
     pub(super) clock_sets: u64,
@@ -88,6 +117,8 @@ impl Probe {
                 routes: Vec::new(),
                 own_from,
                 told: Ledger::default(),
+                in_mailbox: Ledger::default(),
+                sinks: HashMap::new(),
                 clock_offset_ns: None,
                 clock_sets: 0,
             },
@@ -117,7 +148,8 @@ impl Probe {
                     is_sending: false,
                     refusals: 0,
                     backoff_until_ns: 0,
-                    seen_until_ns: 0,
+                    seen_until: None,
+                    missed_until: None,
                     skipped: [0; Skip::ALL.len()],
                     is_up: None,
                 },
@@ -138,7 +170,7 @@ impl Probe {
         self.clock_offset_ns = Some(offset);
         self.clock_sets += 1;
         for route in &mut self.routes {
-            for time in [&mut route.next_due_ns, &mut route.backoff_until_ns, &mut route.seen_until_ns] {
+            for time in [&mut route.next_due_ns, &mut route.backoff_until_ns] {
                 *time = time.saturating_add_signed(by_ns);
             }
         }
@@ -202,14 +234,50 @@ impl Probe {
         Event::Answered { number, answer, took_ns, at_ns: now_ns }
     }
 
+    /// Handles a list of arrivals from the sink with this address. Leaves out the arrivals that were reported before.
+    pub(super) fn listed(&mut self, address: &str, list: ArrivalList) -> News {
+        let ArrivalList { sink, first, next, mut arrivals } = list;
+        let known = self.sinks.get(address);
+        let witness = if known.is_some() { Witness::Sink } else { Witness::NewSink };
+        let told = match known {
+            // A list may be older than the last one, because two threads ask the same sink for a moment after SIGHUP.
+            Some((list, told)) if *list == sink => *told,
+            Some(_) => 0,
+            // The arrivals before were probably reported to an earlier process.
+            None => first,
+        };
+        let again = usize::try_from(told.saturating_sub(first)).unwrap_or(usize::MAX).min(arrivals.len());
+        arrivals.drain(..again);
+        self.sinks.insert(address.to_owned(), (sink, told.max(next)));
+        News { witness, arrivals, forgotten: first.saturating_sub(told) }
+    }
+
     /// Handles an arrival that a sink or mailbox has reported. Returns `None` if the arrival does not change the
-    /// account, for example because it was reported before.
-    pub(super) fn arrived(&mut self, arrival: &Arrival, now_ns: Ns) -> Option<Event> {
-        if arrival.kind == ArrivalKind::Delivered && self.told.mark(arrival.number, 0) == MarkResult::Again {
+    /// account, for example because a mailbox and a sink have both reported it.
+    pub(super) fn arrived(&mut self, arrival: &Arrival, witness: Witness, now_ns: Ns) -> Option<Event> {
+        let mut arrival = *arrival;
+        let is_own = self.is_own(arrival.number);
+        if arrival.kind == ArrivalKind::Delivered {
+            let is_told = self.told.mark(arrival.number, 0) == MarkResult::Again;
+            if let Witness::Mailbox { first_route } = witness
+                && self.in_mailbox.mark(arrival.number, u32::from(first_route)) == MarkResult::Again
+            {
+                // The mailbox was opened anew between the two arrivals, so its watcher does not know about the first.
+                arrival.kind = ArrivalKind::Duplicate;
+            } else if is_told {
+                return None;
+            }
+        }
+        if !is_own && arrival.kind == ArrivalKind::Duplicate && witness != Witness::Sink {
+            // An earlier process may have counted this copy.
             return None;
         }
-        let is_own = self.is_own(arrival.number);
-        self.account.concerns(arrival, is_own).then_some(Event::Arrived { arrival: *arrival, at_ns: now_ns })
+        if !is_own && matches!(witness, Witness::Mailbox { .. }) {
+            // A sink has recorded the time of each arrival, even while there was no probe. A mailbox was not watched
+            // while no probe was running, so the times of mail from that period would be wrong.
+            (arrival.delivered_ns, arrival.announced_ns) = (None, None);
+        }
+        self.account.concerns(&arrival, is_own).then_some(Event::Arrived { arrival, at_ns: now_ns })
     }
 
     /// True if this process, and not an earlier one, has sent the message.
@@ -220,10 +288,24 @@ impl Probe {
         (from..self.account.next_number(route)).contains(&number)
     }
 
-    /// Records that a sink or mailbox has reported everything that had arrived on these routes until `at_ns`.
-    pub(super) fn seen(&mut self, routes: &[u16], at_ns: Ns) {
+    /// Records that a sink or mailbox has reported everything that had arrived on these routes until `at`, a time on the
+    /// monotonic clock.
+    pub(super) fn seen(&mut self, routes: &[u16], at: Ns) {
         let seen = self.routes.iter_mut().filter(|route| routes.contains(&route.number));
-        seen.for_each(|route| route.seen_until_ns = route.seen_until_ns.max(at_ns));
+        seen.for_each(|route| route.seen_until = route.seen_until.max(Some(at)));
+    }
+
+    /// Records that some arrivals on these routes until `at`, a time on the monotonic clock, will never be reported.
+    pub(super) fn missed(&mut self, routes: &[u16], at: Ns) {
+        let missed = self.routes.iter_mut().filter(|route| routes.contains(&route.number));
+        missed.for_each(|route| route.missed_until = route.missed_until.max(Some(at)));
+    }
+
+    /// Converts a time on the monotonic clock to the wall clock, as the clock was at the last comparison. The due times
+    /// of messages belong to the same setting of the clock.
+    fn wall_ns(&self, monotonic_ns: Ns) -> Ns {
+        let wall_ns = i128::from(monotonic_ns) + self.clock_offset_ns.unwrap_or_default();
+        Ns::try_from(wall_ns.max(0)).unwrap_or(Ns::MAX)
     }
 
     /// Returns an event for each overdue message. A message is overdue only if its sink or mailbox was read after the
@@ -231,15 +313,20 @@ impl Probe {
     /// overdue as soon as they are answered, because nobody looks for them.
     pub(super) fn overdue(&self) -> Vec<Event> {
         let watched = |number| self.routes.iter().find(|route| route.number == number && route.pace.is_watched);
-        let overdue = self.account.routes.keys().flat_map(|number| {
-            let (seen_until_ns, lost_after_ns, looked) = match watched(*number) {
-                Some(route) => (route.seen_until_ns, route.pace.lost_after_ns, true),
-                None => (Ns::MAX, 0, false),
+        let mut overdue = Vec::new();
+        for number in self.account.routes.keys() {
+            let Some(route) = watched(*number) else {
+                let numbers = self.account.overdue(*number, Ns::MAX, 0).into_iter();
+                overdue.extend(numbers.map(|number| Event::Overdue { number, looked: false }));
+                continue;
             };
-            let numbers = self.account.overdue(*number, seen_until_ns, lost_after_ns).into_iter();
-            numbers.map(move |number| Event::Overdue { number, looked })
-        });
-        overdue.collect()
+            let Some(seen_until) = route.seen_until else { continue };
+            let missed = route.missed_until.map(|until| self.account.overdue(*number, self.wall_ns(until), 0));
+            let missed = missed.unwrap_or_default();
+            let numbers = self.account.overdue(*number, self.wall_ns(seen_until), route.pace.lost_after_ns).into_iter();
+            overdue.extend(numbers.map(|number| Event::Overdue { number, looked: !missed.contains(&number) }));
+        }
+        overdue
     }
 
     /// Returns the time at which the next message is due, or `None` without routes.
@@ -382,7 +469,7 @@ mod tests {
         assert!(again.set_routes(vec![pace("a", 10)], 130 * SECOND));
         let arrival = |number, kind| Arrival { number, kind, delivered_ns: None, announced_ns: None };
         assert!(!again.is_own(0));
-        assert!(again.arrived(&arrival(0, ArrivalKind::Delivered), 0).is_some());
+        assert!(again.arrived(&arrival(0, ArrivalKind::Delivered), Witness::Sink, 0).is_some());
         assert_eq!(begin(&mut again, 130), [(1, 130)], "no number is used twice");
         again.seen(&[0], 500 * SECOND);
         assert_eq!(again.overdue(), [Event::Overdue { number: 0, looked: true }], "the answer to 1 is awaited");
@@ -390,24 +477,95 @@ mod tests {
         assert_eq!(again.account.routes[&0].counts.in_doubt, 1);
     }
 
+    const MAILBOX: Witness = Witness::Mailbox { first_route: 0 };
+
     #[test]
     fn mail_of_earlier_processes_is_counted_once_and_copies_of_own_mail_each_time() {
         let mut probe = probe(vec![pace("a", 10)]);
         begin(&mut probe, 100);
-        let delivered = Arrival { number: 0, kind: ArrivalKind::Delivered, delivered_ns: None, announced_ns: None };
-        let event = probe.arrived(&delivered, 0).unwrap();
+        let delivered = Arrival { number: 0, kind: ArrivalKind::Delivered, delivered_ns: Some(5), announced_ns: None };
+        let event = probe.arrived(&delivered, Witness::Sink, 0).unwrap();
         probe.account.apply(&event);
         answer(&mut probe, 0, Answer::Accepted, 101);
-        assert_eq!(probe.arrived(&delivered, 0), None, "a sink that was asked anew tells of it again");
+        assert_eq!(probe.arrived(&delivered, MAILBOX, 0), None, "it lies in a mailbox as well");
         let copy = Arrival { kind: ArrivalKind::Duplicate, ..delivered };
-        assert!(probe.arrived(&copy, 0).is_some());
+        let counted = Some(Event::Arrived { arrival: copy, at_ns: 0 });
+        assert_eq!(probe.arrived(&delivered, MAILBOX, 0), counted, "a second message in the mailbox");
+        assert_eq!(probe.arrived(&copy, MAILBOX, 0), counted);
+        assert_eq!(probe.arrived(&copy, Witness::NewSink, 0), counted);
         begin(&mut probe, 110);
         answer(&mut probe, 1, Answer::Rejected, 111);
-        assert!(probe.arrived(&Arrival { number: 1, ..delivered }, 0).is_some(), "the server had refused it");
+        let refused = Arrival { number: 1, ..delivered };
+        assert!(probe.arrived(&refused, Witness::Sink, 0).is_some(), "the server had refused it");
+        assert_eq!(begin(&mut probe, 140), [(2, 140)]);
         let (mut again, _) = Probe::new(probe.account);
-        assert_eq!(again.arrived(&delivered, 0), None, "the mailbox still has it");
-        assert!(again.arrived(&copy, 0).is_some());
-        assert_eq!(again.arrived(&Arrival { number: 9 << 32, ..copy }, 0), None, "no such route");
+        for (arrival, witness, why) in [
+            (delivered, MAILBOX, "the mailbox still has it"),
+            (delivered, MAILBOX, "the mailbox still has a copy"),
+            (copy, MAILBOX, "the earlier process may have counted it"),
+            (copy, Witness::NewSink, "the earlier process may have counted it"),
+            (Arrival { number: 9 << 32, ..copy }, Witness::Sink, "no such route"),
+        ] {
+            assert_eq!(again.arrived(&arrival, witness, 0), None, "{why}");
+        }
+        assert!(again.arrived(&copy, Witness::Sink, 0).is_some(), "it came while this process watched");
+        let Some(Event::Arrived { arrival, .. }) = again.arrived(&Arrival { number: 2, ..delivered }, MAILBOX, 0)
+        else {
+            panic!("it is in flight");
+        };
+        assert_eq!(arrival.delivered_ns, None, "it may have come while nobody watched");
+    }
+
+    fn list(sink: &str, first: u64, arrivals: &[(u64, ArrivalKind)]) -> ArrivalList {
+        let arrival = |(number, kind)| Arrival { number, kind, delivered_ns: None, announced_ns: None };
+        let arrivals: Vec<Arrival> = arrivals.iter().copied().map(arrival).collect();
+        ArrivalList { sink: sink.to_owned(), first, next: first + arrivals.len() as u64, arrivals }
+    }
+
+    #[test]
+    fn what_a_sink_reports_again_counts_once() {
+        use ArrivalKind::{Bounced, Delivered, Duplicate};
+        let mut probe = probe(vec![pace("a", 10)]);
+        for number in 0..2 {
+            begin(&mut probe, 100 + 10 * number);
+            answer(&mut probe, number, Answer::Accepted, 101);
+        }
+        let arrivals = [(0, Delivered), (0, Duplicate), (1, Bounced), (1, Duplicate), (1, Duplicate)];
+        let mut told = |sink: &str, first: usize, end: usize| {
+            let news = probe.listed("h:1", list(sink, first as u64, &arrivals[first..end]));
+            for arrival in news.arrivals {
+                if let Some(event) = probe.arrived(&arrival, news.witness, 0) {
+                    probe.account.apply(&event);
+                }
+            }
+            let counts = probe.account.routes[&0].counts;
+            (counts.delivered, counts.bounced, counts.repeated)
+        };
+        assert_eq!(told("one", 0, 3), (1, 1, 1));
+        assert_eq!(told("one", 0, 4), (1, 1, 2), "it was asked for everything, as after SIGHUP");
+        assert_eq!(told("one", 0, 2), (1, 1, 2), "an older answer");
+        assert_eq!(told("one", 4, 5), (1, 1, 3));
+        assert_eq!(told("two", 0, 2), (1, 1, 4), "the sink was restarted, and received a further copy");
+    }
+
+    #[test]
+    fn mail_that_a_sink_has_forgotten_is_in_doubt_and_not_lost() {
+        let mut probe = probe(vec![pace("a", 10)]);
+        assert_eq!(probe.listed("h:1", list("one", 7, &[])).forgotten, 0, "an earlier process knows these");
+        assert_eq!(probe.compare_clocks(1_000 * SECOND, 900 * SECOND), None);
+        begin(&mut probe, 1_000);
+        answer(&mut probe, 0, Answer::Accepted, 1_001);
+        let news = probe.listed("h:1", list("one", 9, &[(8 << 32, ArrivalKind::Delivered)]));
+        assert_eq!((news.forgotten, news.arrivals.len()), (2, 1));
+        probe.missed(&[0], 905 * SECOND);
+        begin(&mut probe, 1_010);
+        answer(&mut probe, 1, Answer::Accepted, 1_011);
+        probe.seen(&[0], 950 * SECOND);
+        assert_eq!(probe.overdue(), [], "they may still come");
+        probe.seen(&[0], 970 * SECOND);
+        let overdue = |number, looked| Event::Overdue { number, looked };
+        assert_eq!(probe.overdue(), [overdue(0, false), overdue(1, true)]);
+        assert_eq!(probe.listed("h:1", list("one", 10, &[])).forgotten, 0, "it is told once");
     }
 
     #[test]
@@ -417,11 +575,13 @@ mod tests {
         answer(&mut probe, 0, Answer::Accepted, 101);
         assert_eq!(probe.compare_clocks(101 * SECOND, SECOND), None);
         assert_eq!(probe.compare_clocks(102 * SECOND + SECOND / 2, 2 * SECOND), None, "it drifts");
+        // The clock is set before the mailbox is read and before the probe compares its clocks.
+        probe.seen(&[0], 3 * SECOND);
         let event = probe.compare_clocks(3_703 * SECOND, 3 * SECOND).unwrap();
         assert_eq!(event, Event::ClockSet { by_ns: 3_600 * 1_000_000_000 });
         probe.account.apply(&event);
         assert_eq!(begin(&mut probe, 3_709), [], "ten seconds after the message before");
-        probe.seen(&[0], 3_750 * SECOND);
+        probe.seen(&[0], 50 * SECOND);
         assert_eq!(probe.overdue(), []);
         assert_eq!(begin(&mut probe, 3_710), [(1, 3_710)]);
         let back = probe.compare_clocks(111 * SECOND, 11 * SECOND).unwrap();
@@ -429,6 +589,10 @@ mod tests {
         answer(&mut probe, 1, Answer::Accepted, 112);
         assert_eq!(begin(&mut probe, 120), [(2, 120)]);
         assert_eq!(probe.clock_sets, 2);
+        for (seen, expected) in [(59, 0), (60, 1)] {
+            probe.seen(&[0], seen * SECOND);
+            assert_eq!(probe.overdue().len(), expected, "the first message was due at second 0 of the monotonic clock");
+        }
     }
 
     #[test]

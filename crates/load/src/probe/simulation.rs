@@ -2,7 +2,7 @@
 use super::account::{Account, Answer, Event, Ns};
 use super::journal::{Journal, Storage as _};
 use super::memory_storage::MemoryStorage;
-use super::pacer::{Pace, Probe};
+use super::pacer::{Pace, Probe, Witness};
 use crate::sink::arrivals::{Arrival, ArrivalKind};
 use std::collections::{BTreeMap, HashMap};
 
@@ -158,7 +158,7 @@ fn simulate(days: u64, lifetime: Ns, sizes: &mut Vec<Sizes>) -> (Account, World)
                 world.future.pop_first();
                 let event = match happening {
                     Happening::Answered(number, answer, took) => Some(probe.answered(number, answer, took, now)),
-                    Happening::Arrived(arrival) => probe.arrived(&arrival, now),
+                    Happening::Arrived(arrival) => probe.arrived(&arrival, Witness::Sink, now),
                 };
                 if let Some(event) = event {
                     journal.append(&[event], &probe.account, false).unwrap();

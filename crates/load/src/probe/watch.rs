@@ -1,10 +1,10 @@
 //! Threads that report which messages have arrived. There is one for each sink and for each mailbox.
-use super::account::{Ns, unix_ns};
 use super::options::Watch;
 use crate::sink::arrivals::{Arrival, ArrivalList};
-use crate::sink::{MailboxOptions, MailboxWatch};
+use crate::sink::{MailboxOptions, MailboxWatch, ProbeMail};
 use anyhow::{Context, Result, bail};
-use mailrun_measurement::{Ledger, RunId};
+use mailrun_lock::lock;
+use mailrun_measurement::RunId;
 use mailrun_net::clock;
 use mailrun_process::http_client::{HttpClient, StatusCode};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,11 +33,21 @@ const STOP_POLL: Duration = Duration::from_millis(100);
 
 /// What a thread that watches a sink or mailbox reports to the probe's loop.
 #[derive(Debug)]
-pub(super) enum Report {
-    /// New arrivals. Everything that arrived until `until_ns` has now been reported.
-    Seen { until_ns: Ns, arrivals: Vec<Arrival> },
-    /// The sink or mailbox could not be read, for this reason.
-    Blind(String),
+pub(super) struct Report {
+    pub(super) found: Found,
+    /// Time on the monotonic clock until which everything that arrived has now been reported, or `None` if some of it
+    /// may still be unknown. An error is the reason why the sink or mailbox cannot be read at present.
+    pub(super) seen_until: Result<Option<Duration>, String>,
+}
+
+#[derive(Debug)]
+pub(super) enum Found {
+    Nothing,
+    /// Arrivals at the sink with this address. Sinks are asked for all arrivals when they are watched anew, so some of
+    /// these arrivals may have been reported before.
+    AtSink(String, ArrivalList),
+    /// Arrivals in a mailbox. Each of its messages is reported only once.
+    InMailbox(Vec<Arrival>),
 }
 
 /// A thread that watches a sink or a mailbox for some routes. It ends when this value is dropped.
@@ -47,11 +57,11 @@ pub(super) struct WatchThread {
 
 impl WatchThread {
     /// Starts the thread, or returns `None` if there is nothing to watch. The thread ends when `send`, which takes its
-    /// reports, returns false. Messages in `settled` may be deleted, because their arrival is recorded.
+    /// reports, returns false. Messages that are recorded in `mail` may be deleted.
     pub(super) fn start(
         watch: &Watch,
         run: RunId,
-        settled: &Arc<Mutex<Ledger>>,
+        mail: &Arc<Mutex<ProbeMail>>,
         send: impl Fn(Report) -> bool + Send + 'static,
     ) -> Result<Option<Self>> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -66,7 +76,7 @@ impl WatchThread {
                 let mut options = MailboxOptions::clone(mailbox);
                 options.existing = true;
                 options.deletes = (!keep).then_some(run);
-                options.settled = Some(Arc::clone(settled));
+                options.probe_mail = Some(Arc::clone(mail));
                 Box::new(move || read_mailbox(&options, run, &send, &stopped))
             }
         };
@@ -112,18 +122,18 @@ fn ask_sink(client: &HttpClient, run: RunId, send: &dyn Fn(Report) -> bool, stop
     let mut sink = String::new();
     let mut after = 0;
     while !stop.load(Ordering::Relaxed) {
-        let until_ns = unix_ns();
+        let asked_at = clock::now();
         let report = match arrivals(client, run, after) {
-            // The sink has been restarted and counts its arrivals from 0 again, so ask for all of them.
+            // The sink has begun a new list, for example because it was restarted, so ask for all of it.
             Ok(list) if list.sink != sink && after > 0 => {
                 (sink, after) = (list.sink, 0);
                 continue;
             }
             Ok(list) => {
-                (sink, after) = (list.sink, list.next);
-                Report::Seen { until_ns, arrivals: list.arrivals }
+                (sink, after) = (list.sink.clone(), list.next);
+                Report { found: Found::AtSink(client.authority().to_owned(), list), seen_until: Ok(Some(asked_at)) }
             }
-            Err(error) => Report::Blind(format!("{error:#}")),
+            Err(error) => Report { found: Found::Nothing, seen_until: Err(format!("{error:#}")) },
         };
         if !send(report) {
             return;
@@ -150,11 +160,19 @@ fn read_mailbox(options: &MailboxOptions, run: RunId, send: &dyn Fn(Report) -> b
                 retry = FIRST_RETRY;
                 let until = options.deletes.map(|_| clock::now() + pass);
                 pass = LATER_PASSES;
-                follow(&mut watch, lag, until, send, stop);
-                watch.stop();
+                let is_listed = follow(&mut watch, lag, until, send, stop);
+                let seen_until = readable(&watch).map(|()| None);
+                if !send(Report { found: Found::InMailbox(watch.stop()), seen_until }) {
+                    return;
+                }
+                if let (true, Some(mail)) = (is_listed, &options.probe_mail) {
+                    lock(mail).forget_deleted(&options.mailboxes);
+                }
             }
-            Err(error) => {
-                if !send(Report::Blind(format!("{error:#}"))) {
+            Err((error, arrivals)) => {
+                // If this thread should end, it has interrupted the opening itself, so the mailbox may be readable.
+                let seen_until = if stop.load(Ordering::Relaxed) { Ok(None) } else { Err(format!("{error:#}")) };
+                if !send(Report { found: Found::InMailbox(arrivals), seen_until }) {
                     return;
                 }
                 pause(retry, stop);
@@ -164,31 +182,36 @@ fn read_mailbox(options: &MailboxOptions, run: RunId, send: &dyn Fn(Report) -> b
     }
 }
 
-/// Reports what an open mailbox contains, until the thread should end or the mailbox should be opened anew.
+/// Reports what an open mailbox contains, until the thread should end or the mailbox should be opened anew. Returns true
+/// if the mailbox should be opened anew and could be read all the time, so that all of its messages have been reported.
 fn follow(
     watch: &mut MailboxWatch,
     lag: Duration,
     until: Option<Duration>,
     send: &dyn Fn(Report) -> bool,
     stop: &AtomicBool,
-) {
-    let mut up_since_ns = unix_ns();
-    while !stop.load(Ordering::Relaxed) && until.is_none_or(|until| clock::now() < until) {
-        let Some(arrivals) = watch.next() else { return };
-        let now_ns = unix_ns();
-        if !watch.is_up() {
-            up_since_ns = now_ns;
+) -> bool {
+    let mut up_since = clock::now();
+    let mut was_up = true;
+    while !stop.load(Ordering::Relaxed) {
+        if until.is_some_and(|until| clock::now() >= until) {
+            return was_up;
         }
-        let lag_ns = u64::try_from(lag.as_nanos()).unwrap_or(u64::MAX);
-        let is_blind = now_ns.saturating_sub(up_since_ns) < lag_ns;
-        let has_none = arrivals.is_empty();
+        let Some(arrivals) = watch.next() else { return false };
+        let now = clock::now();
+        let readable = readable(watch);
+        if readable.is_err() {
+            (up_since, was_up) = (now, false);
+        }
         // Until the mailbox has been readable for the whole lag, it may contain mail that nobody has seen.
-        let until_ns = if is_blind { 0 } else { now_ns - lag_ns };
-        if !send(Report::Seen { until_ns, arrivals }) {
-            return;
-        }
-        if has_none && !watch.is_up() && !send(Report::Blind("the connection to the mailbox is broken".to_owned())) {
-            return;
+        let seen_until = readable.map(|()| (now - up_since >= lag).then(|| now - lag));
+        if !send(Report { found: Found::InMailbox(arrivals), seen_until }) {
+            return false;
         }
     }
+    false
+}
+
+fn readable(watch: &MailboxWatch) -> Result<(), String> {
+    if watch.is_up() { Ok(()) } else { Err("the connection to the mailbox is broken".to_owned()) }
 }

@@ -12,7 +12,7 @@ mod session;
 
 use crate::source::{self, AllowedTargets, Transport};
 use anyhow::{Context, Result, bail};
-use mailrun_net::{ClientSession, Endpoint, SessionEnd, Socket, Stream, Timer, WorkerBuffers, clock};
+use mailrun_net::{ClientSession, SessionEnd, Socket, Stream, Timer, WorkerBuffers, clock};
 use mailrun_process::reason::reason;
 use mailrun_process::tls_mode::TlsMode;
 use mailrun_smtp::Client;
@@ -117,10 +117,7 @@ async fn run(options: SendOptions, buffers: WorkerBuffers) -> Result<SendReport>
 ///
 /// Fails if the server has no address, or only addresses to which nothing may be sent.
 pub fn targets_of(server: &str, allowed: AllowedTargets) -> Result<Vec<SendTarget>> {
-    let name = match Endpoint::split_port(server) {
-        Some((host, _)) if !server.starts_with("unix:") => host,
-        _ => "localhost",
-    };
+    let name = source::host_name(server);
     let endpoints = source::look_up(server, allowed)?;
     Ok(endpoints.into_iter().map(|endpoint| SendTarget::Server { name: name.to_owned(), endpoint }).collect())
 }

@@ -86,6 +86,7 @@ fn times(latencies: &Latencies) -> impl Iterator<Item = u64> + '_ {
 /// The arrivals of a run, which the sink keeps because an HTTP client has asked for them.
 #[derive(Debug, Default)]
 pub(super) struct ArrivalLog {
+    name: String,
     finder: ArrivalFinder,
     /// Number of arrivals that were removed because there were too many.
     forgotten: u64,
@@ -94,9 +95,12 @@ pub(super) struct ArrivalLog {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ArrivalList {
-    /// Identity of the sink's process. A new process counts arrivals from 0 again, so the client
-    /// must ask from the beginning.
+    /// Identity of the list. A new process of the sink begins a new list, and so does a sink that has dropped the
+    /// counts of the run meanwhile. It counts arrivals from 0 again, so the client must ask from the beginning.
     pub(crate) sink: String,
+    /// Number of arrivals before the first one in `arrivals`. If this is more than the client has asked to leave out, the
+    /// sink has removed the arrivals in between.
+    pub(crate) first: u64,
     /// Number of arrivals so far. The next request should pass this number as `after`.
     pub(crate) next: u64,
     pub(crate) arrivals: Vec<Arrival>,
@@ -104,9 +108,9 @@ pub(crate) struct ArrivalList {
 
 impl ArrivalLog {
     /// Starts a log that contains the messages that have arrived so far. Their times are unknown,
-    /// because the tallies have been merged.
-    pub(super) fn begin(so_far: Option<&RunTally>) -> Self {
-        let mut log = Self::default();
+    /// because the tallies have been merged. No other log may have the same name.
+    pub(super) fn begin(name: String, so_far: Option<&RunTally>) -> Self {
+        let mut log = Self { name, ..Self::default() };
         if let Some(tally) = so_far {
             let arrivals = log.finder.of_run(tally);
             log.keep(arrivals);
@@ -132,10 +136,11 @@ impl ArrivalLog {
     }
 
     /// Returns the arrivals except the first `after`, and except those that were removed meanwhile.
-    pub(super) fn after(&self, after: u64, sink: &str) -> ArrivalList {
-        let skipped = usize::try_from(after.saturating_sub(self.forgotten)).unwrap_or(usize::MAX);
+    pub(super) fn after(&self, after: u64) -> ArrivalList {
+        let skipped = usize::try_from(after.saturating_sub(self.forgotten)).unwrap_or(usize::MAX).min(self.kept.len());
         ArrivalList {
-            sink: sink.to_owned(),
+            sink: self.name.clone(),
+            first: self.forgotten + skipped as u64,
             next: self.forgotten + self.kept.len() as u64,
             arrivals: self.kept.iter().skip(skipped).copied().collect(),
         }
@@ -208,15 +213,16 @@ mod tests {
 
     #[test]
     fn a_log_tells_what_came_since_and_is_bounded() {
-        let mut log = ArrivalLog::begin(Some(&tally(&[1], 0, &[5])));
-        assert_eq!(shown(&log.after(0, "a").arrivals), "1 Delivered", "its time was not kept");
+        let mut log = ArrivalLog::begin("a".to_owned(), Some(&tally(&[1], 0, &[5])));
+        assert_eq!(shown(&log.after(0).arrivals), "1 Delivered", "its time was not kept");
         log.add(&worker(tally(&[2], 0, &[5])), RUN);
-        let list = log.after(1, "a");
-        assert_eq!((list.next, shown(&list.arrivals).as_str()), (2, "2 Delivered 5"));
-        assert_eq!(log.after(2, "a").arrivals, []);
+        let list = log.after(1);
+        assert_eq!((list.first, list.next, shown(&list.arrivals).as_str()), (1, 2, "2 Delivered 5"));
+        let list = log.after(2);
+        assert_eq!((list.first, list.next, list.arrivals), (2, 2, Vec::new()));
         (3..MAX_KEPT as u64 + 10).for_each(|number| log.add(&worker(tally(&[number], 0, &[])), RUN));
-        let list = log.after(0, "a");
+        let list = log.after(0);
         assert_eq!((list.next, list.arrivals.len()), (MAX_KEPT as u64 + 9, MAX_KEPT));
-        assert_eq!(list.arrivals[0].number, 10, "the oldest are forgotten");
+        assert_eq!((list.first, list.arrivals[0].number), (9, 10), "the oldest are forgotten, and the list says so");
     }
 }

@@ -122,14 +122,13 @@ impl SinkCollector {
         FinishedRun { record, write_error: unwritten.or(unlogged) }
     }
 
-    fn merge(&mut self, (mut tally, back): TallyTransfer) {
-        for (_, run) in tally.runs.iter() {
+    fn merge(&mut self, mut transfer: TallyTransfer) {
+        for (_, run) in transfer.tally.runs.iter() {
             self.monitor.recent.merge(&run.delivered);
         }
-        lock(&self.monitor.run.report).merge(&tally);
-        tally.clear();
-        // Give the empty tally back to its worker. Ignore the error, because the worker may have ended.
-        let _ = back.try_send(tally);
+        lock(&self.monitor.run.report).merge(&transfer.tally);
+        transfer.tally.clear();
+        transfer.give_back();
     }
 }
 

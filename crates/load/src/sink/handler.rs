@@ -25,8 +25,8 @@ use mailrun_smtp::proxy::ProxyHeader;
 use mailrun_smtp::reply_reason::ReplyReason;
 use mailrun_smtp::sasl::Secret;
 use mailrun_smtp::server::Protocol;
-use mailrun_smtp::xclient::Xclient;
-use std::net::SocketAddr;
+use mailrun_smtp::xclient::{ClientAddress, Xclient};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -79,6 +79,11 @@ impl Service for SinkService {
 
     fn tick(&self, _now: Duration) {
         self.0.send_tally();
+    }
+
+    async fn drain(&self) {
+        // The collector waits for the end of the worker and cannot give back a tally meanwhile.
+        self.0.send_last_tally();
     }
 }
 
@@ -294,8 +299,10 @@ impl Handler for SinkHandler {
     }
 
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
-        if let Some(address) = xclient.address() {
-            self.client.set_ip(address);
+        match xclient.address() {
+            Some(ClientAddress::Known(address)) => self.client.set_ip(address),
+            Some(ClientAddress::Unknown) => self.client.set_ip(Ipv4Addr::UNSPECIFIED.into()),
+            None => {}
         }
         Answer::Yes
     }
@@ -772,7 +779,7 @@ mod tests {
             handler.message(1, clock::now());
             let mut all = mailrun_measurement::SinkTally::default();
             service.0.send_tally();
-            all.merge(&tallies.recv().unwrap().0);
+            all.merge(&tallies.recv().unwrap().tally);
             let tally = all.runs.find(trace.run).unwrap();
             let rewrites = &tally.rewrites;
             let found = [tally.units.count(), rewrites.units.count(), rewrites.copied(), tally.duplicates];

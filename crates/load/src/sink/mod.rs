@@ -40,7 +40,7 @@ use dump::MessageDump;
 use handler::SinkService;
 pub(crate) use mailboxes::MailboxWatch;
 use mailboxes::Watchers;
-pub use mailboxes::{MailboxOptions, MailboxTls, WatchedMailbox};
+pub use mailboxes::{MailboxOptions, MailboxTls, ProbeMail, WatchedMailbox};
 use mailrun_net::{Endpoint, FdTable, ResourceExhausted, Server};
 use mailrun_process::dialogue_output::DialogueOutput;
 use mailrun_process::http_server;

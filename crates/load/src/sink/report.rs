@@ -46,7 +46,7 @@ pub(super) struct SinkReport {
     pub(super) announced: Buckets,
     /// Lists of the messages that arrived, for the runs for which an HTTP client has asked `/arrivals/RUN`.
     arrivals: Vec<(RunId, ArrivalLog)>,
-    /// Sent with each list of arrivals. If it changes, the sink was restarted, and the client begins again.
+    /// Beginning of the name of each list of arrivals, which no other process of a sink has.
     process: String,
 }
 
@@ -120,10 +120,11 @@ impl SinkReport {
     pub(super) fn arrivals(&mut self, run: RunId, after: u64) -> ArrivalList {
         self.announce(run);
         if !self.arrivals.iter().any(|(known, _)| *known == run) {
-            self.arrivals.push((run, ArrivalLog::begin(self.total.runs.find(run))));
+            let name = format!("{}.{}", self.process, clock::now().as_nanos());
+            self.arrivals.push((run, ArrivalLog::begin(name, self.total.runs.find(run))));
         }
         let log = self.arrivals.iter().find(|(known, _)| *known == run).map(|(_, log)| log);
-        log.unwrap_or(&ArrivalLog::default()).after(after, &self.process)
+        log.unwrap_or(&ArrivalLog::default()).after(after)
     }
 
     pub(super) fn merge(&mut self, tally: &SinkTally) {
@@ -150,13 +151,25 @@ impl SinkReport {
     }
 
     /// Returns the figures per second of a run. `begin` must be the start of any second of the run, because a run's
-    /// seconds need not begin at whole seconds of the clock. Second 0 is the one in which the sink began.
+    /// seconds need not begin at whole seconds of the clock. Second 0 is the one in which the run began.
     fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
         let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
-            self.series.push((run, Series::new(second_of(self.began, begin))));
+            self.series.push((run, Series::new(second_of(self.run_start(run, begin), begin))));
             self.series.len() - 1
         });
         &mut self.series[index].1
+    }
+
+    /// Returns the time from which a run's times count: its announcement or, without one, shortly before `first`, the
+    /// first second that a worker has handed over. They must not count from the start of the sink, because merge refuses
+    /// records whose times count from more than a week apart.
+    fn run_start(&self, run: Option<RunId>, first: Duration) -> Duration {
+        if run.is_none() {
+            return self.began;
+        }
+        let announced = self.starts.iter().find(|(known, _)| Some(*known) == run).map(|(_, start)| start.at);
+        // Another worker may still hand over the second before.
+        announced.unwrap_or_else(|| first.saturating_sub(Duration::from_secs(1)).max(self.began))
     }
 
     pub(super) fn tick(&mut self, now: Duration, first_connection: Option<Duration>) {
@@ -180,8 +193,10 @@ impl SinkReport {
     /// Makes the record of a run. With `None`, the record is about all mail, whether or not it belongs to a run.
     pub(super) fn record(&mut self, run: Option<RunId>) -> Record {
         let known = self.series.iter().find(|(known, _)| *known == run).map(|(_, series)| series.clone());
-        let mut series = known.unwrap_or_else(|| Series::new(self.began));
-        self.total.error_times.iter().for_each(|(at, errors)| series.add_errors(at, errors));
+        let mut series = known.unwrap_or_else(|| Series::new(self.run_start(run, self.began)));
+        let zero = series.zero();
+        let error_times = self.total.error_times.iter().filter(|(at, _)| *at >= zero);
+        error_times.for_each(|(at, errors)| series.add_errors(at, errors));
         let workload = Workload {
             protocol: self.protocol(),
             tls: value_name(self.options.capabilities.tls),
@@ -368,4 +383,56 @@ fn slowest(tally: &RunTally, origin: Duration) -> Vec<SlowMessage> {
         ..SlowMessage::default()
     };
     tally.slowest.sorted().into_iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::capabilities::CapabilityOptions;
+    use crate::sink::rulebook::Rulebook;
+    use mailrun_net::BusyPoll;
+    use mailrun_process::outputs::Outputs;
+    use mailrun_smtp::Limits;
+
+    const RUN: RunId = RunId([1; 16]);
+
+    fn options() -> SinkOptions {
+        SinkOptions {
+            name: String::new(),
+            listen: String::new(),
+            mailboxes: None,
+            http: None,
+            messages: None,
+            workers: 1,
+            busy_poll: BusyPoll::Off,
+            sessions: 1,
+            limits: Limits::default(),
+            hello: String::new(),
+            rules: Rulebook::default(),
+            seed: 1,
+            dump: None,
+            dialogue: None,
+            run: None,
+            capabilities: CapabilityOptions::default(),
+            outputs: Outputs::default(),
+        }
+    }
+
+    #[test]
+    fn times_of_a_run_count_from_its_beginning_however_long_the_sink_has_run() {
+        let ms = Duration::from_millis;
+        let began = ms(1_000_300);
+        // The first message arrives ten days later, in a second of the run that begins at 0.7 s of the clock.
+        let begin = began + ms(10 * 86_400_000 + 400);
+        let rules = Arc::new(ActiveRules::new(Rulebook::default(), 1));
+        let zero = |run: Option<RunId>, announced: Option<Duration>| {
+            let mut report = SinkReport::new(options(), String::new(), None, Arc::clone(&rules), began);
+            let start = announced.map(|at| (RUN, RunStart { at, ..RunStart::default() }));
+            report.starts.extend(start);
+            report.series_of(run, begin).zero()
+        };
+        assert_eq!(zero(Some(RUN), None), begin - ms(1_000));
+        assert_eq!(zero(Some(RUN), Some(begin - ms(2_500))), begin - ms(3_000));
+        assert_eq!(zero(None, None), began - ms(600), "mail without a trace may belong to no run");
+    }
 }

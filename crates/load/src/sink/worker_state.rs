@@ -3,6 +3,7 @@ use super::active_rules::{ActiveRules, RuleState, Ruleset};
 use super::dump::{MessageDump, MessageWriter};
 use super::rules::RuleCommand;
 use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
+use crate::tally_exchange::{self, TallySender};
 use mailrun_measurement::domains::{DomainUnit, MAX_DOMAINS};
 use mailrun_measurement::errors::ErrorEvent;
 use mailrun_measurement::rewrites::{MAX_REWRITES, Rewrite, RewrittenUnit};
@@ -20,7 +21,7 @@ use mailrun_smtp::{Domain, Path, Reply};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,8 +30,8 @@ static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A worker's counts for the collector, with the channel on which the collector returns the memory for new counts.
-pub(super) type TallyTransfer = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
+/// A worker's counts on their way to the collector.
+pub(super) type TallyTransfer = tally_exchange::TallyTransfer<SinkTally>;
 
 #[derive(Debug)]
 pub(super) struct SinkContext {
@@ -75,6 +76,11 @@ impl SinkContext {
         }
     }
 
+    /// Returns true if the sink was started for this run.
+    pub(super) fn is_own_run(&self, run: RunId) -> bool {
+        self.own_run == Some(run)
+    }
+
     /// Returns, on this host's monotonic clock, the start of any second of the run to which the trace belongs. A run's
     /// seconds need not begin at whole seconds of the clock.
     fn zero_of(&self, trace: &Trace) -> Duration {
@@ -96,8 +102,7 @@ impl SinkContext {
 pub(super) struct SinkWorkerState {
     pub(super) context: Arc<SinkContext>,
     pub(super) tally: RefCell<Box<SinkTally>>,
-    tally_tx: Sender<TallyTransfer>,
-    empty_tallies: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
+    tally_sender: TallySender<SinkTally>,
     /// Copy of the rules in force, so that sessions need not lock the original for each command.
     cached_rules: RefCell<Option<Arc<Ruleset>>>,
     /// Version of `cached_rules`. When the rules in force have another version, the worker copies them again.
@@ -241,11 +246,11 @@ pub(super) struct SinkMessage {
 
 impl SinkWorkerState {
     pub(super) fn new(context: Arc<SinkContext>, tally_tx: Sender<TallyTransfer>) -> Self {
+        let empty = || Box::new(SinkTally::keeping(context.own_run));
         Self {
-            tally: RefCell::new(Box::new(SinkTally::keeping(context.own_run))),
+            tally: RefCell::new(empty()),
+            tally_sender: TallySender::new(tally_tx, empty()),
             context,
-            tally_tx,
-            empty_tallies: sync_channel(1),
             cached_rules: RefCell::default(),
             rules_version: Cell::new(0),
             first_domain: OnceCell::new(),
@@ -337,16 +342,24 @@ impl SinkWorkerState {
         }
     }
 
-    /// Sends the worker's counts to the collector, and begins to count from zero.
+    /// Sends the worker's counts to the collector, and begins to count from zero. Does nothing if the collector is
+    /// behind.
     pub(super) fn send_tally(&self) {
-        let empty = self.empty_tallies.1.try_recv();
-        // If the collector has not returned a tally yet, make a new one instead of waiting.
-        let empty = empty.unwrap_or_else(|_| Box::new(SinkTally::keeping(self.context.own_run)));
-        let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
+        if let Some(empty) = self.tally_sender.take_empty() {
+            self.replace_tally(empty);
+        }
+    }
+
+    /// Sends the worker's last counts, however far behind the collector is.
+    pub(super) fn send_last_tally(&self) {
+        self.replace_tally(Box::new(SinkTally::keeping(self.context.own_run)));
+    }
+
+    fn replace_tally(&self, empty: Box<SinkTally>) {
+        let mut full = self.tally.replace(empty);
         full.domain_names.clone_from(&self.other_domains.borrow().names);
         full.rewrites.clone_from(&self.pairs.borrow().pairs);
-        // Ignore the error, because nobody needs the tally if the collector has ended.
-        let _ = self.tally_tx.send((full, self.empty_tallies.0.clone()));
+        self.tally_sender.send(full);
     }
 
     pub(super) fn verify_login(&self, auth: &Auth<'_>) -> bool {
@@ -706,7 +719,32 @@ fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rulebook::Rulebook;
     use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_worker_counts_on_while_the_collector_is_behind() {
+        let context =
+            SinkContext::new(ActiveRules::new(Rulebook::default(), 1), None, None, None, None, Protocol::Smtp);
+        let (tally_tx, tallies) = channel();
+        let worker = SinkWorkerState::new(Arc::new(context), tally_tx);
+        let count = || {
+            worker.tally.borrow_mut().connections += 1;
+            worker.send_tally();
+        };
+        (0..5).for_each(|_| count());
+        let mut first = tallies.try_recv().unwrap();
+        assert_eq!(first.tally.connections, 1);
+        assert!(tallies.try_recv().is_err(), "the counts since then are in a single tally");
+        first.tally.clear();
+        first.give_back();
+        count();
+        assert_eq!(tallies.try_recv().unwrap().tally.connections, 5);
+        worker.tally.borrow_mut().connections += 1;
+        worker.send_last_tally();
+        assert_eq!(tallies.try_recv().unwrap().tally.connections, 1, "the last counts are always sent");
+    }
 
     #[test]
     fn domains_are_numbered_in_any_case_and_bounded() {

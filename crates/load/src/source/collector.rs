@@ -90,11 +90,10 @@ impl SourceCollector {
         loop {
             let wait = self.monitor.next_tick().saturating_sub(clock::now());
             match workers.tallies.recv_timeout(wait) {
-                Ok((worker, mut tally)) => {
-                    self.merge(&tally);
-                    tally.clear();
-                    // Ignore the error, because a worker that has ended needs no empty tally.
-                    let _ = workers.empty_tallies[worker].send(tally);
+                Ok(mut transfer) => {
+                    self.merge(&transfer.tally);
+                    transfer.tally.clear();
+                    transfer.give_back();
                 }
                 Err(RecvTimeoutError::Timeout) if self.should_abandon(interrupt) => {
                     self.is_abandoned = true;

@@ -12,6 +12,7 @@ use mailrun_measurement::{Latencies, SourceTally};
 use mailrun_net::clock;
 use mailrun_process::interrupt::Interrupt;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -153,6 +154,12 @@ impl LoadControl {
         self.first_message
     }
 
+    /// Returns the numbers of the load's messages, up to the first number of the next host.
+    pub(super) fn message_numbers(&self) -> Range<u64> {
+        let next_host = (self.first_message >> NUMBERS_LOG2) + 1;
+        self.first_message..next_host << NUMBERS_LOG2
+    }
+
     pub(super) fn interrupt(&self) -> Interrupt {
         self.interrupt
     }
@@ -177,5 +184,19 @@ impl LoadControl {
 
     fn plan(&self) -> Option<Arc<LoadPlan>> {
         self.plan.get().and_then(Weak::upgrade)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_numbers_end_where_those_of_the_next_host_begin() {
+        let numbers = |first| LoadControl::new(1, first, Interrupt::watch().unwrap()).message_numbers();
+        let host = 1 << NUMBERS_LOG2;
+        assert_eq!(numbers(0), 0..host);
+        assert_eq!(numbers(host), host..2 * host);
+        assert_eq!(numbers(3 * host + 7), 3 * host + 7..4 * host, "after an earlier load of the same host");
     }
 }

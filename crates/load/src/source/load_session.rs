@@ -42,6 +42,9 @@ pub(super) struct OutgoingMessage {
     /// True once the peer has answered a command of the message. If the connection breaks after
     /// that, the message is given up instead of sent over another connection.
     answered: bool,
+    /// True if the connection ended before it was [certain](Event::settled) that the peer had
+    /// accepted the message. The peer may have it, so a refusal of the session is not about it.
+    may_be_accepted: bool,
     /// Bits of the first 64 recipients. A set bit means that the recipient was accepted.
     accepted: u64,
     /// Bits of further recipients, 64 in each word. Empty for messages with up to 64 recipients.
@@ -76,6 +79,7 @@ impl OutgoingMessage {
             since: claim.since,
             sent: None,
             answered: false,
+            may_be_accepted: false,
             accepted: 0,
             accepted_beyond: Vec::new(),
             rejected: 0,
@@ -359,7 +363,8 @@ impl LoadSession {
     /// for LMTP replies about recipients, so these are forgotten.
     fn take_back_answered(&mut self) {
         let is_certain = self.answered.is_empty() && self.messages.len() == 1;
-        for (message, ..) in self.answered.drain(..).rev() {
+        for (mut message, outcome, _) in self.answered.drain(..).rev() {
+            message.may_be_accepted = outcome == Outcome::Accepted;
             self.messages.push_front(message);
         }
         if !is_certain {
@@ -367,7 +372,8 @@ impl LoadSession {
         }
     }
 
-    /// Gives up all messages in transit, after the caller has counted the reason as an error.
+    /// Gives up all messages in transit, after the caller has counted the reason as an error. A
+    /// message that the peer may have accepted counts as failed even if the session was rejected.
     fn fail_messages(&mut self, failure: MessageFailure) {
         self.take_back_answered();
         let Some(last) = self.messages.back().map(|job| job.claim.number) else { return };
@@ -376,6 +382,7 @@ impl LoadSession {
         self.worker.update_tally(|tally| {
             tally.last_ended = Some(now);
             for job in ended.drain(..) {
+                let failure = if job.may_be_accepted { MessageFailure::Failed } else { failure };
                 let warm_up = u64::from(job.claim.is_warm_up);
                 let all = u64::from(job.claim.recipients);
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));

@@ -57,7 +57,6 @@ use context::SourceContext;
 use domains::RecipientDomains;
 use envelopes::Envelopes;
 use mailrun_lock::lock;
-use mailrun_measurement::trace::MESSAGE_NUMBERS;
 use mailrun_net::{Endpoint, clock};
 use mailrun_process::interrupt::Interrupt;
 use mailrun_process::local_address::{is_local_address, is_loopback};
@@ -89,7 +88,7 @@ const SETUP_TIME: Duration = Duration::from_millis(2);
 /// options contradict each other.
 pub fn run(options: SourceOptions) -> Result<FinishedRun> {
     let numbers = match &options.control {
-        Some(control) => control.first_message()..MESSAGE_NUMBERS,
+        Some(control) => control.message_numbers(),
         None => options.part().numbers(options.messages),
     };
     let options = options.divided()?;
@@ -115,7 +114,7 @@ pub fn run(options: SourceOptions) -> Result<FinishedRun> {
         Some(control) => control.interrupt(),
         None => Interrupt::watch()?,
     };
-    let approach = Transport::new(&options.transport, options.pipelining, host_part(&options.to))?;
+    let approach = Transport::new(&options.transport, options.pipelining, host_name(&options.to))?;
     let approach = approach.with_notifications(options.dsn_parameters.notifications());
     let trial = Arc::new(PreflightCheck { options, server, transport: approach, messages: mail, envelopes });
     let introduction = match trial.options.preflight {
@@ -171,9 +170,13 @@ fn clock_for(server: &Endpoint) -> message::TraceClock {
     if is_loopback(server) { message::TraceClock::Monotonic } else { message::TraceClock::Wall }
 }
 
-/// Returns the host of an address, without the port and without the brackets of an IPv6 address.
-fn host_part(to: &str) -> &str {
-    to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
+/// Returns the name for which the server's certificate must be valid: the host of the address or, for a unix-domain
+/// socket, `localhost`.
+pub(crate) fn host_name(to: &str) -> &str {
+    match Endpoint::split_port(to) {
+        Some((host, _)) if !to.starts_with("unix:") => host,
+        _ => "localhost",
+    }
 }
 
 /// Looks up the server of a source, and chooses the first of its addresses that accepts a
@@ -230,6 +233,19 @@ mod tests {
         assert!(resolve("8.8.8.8:25", AllowedTargets::Local, StartWait::none()).is_err());
         assert!(resolve("8.8.8.8:25", AllowedTargets::Public, StartWait::none()).is_ok());
         assert!(resolve("nonsense", AllowedTargets::Local, StartWait::none()).is_err());
+    }
+
+    #[test]
+    fn a_certificate_must_be_valid_for_the_host() {
+        for (to, host) in [
+            ("mx.a.example:25", "mx.a.example"),
+            ("192.0.2.1:25", "192.0.2.1"),
+            ("[2001:db8::1]:25", "2001:db8::1"),
+            ("unix:/run/s", "localhost"),
+            ("unix:s:25", "localhost"),
+        ] {
+            assert_eq!(host_name(to), host, "{to}");
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct TransportOptions {
     /// File with trusted certificates. Without it, the certificates of the system are trusted.
     pub ca: Option<PathBuf>,
     /// Name that the server's certificate must have, also sent as SNI. By default, this is the host
-    /// of the address.
+    /// of the address, or `localhost` for a unix-domain socket.
     pub server_name: Option<String>,
     /// Client certificate and its key, if the server asks for one.
     pub certificate: Option<(PathBuf, PathBuf)>,

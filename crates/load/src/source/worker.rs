@@ -3,6 +3,7 @@
 use super::context::SourceContext;
 use super::session_loop;
 use super::worker_state::{SourceWorkerArgs, SourceWorkerState};
+use crate::tally_exchange::TallyTransfer;
 use anyhow::{Context as _, Result, bail};
 use mailrun_measurement::SourceTally;
 use mailrun_net::{FdTable, WorkerBuffers, WorkerOptions, clock};
@@ -10,7 +11,7 @@ use mailrun_process::reason::reason;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -19,13 +20,11 @@ use tokio::sync::mpsc;
 /// have.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The collector's ends of its channels to the workers.
+/// The running workers.
 pub(super) struct SourceWorkers {
-    /// Receives what each worker has counted since its last tally, with the number of the worker.
-    /// The channel closes when the last worker has ended.
-    pub(super) tallies: Receiver<(usize, Box<SourceTally>)>,
-    /// Returns emptied tallies to each worker, so that their memory is reused.
-    pub(super) empty_tallies: Vec<Sender<Box<SourceTally>>>,
+    /// Receives what each worker has counted since its last tally. The channel closes when the last
+    /// worker has ended.
+    pub(super) tallies: Receiver<TallyTransfer<SourceTally>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
@@ -54,15 +53,8 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     std::thread::sleep(setting.began.saturating_sub(clock::now()));
     let started = (0..workers)
         .map(|number| {
-            let (give, emptied) = channel();
             let (begun, begins) = channel();
-            let post = SourceWorkerArgs {
-                number,
-                workers,
-                context: Arc::clone(setting),
-                tally_tx: full.clone(),
-                empty_rx: emptied,
-            };
+            let post = SourceWorkerArgs { number, workers, context: Arc::clone(setting), tally_tx: full.clone() };
             let work = move |buffers| async move {
                 // Tell the starting thread that this worker has its event loop. Ignore the error,
                 // because that thread may have given up.
@@ -70,16 +62,12 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
                 run(post, buffers).await;
             };
             let thread = mailrun_net::worker::spawn(&format!("load-{number}"), worker_options, work);
-            Ok((give, thread.context("cannot start a thread")?, begins))
+            Ok((thread.context("cannot start a thread")?, begins))
         })
         .collect::<Result<Vec<_>>>()?;
-    let mut emptied = Vec::new();
-    let mut threads = Vec::new();
-    for (give, thread, begins) in started {
-        threads.push(wait_until_started(thread, &begins)?);
-        emptied.push(give);
-    }
-    Ok(SourceWorkers { tallies, empty_tallies: emptied, threads })
+    let threads = started.into_iter().map(|(thread, begins)| wait_until_started(thread, &begins));
+    let threads = threads.collect::<Result<Vec<_>>>()?;
+    Ok(SourceWorkers { tallies, threads })
 }
 
 /// Waits until a worker has its event loop. If the worker could not make one, returns the error of
@@ -110,7 +98,7 @@ async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
         () = recorder.measure_wake_ups() => {}
     }
     recorder.send_replies();
-    recorder.send_tally();
+    recorder.send_last_tally();
 }
 
 /// Starts all sessions at once. If the load is controlled from outside, for example by a Locust

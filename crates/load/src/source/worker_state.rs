@@ -3,6 +3,7 @@
 use super::context::SourceContext;
 use super::control::{NUMBERS_LOG2, UserTarget};
 use super::reply_log::ReplyLog;
+use crate::tally_exchange::{TallySender, TallyTransfer};
 use mailrun_lock::lock;
 use mailrun_measurement::reply_text::ReplyText;
 use mailrun_measurement::trace::sequence_of;
@@ -16,7 +17,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Sender;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -53,8 +54,7 @@ pub(super) struct SourceWorkerArgs {
     pub(super) number: usize,
     pub(super) workers: usize,
     pub(super) context: Arc<SourceContext>,
-    pub(super) tally_tx: Sender<(usize, Box<SourceTally>)>,
-    pub(super) empty_rx: Receiver<Box<SourceTally>>,
+    pub(super) tally_tx: Sender<TallyTransfer<SourceTally>>,
 }
 
 impl SourceWorkerArgs {
@@ -91,6 +91,9 @@ enum ParkState {
     Running,
     Parked,
     Woken,
+    /// The session is busy, but still on the list: something else than the list woke it, and it
+    /// claimed a message.
+    BusyListed,
     /// The session was told to end, because the control of the load wants fewer sessions.
     Surplus,
 }
@@ -100,9 +103,32 @@ struct ParkedSession {
     state: Rc<Cell<ParkState>>,
 }
 
+impl ParkEntry {
+    /// Records that the session waits. Returns true if it must be put on the list.
+    fn park(&self) -> bool {
+        !matches!(self.0.replace(ParkState::Parked), ParkState::Parked | ParkState::BusyListed)
+    }
+
+    /// Records that the session has claimed a message. Returns true if the session was waiting for
+    /// it. A session that was busy took the message up late because of the server.
+    fn claim(&self) -> bool {
+        let (was_waiting, state) = match self.0.get() {
+            ParkState::Parked => (true, ParkState::BusyListed),
+            ParkState::Woken => (true, ParkState::Running),
+            state => (false, state),
+        };
+        self.0.set(state);
+        was_waiting
+    }
+}
+
 impl ParkedSession {
     fn wake(self) {
-        self.state.set(ParkState::Woken);
+        self.state.set(match self.state.get() {
+            ParkState::Parked => ParkState::Woken,
+            ParkState::BusyListed => ParkState::Running,
+            state => state,
+        });
         self.waker.wake();
     }
 }
@@ -111,6 +137,7 @@ pub(super) struct SourceWorkerState {
     args: SourceWorkerArgs,
     name: Arc<str>,
     tally: RefCell<Box<SourceTally>>,
+    tally_sender: TallySender<SourceTally>,
     replies: RefCell<ReplyLog>,
     /// Schedule that says when messages are due in an open loop, or `None` in a closed loop.
     schedule: Option<RefCell<ArrivalSchedule>>,
@@ -130,6 +157,7 @@ impl SourceWorkerState {
         Self {
             name: options.hello.as_str().into(),
             tally: RefCell::default(),
+            tally_sender: TallySender::new(post.tally_tx.clone(), Box::default()),
             replies: RefCell::default(),
             schedule: options.offered_rate.clone().map(|offer| RefCell::new(post.schedule(offer, users))),
             scheduled_users: Cell::new(users),
@@ -253,6 +281,7 @@ impl SourceWorkerState {
 
     fn count_created(&self, entry: &ParkEntry, claim: &ClaimedMessage, now: Duration) {
         let since = claim.since;
+        let was_waiting = entry.claim();
         self.update_tally(|tally| {
             tally.created += 1;
             tally.recipients_created += u64::from(claim.recipients);
@@ -270,15 +299,10 @@ impl SourceWorkerState {
             if self.schedule.is_some() {
                 tally.time(LatencyKind::Slip, now - since);
             }
-            if entry.0.get() != ParkState::Running {
+            if was_waiting {
                 tally.time(LatencyKind::Lag, now - since);
             }
         });
-        // Only a session that was taken off the list is running again. A session that something
-        // else has woken is still on the list, and stays there.
-        if entry.0.get() == ParkState::Woken {
-            entry.0.set(ParkState::Running);
-        }
         if let Some(schedule) = &self.schedule {
             schedule.borrow_mut().advance();
         }
@@ -292,7 +316,7 @@ impl SourceWorkerState {
 
     /// Puts the session on the list of waiting sessions, unless it is there already.
     fn park(&self, cx: &mut Context<'_>, entry: &ParkEntry) {
-        if entry.0.replace(ParkState::Parked) != ParkState::Parked {
+        if entry.park() {
             let place = Rc::clone(&entry.0);
             self.parked.borrow_mut().push_back(ParkedSession { waker: cx.waker().clone(), state: place });
         }
@@ -333,8 +357,8 @@ impl SourceWorkerState {
         schedule.borrow().due()
     }
 
-    /// Sends the tally to the collector periodically. Once the run is over, also wakes waiting and
-    /// pausing sessions, so that they end.
+    /// Sends the tally to the collector periodically, unless the collector is behind. Once the run
+    /// is over, also wakes waiting and pausing sessions, so that they end.
     pub(super) async fn tick(&self) {
         loop {
             mailrun_net::sleep(TALLY_INTERVAL).await;
@@ -357,12 +381,21 @@ impl SourceWorkerState {
         }
     }
 
-    pub(super) fn send_tally(&self) {
-        let empty = self.args.empty_rx.try_recv().unwrap_or_default();
-        let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
+    fn send_tally(&self) {
+        if let Some(empty) = self.tally_sender.take_empty() {
+            self.replace_tally(empty);
+        }
+    }
+
+    /// Sends the last tally, however far behind the collector is.
+    pub(super) fn send_last_tally(&self) {
+        self.replace_tally(Box::default());
+    }
+
+    fn replace_tally(&self, empty: Box<SourceTally>) {
+        let mut full = self.tally.replace(empty);
         full.flush_times();
-        // Ignore the error: the collector has ended, and nobody else needs the tally.
-        let _ = self.args.tally_tx.send((self.args.number, full));
+        self.tally_sender.send(full);
     }
 }
 
@@ -389,5 +422,49 @@ fn yield_once() -> impl FnMut(&mut Context<'_>) -> Poll<()> {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts the session on the list if it has to be there.
+    fn park(entry: &ParkEntry, list: &mut Vec<ParkedSession>) {
+        if entry.park() {
+            list.push(ParkedSession { waker: Waker::noop().clone(), state: Rc::clone(&entry.0) });
+        }
+    }
+
+    #[test]
+    fn a_session_waits_only_until_it_claims_a_message() {
+        let entry = ParkEntry::default();
+        let mut list = Vec::new();
+        assert!(!entry.claim(), "it has never waited");
+        park(&entry, &mut list);
+        list.pop().unwrap().wake();
+        assert!(entry.claim());
+        assert!(!entry.claim(), "it was busy with the message before");
+        // Something else wakes the session, so it stays on the list while it is busy.
+        park(&entry, &mut list);
+        assert!(entry.claim());
+        assert!(!entry.claim(), "it was busy with the message before");
+        park(&entry, &mut list);
+        assert_eq!(list.len(), 1, "it is on the list only once");
+        assert!(entry.claim());
+        list.pop().unwrap().wake();
+        assert!(!entry.claim(), "it was busy when the list woke it");
+        park(&entry, &mut list);
+        assert_eq!(list.len(), 1, "it is no longer on the list, so it was put there again");
+    }
+
+    #[test]
+    fn a_session_that_must_end_is_not_counted_twice() {
+        let entry = ParkEntry::default();
+        let mut list = Vec::new();
+        park(&entry, &mut list);
+        entry.0.set(ParkState::Surplus);
+        list.pop().unwrap().wake();
+        assert_eq!(entry.0.get(), ParkState::Surplus);
     }
 }

@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes};
 use mailrun_amqp::{DeliveryOutcome, EncodedMessage, Reader, Writer};
 use mailrun_lock::lock;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use tokio::sync::Notify;
 
 /// Maximum number of queues, which is needed because peers create queues by choosing their names.
@@ -47,7 +47,7 @@ pub struct QueueIndex(usize);
 #[derive(Debug)]
 pub struct EnqueuedMessage {
     pub message: EncodedMessage,
-    /// Number that is reported to the producer when a consumer has accepted the message.
+    /// Number that is reported to the producer when a consumer has accepted or rejected the message.
     pub confirm_id: Option<u64>,
     queue: QueueIndex,
     /// The consumer that holds the message. While a returned message waits, this is still the consumer that returned
@@ -106,7 +106,8 @@ struct MemoryQueue {
     owner: Option<Arc<Notify>>,
     consumers: Vec<QueueConsumer>,
     last_served: Option<ConsumerId>,
-    waiting_producers: Vec<Arc<Notify>>,
+    /// The references are weak, because a connection may end while it waits.
+    waiting_producers: Vec<Weak<Notify>>,
 }
 
 #[derive(Debug)]
@@ -117,8 +118,8 @@ struct State {
     by_name: HashMap<String, QueueIndex>,
     /// Number of consumers that have ever attached. The count becomes the id of a new consumer.
     consumers: u64,
-    /// The `confirm_id` of each accepted message, until `next_consumed` returns it.
-    consumed: VecDeque<u64>,
+    /// The `confirm_id` of each accepted or rejected message, until `next_consumed` returns it.
+    consumed: VecDeque<(u64, DeliveryOutcome)>,
     consumed_notify: Option<Arc<Notify>>,
 }
 
@@ -171,9 +172,10 @@ impl MemoryQueues {
         self.state().consumed_notify = Some(notify);
     }
 
-    /// Returns the `confirm_id` of an accepted message, each of them once and in the order of acceptance. Returns
-    /// `None` until a consumer accepts another message.
-    pub fn next_consumed(&self) -> Option<u64> {
+    /// Returns the `confirm_id` of a message that a consumer has accepted or rejected, and which of the two the
+    /// consumer did. Each message is returned once, in the order of the outcomes. Returns `None` until there is another
+    /// outcome.
+    pub fn next_consumed(&self) -> Option<(u64, DeliveryOutcome)> {
         self.state().consumed.pop_front()
     }
 
@@ -228,8 +230,8 @@ impl MemoryQueues {
         let state = &mut *guard;
         let queue = &mut state.queues[id.0];
         let room = queue.room(state.limits, state.bytes);
-        if room == (0, 0) && !queue.waiting_producers.iter().any(|other| Arc::ptr_eq(other, notify)) {
-            queue.waiting_producers.push(Arc::clone(notify));
+        if room == (0, 0) {
+            queue.add_waiting_producer(Arc::downgrade(notify));
         }
         room
     }
@@ -260,8 +262,8 @@ impl MemoryQueues {
         match outcome {
             DeliveryOutcome::Accepted | DeliveryOutcome::Rejected => {
                 queue.counts.bytes -= queued.message.bytes();
-                if let Some(confirm_id) = queued.confirm_id.filter(|_| outcome == DeliveryOutcome::Accepted) {
-                    state.consumed.push_back(confirm_id);
+                if let Some(confirm_id) = queued.confirm_id {
+                    state.consumed.push_back((confirm_id, outcome));
                     state.consumed_notify.iter().for_each(|notify| notify.notify_one());
                 }
                 match outcome {
@@ -302,6 +304,14 @@ impl MemoryQueue {
         let of_all = limits.bytes.saturating_mul(TOTAL_BYTES_FACTOR).saturating_sub(all_bytes);
         let bytes = limits.bytes.saturating_sub(self.counts.bytes).min(of_all);
         if messages == 0 || bytes == 0 { (0, 0) } else { (messages, bytes) }
+    }
+
+    fn add_waiting_producer(&mut self, producer: Weak<Notify>) {
+        if !self.waiting_producers.iter().any(|other| other.ptr_eq(&producer)) {
+            // Forget producers that have gone, because a queue that stays full notifies nobody and would keep them all.
+            self.waiting_producers.retain(|other| other.strong_count() > 0);
+            self.waiting_producers.push(producer);
+        }
     }
 
     fn take(&mut self) -> Option<EnqueuedMessage> {
@@ -369,7 +379,8 @@ impl MemoryQueue {
         }
         let (messages, bytes) = self.room(limits, all_bytes);
         if messages > limits.messages / 4 && bytes > limits.bytes / 4 {
-            self.waiting_producers.drain(..).for_each(|notify| notify.notify_one());
+            let producers = self.waiting_producers.drain(..).filter_map(|producer| producer.upgrade());
+            producers.for_each(|notify| notify.notify_one());
         }
     }
 }
@@ -453,6 +464,9 @@ mod tests {
         let notify = Arc::new(Notify::new());
         let held = queues.take(id).unwrap();
         assert_eq!(queues.room(id, &notify), (0, 0), "what is held still takes its room");
+        // Connections that end while they wait for room must not use up memory.
+        (0..1_000).for_each(|_| assert_eq!(queues.room(id, &Arc::new(Notify::new())), (0, 0)));
+        assert!(queues.state().queues[id.0].waiting_producers.len() <= 2);
         queues.settle(held, DeliveryOutcome::Accepted);
         assert_eq!(queues.room(id, &notify), (1, 999));
         assert_eq!(queues.counts(id).refused, 1);
@@ -471,7 +485,15 @@ mod tests {
         queues.settle(queued, DeliveryOutcome::Accepted);
         producer.notified().await;
         publisher.notified().await;
-        assert_eq!((queues.next_consumed(), queues.next_consumed()), (Some(7), None));
+        assert_eq!((queues.next_consumed(), queues.next_consumed()), (Some((7, DeliveryOutcome::Accepted)), None));
+        queues.put(id, message("b"), Some(8)).unwrap();
+        for outcome in [DeliveryOutcome::Released, DeliveryOutcome::Rejected] {
+            assert_eq!(queues.next_consumed(), None, "a message that comes back is not consumed");
+            let queued = take_message(&queues, id, asking).unwrap();
+            queues.settle(queued, outcome);
+        }
+        publisher.notified().await;
+        assert_eq!((queues.next_consumed(), queues.next_consumed()), (Some((8, DeliveryOutcome::Rejected)), None));
     }
 
     #[tokio::test]

@@ -70,9 +70,9 @@ impl EndpointQueues {
         }
     }
 
-    /// Returns the next message that B's application has accepted. Always `None` for a broker,
-    /// because brokers do not report when a consumer accepts a message.
-    pub(super) fn next_consumed(&mut self) -> Option<u64> {
+    /// Returns the next message that B's application has accepted or rejected. Always `None` for a broker, because
+    /// brokers do not report what a consumer does with a message.
+    pub(super) fn next_consumed(&mut self) -> Option<(u64, DeliveryOutcome)> {
         match self {
             Self::Embedded(local) => local.queues.next_consumed(),
             Self::Broker(_) => None,
@@ -93,6 +93,14 @@ impl EndpointQueues {
         match self {
             Self::Embedded(local) => local.queues.counts(local.outbox).waiting as u64,
             Self::Broker(_) => 0,
+        }
+    }
+
+    /// Returns the error that ended the links to a broker for good, if there was one.
+    pub(super) fn take_failure(&mut self) -> Option<mailrun_mades::Error> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Broker(remote) => remote.take_failure(),
         }
     }
 

@@ -9,11 +9,11 @@
 //! ```
 //! Messages that were not settled when the connection was lost are sent again over the next
 //! connection. The broker delivers messages again that were not accepted. A message may therefore
-//! appear twice, but no message is lost.
+//! appear twice, but no message is lost. An error that reconnecting cannot cure ends the endpoint.
 use crate::embedded::EncodedMessage;
 use crate::model::{EndpointStep, MessageKey};
 use mailrun_mades::{
-    Broker, Connection, DeliveryHandle, Disposition, DispositionFuture, Error, IncomingDelivery, ReceiverLink,
+    Broker, Connection, DeliveryHandle, Disposition, DispositionFuture, EncodedDelivery, Error, ReceiverLink,
     ReceiverOptions, SenderLink, SenderOptions, api,
 };
 use std::collections::VecDeque;
@@ -51,6 +51,10 @@ struct PendingSend {
 enum LinkReport {
     Received(EncodedMessage, BrokerDelivery),
     Settled((MessageKey, EndpointStep), SendResult),
+    /// The connection was lost, so the broker will deliver its messages again that were not accepted.
+    Disconnected,
+    /// The links ended with an error that reconnecting cannot cure.
+    Failed(Error),
 }
 
 pub(super) struct BrokerQueues {
@@ -61,6 +65,7 @@ pub(super) struct BrokerQueues {
     outbound: [UnboundedSender<PendingSend>; OutputQueue::COUNT],
     outstanding: [usize; OutputQueue::COUNT],
     reconnects: Arc<AtomicU64>,
+    failure: Option<Error>,
     supervisor: AbortHandle,
 }
 
@@ -75,7 +80,7 @@ impl BrokerQueues {
         a: Broker,
         b: Broker,
         names: &api::EndpointQueueNames,
-        credit: u32,
+        outbox: ReceiverOptions,
         has_documents: bool,
     ) -> Result<Self, EndpointError> {
         let (report_tx, reports) = unbounded_channel();
@@ -87,7 +92,7 @@ impl BrokerQueues {
         let brokers = BrokerLinks {
             a,
             b,
-            outbox: ReceiverOptions::new(names.outbox.clone(), credit),
+            outbox,
             senders: [&names.reply, &names.inbox, &event]
                 .map(|queue| SenderOptions::new(queue, SEND_WINDOW as u32 + 1)),
             documents: has_documents.then(|| SenderOptions::new(&names.inbox, SEND_WINDOW as u32 + 1)),
@@ -105,6 +110,7 @@ impl BrokerQueues {
             outbound: parcels,
             outstanding: [0; OutputQueue::COUNT],
             reconnects,
+            failure: None,
             supervisor,
         })
     }
@@ -118,6 +124,10 @@ impl BrokerQueues {
                 }
                 self.settled.push_back((key, step, sent));
             }
+            // Forget the messages that were not taken yet. Otherwise each reconnection during an outage would add them
+            // once more.
+            LinkReport::Disconnected => self.received.clear(),
+            LinkReport::Failed(error) => self.failure = Some(error),
         }
     }
 
@@ -135,6 +145,11 @@ impl BrokerQueues {
     pub(super) fn next_settled(&mut self) -> Option<(MessageKey, EndpointStep, SendResult)> {
         self.drain_reports();
         self.settled.pop_front()
+    }
+
+    pub(super) fn take_failure(&mut self) -> Option<Error> {
+        self.drain_reports();
+        self.failure.take()
     }
 
     pub(super) fn accept(&mut self, delivery: BrokerDelivery) {
@@ -165,7 +180,7 @@ impl BrokerQueues {
     pub(super) async fn changed(&mut self) {
         match self.reports.recv().await {
             Some(report) => self.record(report),
-            // Wait forever, because the supervisor ends only when the process ends.
+            // Wait forever, because the supervisor ends only when the endpoint ends.
             None => std::future::pending().await,
         }
     }
@@ -233,17 +248,27 @@ impl SendQueue {
 }
 
 async fn supervise(mut state: SupervisorState, links: AttachedLinks, reconnects: Arc<AtomicU64>) {
-    let mut links = Some(links);
+    let mut attached = Ok(links);
     loop {
-        if let Some(links) = links.take() {
-            state.number += 1;
-            // The reason is ignored, because the next attempt shows whether the broker is
-            // reachable.
-            let _ = state.run_links(links).await;
+        let ended = match attached {
+            Ok(links) => {
+                state.number += 1;
+                let ended = state.run_links(links).await;
+                let _ = state.report_tx.send(LinkReport::Disconnected);
+                ended
+            }
+            Err(error) => Err(error),
+        };
+        // Ignore any other error, because the next attempt shows whether the broker is reachable.
+        if let Err(error) = ended
+            && error.is_permanent()
+        {
+            let _ = state.report_tx.send(LinkReport::Failed(error));
+            return;
         }
         tokio::time::sleep(RECONNECT_DELAY).await;
-        links = state.brokers.attach().await.ok();
-        reconnects.fetch_add(u64::from(links.is_some()), Ordering::Relaxed);
+        attached = state.brokers.attach().await;
+        reconnects.fetch_add(u64::from(attached.is_ok()), Ordering::Relaxed);
     }
 }
 
@@ -288,20 +313,18 @@ async fn receive(
                     receiver.accept(delivery.handle)?;
                 }
             }
-            arrival = receiver.next() => match arrival? {
-                IncomingDelivery::Delivery(delivery) => {
-                    let message = EncodedMessage::from(delivery.message.octets().clone());
-                    let delivery = BrokerDelivery { connection, handle: delivery.handle };
-                    let _ = report_tx.send(LinkReport::Received(message, delivery));
-                }
-                IncomingDelivery::Undecodable { handle, why } => receiver.reject(handle, "amqp:decode-error", &why)?,
-            },
+            // The message is not decoded here, so that an invalid message gets the same error reply as with queues in
+            // this process.
+            arrival = receiver.next_encoded() => {
+                let EncodedDelivery { handle, message } = arrival?;
+                let _ = report_tx.send(LinkReport::Received(message, BrokerDelivery { connection, handle }));
+            }
         }
     }
 }
 
 /// Sends waiting messages, and reports their settlements in the order of sending. Messages that the
-/// broker releases are sent again later.
+/// broker releases are sent again later. A message above the broker's limit counts as refused.
 async fn send_all(
     sender: &mut SenderLink,
     queue: &mut SendQueue,
@@ -309,9 +332,12 @@ async fn send_all(
 ) -> Result<(), Error> {
     let mut in_flight: VecDeque<DispositionFuture> = VecDeque::new();
     let mut resend_at = Instant::now();
+    // Send again what was unsettled when the last connection was lost. If this connection is lost meanwhile, the rest
+    // is still in `released`.
     queue.unsettled.append(&mut queue.released);
-    for pending in &queue.unsettled {
-        in_flight.push_back(sender.send_encoded(&pending.message).await?);
+    std::mem::swap(&mut queue.unsettled, &mut queue.released);
+    while let Some(pending) = queue.released.pop_front() {
+        send_one(sender, pending, &mut queue.unsettled, &mut in_flight, report_tx).await?;
     }
     loop {
         let first = in_flight.front_mut();
@@ -337,22 +363,39 @@ async fn send_all(
             }
             () = tokio::time::sleep_until(resend_at), if !queue.released.is_empty() => {
                 while let Some(pending) = queue.released.pop_front() {
-                    queue.unsettled.push_back(pending);
-                    let pending = queue.unsettled.back().expect("it was just put there");
-                    in_flight.push_back(sender.send_encoded(&pending.message).await?);
+                    send_one(sender, pending, &mut queue.unsettled, &mut in_flight, report_tx).await?;
                 }
             }
             transfer = queue.messages.recv(), if queue.unsettled.len() + queue.released.len() < SEND_WINDOW => {
                 let Some(pending) = transfer else { return std::future::pending().await };
-                // Count the message as unsettled before sending it, so that it is sent again if the connection is lost
-                // meanwhile.
-                queue.unsettled.push_back(pending);
-                let pending = queue.unsettled.back().expect("it was just put there");
-                in_flight.push_back(sender.send_encoded(&pending.message).await?);
+                send_one(sender, pending, &mut queue.unsettled, &mut in_flight, report_tx).await?;
             }
             lost = sender.closed() => return Err(lost),
         }
     }
+}
+
+/// Sends a message and counts it as unsettled, or reports it as refused if it exceeds the broker's limit. The link
+/// stays intact in that case, but the same message would be refused on every connection.
+async fn send_one(
+    sender: &mut SenderLink,
+    pending: PendingSend,
+    unsettled: &mut VecDeque<PendingSend>,
+    in_flight: &mut VecDeque<DispositionFuture>,
+    report_tx: &UnboundedSender<LinkReport>,
+) -> Result<(), Error> {
+    // Count the message as unsettled before sending it, so that it is sent again if the connection is lost meanwhile.
+    unsettled.push_back(pending);
+    let pending = unsettled.back().expect("it was just put there");
+    match sender.send_encoded(&pending.message).await {
+        Ok(settling) => in_flight.push_back(settling),
+        Err(Error::TooLarge { .. }) => {
+            let refused = unsettled.pop_back().expect("it was just put there");
+            let _ = report_tx.send(LinkReport::Settled(refused.token, SendResult::Refused));
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -403,21 +446,168 @@ mod tests {
     use super::*;
     use crate::embedded::{self, ListenOptions, ListenerAuth, MemoryQueues, QueueLimits};
     use crate::model::ReplyKind;
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::Notify;
 
     fn message() -> EncodedMessage {
         vec![0, 0x53, 0x75, 0xa0, 1, 7].into()
     }
 
+    /// Starts a broker with these limits in this process. Returns it with its queues.
+    async fn broker(limits: QueueLimits, options: ListenOptions) -> (Broker, MemoryQueues) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("amqp://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let queues = MemoryQueues::new(limits);
+        tokio::spawn(embedded::serve(listener, queues.clone(), options, Default::default()));
+        (Broker::new(url, "test"), queues)
+    }
+
+    async fn open(broker: &Broker, max_message_bytes: u64) -> BrokerQueues {
+        let names = api::EndpointQueueNames::default();
+        let outbox = ReceiverOptions { max_message_bytes, ..ReceiverOptions::new(names.outbox.clone(), 100) };
+        BrokerQueues::open(broker.clone(), broker.clone(), &names, outbox, false).await.unwrap()
+    }
+
+    fn outbox(queues: &MemoryQueues) -> embedded::QueueIndex {
+        queues.get_or_create(&api::EndpointQueueNames::default().outbox).unwrap()
+    }
+
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), test).await.expect("it ends") });
+    }
+
+    async fn next_settled(queues: &mut BrokerQueues) -> SendResult {
+        loop {
+            match queues.next_settled() {
+                Some((_, _, sent)) => return sent,
+                None => queues.changed().await,
+            }
+        }
+    }
+
+    async fn next_taken(queues: &mut BrokerQueues) -> EncodedMessage {
+        loop {
+            match queues.take() {
+                Some((message, _)) => return message,
+                None => queues.changed().await,
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_above_the_limit_of_a_broker_is_refused_and_the_link_stays() {
+        run(async {
+            let options = ListenOptions { max_message_bytes: 1_000, ..ListenOptions::new(ListenerAuth::Any) };
+            let (broker, _) = broker(QueueLimits::default(), options).await;
+            let mut queues = open(&broker, 1 << 20).await;
+            let token = (MessageKey::from_number(1), EndpointStep::Reply(ReplyKind::Accepted));
+            for (message, expected) in [(vec![0; 2_000].into(), SendResult::Refused), (message(), SendResult::Settled)]
+            {
+                assert_eq!(queues.send(OutputQueue::Reply, message, token), SendResult::Pending);
+                assert_eq!(next_settled(&mut queues).await, expected);
+            }
+            assert_eq!((queues.reconnects(), queues.outstanding), (0, [0; OutputQueue::COUNT]));
+        });
+    }
+
+    #[test]
+    fn a_message_above_the_limit_of_the_endpoint_ends_the_endpoint() {
+        run(async {
+            let (broker, broker_queues) = broker(QueueLimits::default(), ListenOptions::new(ListenerAuth::Any)).await;
+            broker_queues.put(outbox(&broker_queues), vec![0; 2_000].into(), None).unwrap();
+            let mut queues = open(&broker, 1_000).await;
+            let failure = loop {
+                match queues.take_failure() {
+                    Some(failure) => break failure,
+                    None => queues.changed().await,
+                }
+            };
+            assert!(matches!(failure, Error::Oversized { limit: 1_000, .. }), "{failure}");
+        });
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_decoded_is_passed_on_as_with_queues_in_this_process() {
+        run(async {
+            let (broker, broker_queues) = broker(QueueLimits::default(), ListenOptions::new(ListenerAuth::Any)).await;
+            let text = |descriptor: u8, text: &str| {
+                let mut octets = Vec::new();
+                embedded::Writer::new(&mut octets).described_string(descriptor, text);
+                octets
+            };
+            let all = [
+                message().whole().to_vec(),
+                text(0x77, "no data"),
+                // Application properties must be a map, and must come before the body.
+                text(0x74, "no map"),
+                [&message().whole()[..], &text(0x74, "late")].concat(),
+                b"no AMQP".to_vec(),
+            ];
+            for octets in &all {
+                broker_queues.put(outbox(&broker_queues), octets.clone().into(), None).unwrap();
+            }
+            let mut queues = open(&broker, 1 << 20).await;
+            for octets in &all {
+                assert_eq!(next_taken(&mut queues).await.whole(), octets);
+            }
+        });
+    }
+
+    /// Passes connections on to a broker until `cut` is notified.
+    async fn pass_on(listener: TcpListener, address: String, cut: Arc<Notify>) {
+        loop {
+            let (mut near, _) = listener.accept().await.unwrap();
+            let mut far = TcpStream::connect(&address).await.unwrap();
+            let cut = Arc::clone(&cut);
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                    () = cut.notified() => {}
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn messages_of_a_lost_connection_are_not_taken_besides_their_redelivery() {
+        run(async {
+            let (broker, broker_queues) = broker(QueueLimits::default(), ListenOptions::new(ListenerAuth::Any)).await;
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("amqp://{}", listener.local_addr().unwrap()).parse().unwrap();
+            let cut = Arc::<Notify>::default();
+            tokio::spawn(pass_on(listener, broker.url.address(), Arc::clone(&cut)));
+            let put = |number: u8| {
+                let octets = vec![0, 0x53, 0x75, 0xa0, 1, number];
+                broker_queues.put(outbox(&broker_queues), octets.into(), None).unwrap();
+            };
+            put(1);
+            let mut queues = open(&Broker::new(url, "test"), 1 << 20).await;
+            while queues.received.is_empty() {
+                queues.changed().await;
+            }
+            for reconnects in 1..=2 {
+                cut.notify_waiters();
+                while queues.reconnects() < reconnects {
+                    let _ = tokio::time::timeout(Duration::from_millis(10), queues.changed()).await;
+                }
+            }
+            put(2);
+            let mut taken = Vec::new();
+            while taken.last() != Some(&2) {
+                // The last byte is the payload. A header before it counts the deliveries.
+                taken.extend(next_taken(&mut queues).await.whole().last());
+            }
+            assert_eq!(taken, [1, 2]);
+        });
+    }
+
     #[test]
     fn what_a_broker_releases_is_sent_again_but_not_at_once() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let sent_again = async {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let url = format!("amqp://{}", listener.local_addr().unwrap()).parse().unwrap();
-            let queues = MemoryQueues::new(QueueLimits { messages: 1000, bytes: message().bytes() });
-            let options = ListenOptions::new(ListenerAuth::Any);
-            tokio::spawn(embedded::serve(listener, queues.clone(), options, Default::default()));
-            let mut connection = Connection::open(&Broker::new(url, "test")).await.unwrap();
+        run(async {
+            let limits = QueueLimits { messages: 1000, bytes: message().bytes() };
+            let (broker, queues) = broker(limits, ListenOptions::new(ListenerAuth::Any)).await;
+            let mut connection = Connection::open(&broker).await.unwrap();
             let mut sender = connection.attach_sender(&SenderOptions::new("q", 10)).await.unwrap();
             let id = queues.get_or_create("q").unwrap();
             // The first message fills the queue, so the listener releases the next one, for which
@@ -438,7 +628,6 @@ mod tests {
             queues.settle(filler, mailrun_amqp::DeliveryOutcome::Accepted);
             let report = reports.recv().await;
             assert!(matches!(report, Some(LinkReport::Settled(_, SendResult::Settled))), "it arrives in the end");
-        };
-        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), sent_again).await.expect("it ends") });
+        });
     }
 }

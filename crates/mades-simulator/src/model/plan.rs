@@ -153,6 +153,12 @@ pub struct SimulatorPlan {
     pub max_stored_size: u64,
 }
 
+/// Default limit of a payload in bytes.
+const DEFAULT_MAX_PAYLOAD_SIZE: u64 = 64 << 20;
+/// Number of bytes that a message may have besides its payload, and that a payload may exceed its limit by, before the
+/// link of the outbox ends.
+const MESSAGE_SIZE_ROOM: u64 = 1 << 20;
+
 impl Default for SimulatorPlan {
     fn default() -> Self {
         Self {
@@ -171,7 +177,7 @@ impl Default for SimulatorPlan {
             faults: Faults::default(),
             outages: Vec::new(),
             slow_start: PlanTime::default(),
-            max_payload_size: 64 << 20,
+            max_payload_size: DEFAULT_MAX_PAYLOAD_SIZE,
             credit: 200,
             max_stored_messages: 1_000_000,
             max_stored_size: 1 << 30,
@@ -211,6 +217,13 @@ impl SimulatorPlan {
             &mut self.receive,
             &mut self.document_delay,
         ]
+    }
+
+    /// Returns the size in bytes of the largest message that the link of the outbox must carry. It is larger than the
+    /// largest payload, because the endpoint answers a payload above its limit with an error reply, while a link ends
+    /// at a message above its limit.
+    pub fn max_message_bytes(&self) -> u64 {
+        self.max_payload_size.max(DEFAULT_MAX_PAYLOAD_SIZE).saturating_add(MESSAGE_SIZE_ROOM)
     }
 
     /// Checks the ranges of probabilities, capacities and limits, because numbers in a plan are

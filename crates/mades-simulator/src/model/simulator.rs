@@ -56,7 +56,7 @@ pub enum RefusalReason {
 /// A step that the caller must perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndpointStep {
-    /// Accept the delivery from the outbox. The model counts this step as done when `next_step` returns it.
+    /// Accept the delivery from the outbox.
     Accept,
     Reply(ReplyKind),
     /// Put the message into B's inbox, after changing one byte of it if `changed` is set.
@@ -118,7 +118,15 @@ struct SimulatedMessage<M> {
     /// counts as a step.
     open_steps: u8,
     accepting: bool,
-    taken_by_receiver: bool,
+    receiver: ReceiverAnswer,
+}
+
+/// What B's application has done with a message in its inbox. It is recorded only if RECEIVED waits for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReceiverAnswer {
+    Outstanding,
+    Taken,
+    Rejected,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +245,7 @@ impl<M> Simulator<M> {
             tracing: tracing && self.plan.mode != EndpointMode::Toolbox,
             open_steps: 0,
             accepting: true,
-            taken_by_receiver: false,
+            receiver: ReceiverAnswer::Outstanding,
         });
         let at = self.accepted_at(&consumed, now);
         self.push(at, key, self.first_step(&consumed, fault));
@@ -300,18 +308,34 @@ impl<M> Simulator<M> {
     }
 
     pub fn taken_by_receiver(&mut self, key: MessageKey, now: Duration) {
-        let waits = self.waits_for_receiver();
-        let Some(message) = self.message_mut(key).filter(|message| waits && !message.taken_by_receiver) else { return };
-        message.taken_by_receiver = true;
-        // The wait for the acceptance becomes an open step only when the message is reported in the
-        // inbox. If B's application accepts it before that report, there is no step to close.
-        let waited_for = message.record.inboxed.is_some();
-        let delivered = message.record.delivered.is_some();
-        if delivered {
+        let Some(message) = self.unanswered_by_receiver(key) else { return };
+        message.receiver = ReceiverAnswer::Taken;
+        if message.record.delivered.is_some() {
             self.push_received(key, now);
         }
         self.push_acknowledge(key, now);
-        if waited_for {
+        self.close_wait_for_receiver(key);
+    }
+
+    /// Reports that B's application rejected the message from its inbox. The message is never reported as RECEIVED, and
+    /// gets no acknowledgement document.
+    pub fn rejected_by_receiver(&mut self, key: MessageKey) {
+        let Some(message) = self.unanswered_by_receiver(key) else { return };
+        message.receiver = ReceiverAnswer::Rejected;
+        self.set_fate(key, MessageFate::Undeliverable);
+        self.close_wait_for_receiver(key);
+    }
+
+    /// Returns the message if the model waits for what B's application does with it.
+    fn unanswered_by_receiver(&mut self, key: MessageKey) -> Option<&mut SimulatedMessage<M>> {
+        let waits = self.waits_for_receiver();
+        self.message_mut(key).filter(|message| waits && message.receiver == ReceiverAnswer::Outstanding)
+    }
+
+    /// Closes the step that waits for B's application. The wait becomes an open step only when the message is reported
+    /// in the inbox. If B's application is done with the message before that report, there is no step to close.
+    fn close_wait_for_receiver(&mut self, key: MessageKey) {
+        if self.message(key).is_some_and(|message| message.record.inboxed.is_some()) {
             self.close_step(key);
         }
     }
@@ -353,7 +377,7 @@ impl<M> Simulator<M> {
             tracing: false,
             open_steps: 1,
             accepting: false,
-            taken_by_receiver: false,
+            receiver: ReceiverAnswer::Outstanding,
         });
         match fault {
             InjectedFaults { reject: true, .. } => self.set_fate(document, MessageFate::Refused),
@@ -639,7 +663,7 @@ impl<M> Simulator<M> {
         let consumed = message.consumed;
         let since = now.saturating_sub(message.record.consumed);
         let waits = self.waits_for_receiver();
-        if let Some(message) = self.message_mut(key).filter(|message| waits && !message.taken_by_receiver) {
+        if let Some(message) = self.unanswered_by_receiver(key) {
             message.open_steps += 1;
         }
         let totals = self.totals.of_mut(consumed.kind);
@@ -675,7 +699,7 @@ impl<M> Simulator<M> {
         match event {
             SendEventKind::Delivered => {
                 message.record.delivered = Some(now);
-                let received = message.taken_by_receiver;
+                let received = message.receiver == ReceiverAnswer::Taken;
                 let totals = self.totals_of(key);
                 totals.events_delivered += 1;
                 totals.to_delivered.record(since);
@@ -989,6 +1013,34 @@ mod tests {
         assert_eq!(model.next_record().and_then(|record| record.received), Some(ms(700)));
         model.taken_by_receiver(key, ms(900));
         assert_eq!(model.stored(), 0, "a key that has ended names nothing");
+    }
+
+    #[test]
+    fn a_message_that_the_receiver_rejects_is_finished_without_being_received() {
+        let plan = plan(|plan| (plan.received_on, plan.acknowledgement_documents) = (ReceivedOn::Consume, true));
+        // B's application may reject the message before or after the model reports DELIVERED.
+        for is_early in [true, false] {
+            let mut model = Simulator::new(plan.clone(), Duration::ZERO, true);
+            model.consume(message(1), (), Duration::ZERO);
+            let mut steps = Vec::new();
+            while let Some((key, step)) = model.next_step(Duration::ZERO) {
+                model.step_done(key, step, Duration::ZERO);
+                steps.push(step);
+                let rejects = match step {
+                    EndpointStep::Inbox { .. } => is_early,
+                    EndpointStep::Event(SendEventKind::Delivered) => !is_early,
+                    _ => false,
+                };
+                if rejects {
+                    model.rejected_by_receiver(key);
+                    model.taken_by_receiver(key, Duration::ZERO);
+                }
+            }
+            let record = model.next_record().unwrap_or_else(|| panic!("it is not finished: {steps:?}"));
+            assert_eq!((record.fate, record.received), (MessageFate::Undeliverable, None), "{steps:?}");
+            assert!(record.delivered.is_some() && model.stored() == 0, "{steps:?}");
+            assert!(!steps.iter().any(|step| matches!(step, EndpointStep::Acknowledge { .. })), "{steps:?}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub enum MessageFate {
     Lost,
     Failed,
     Traced,
-    /// The broker rejected the message, or the reply or event about it.
+    /// The broker rejected the message, or the reply or event about it, or B's application rejected the message.
     Undeliverable,
 }
 

@@ -3,8 +3,9 @@ use crate::sample;
 use mailrun_measurement::account::{AccountInputs, Arrivals, RelayInputs, ServerQueue, Topology, fates_sum, reconcile};
 use mailrun_measurement::judge::{VerdictInputs, judge};
 use mailrun_measurement::record::{
-    Arrival, BounceRow, Cause, Ending, ErrorRow, ExhaustedRow, LatencyMs, LedgerRow, MadesShape, Ordered, Outcome,
-    PauseRow, Record, Resource, RewriteRow, Role, ServerRow, StageRow, StallRow, Surroundings, ThresholdRow, Verdict,
+    Arrival, BounceRow, BusyPollRow, Cause, Ending, ErrorRow, ExhaustedRow, LatencyMs, LedgerRow, MadesShape, Ordered,
+    Outcome, Party, PartyUsage, PauseRow, Record, Resource, RewriteRow, Role, ServerRow, StageRow, StallRow,
+    Surroundings, ThresholdRow, UsageRow, Verdict, WarmUp,
 };
 use mailrun_measurement::threshold::{RunProtocol, Threshold, unseen_reason};
 use mailrun_measurement::{Latencies, LatencyKind, Ledger, Phase, SourceTally, Stage};
@@ -992,6 +993,43 @@ fn a_busy_source_or_sink_makes_a_servers_figures_invalid() {
         assert_eq!(record.verdict.valid, valid, "{role:?} {between:?}");
         assert_eq!(reason.contains("The one used 90 % of the time of its 2 workers"), !valid, "{reason}");
     }
+    // Each row has a load of 10 s, the processors that the source used in each second of the run, and the time until the
+    // last message arrived. The source has one worker.
+    for (situation, warm_up_s, cores, duration_s, is_sampled, valid) in [
+        ("busy all the time", 0.0, vec![0.95; 10], 10.0, true, false),
+        ("half busy", 0.0, vec![0.5; 10], 10.0, true, true),
+        ("half busy, and a warm-up as long as the load", 10.0, vec![0.5; 20], 10.0, true, true),
+        ("busy, and a warm-up as long as the load", 10.0, vec![0.95; 20], 10.0, true, false),
+        ("busy in the warm-up, which is not judged", 10.0, [[1.0; 10], [0.5; 10]].concat(), 10.0, true, true),
+        ("busy, and a late message", 0.0, [[0.95; 10].as_slice(), &[0.0; 60]].concat(), 70.0, true, false),
+        ("busy only after the load", 0.0, [[0.5; 10].as_slice(), &[1.0; 60]].concat(), 70.0, true, true),
+        ("half busy, a warm-up, and no samples", 10.0, vec![0.5; 20], 10.0, false, true),
+        ("busy, a warm-up, and no samples", 10.0, vec![0.95; 20], 10.0, false, false),
+    ] {
+        let busy = |record: &mut Record| {
+            let source = sample::party(Role::Source, "one");
+            record.parties = vec![Party { user_s: Some(cores.iter().sum()), sys_s: Some(0.0), ..source }];
+            (record.offered_s, record.duration_s) = (Some(10.0), duration_s);
+            record.warm_up = Some(WarmUp { length_s: warm_up_s, created: 100, accepted: 100 });
+            let row = |(second, cores): (usize, &f64)| UsageRow { second: second as u64, cores: *cores, rss_bytes: 1 };
+            let usage = PartyUsage { party: "one".to_owned(), seconds: cores.iter().enumerate().map(row).collect() };
+            record.usage = vec![usage].into_iter().filter(|_| is_sampled).collect();
+        };
+        let (record, reason) = changed(busy, Topology::Server);
+        assert_eq!(record.verdict.valid, valid, "{situation}: {reason}");
+    }
+    let polling = |looked_s| {
+        move |record: &mut Record| {
+            let mut source = sample::party(Role::Source, "one");
+            (source.user_s, source.sys_s) = (Some(10.0), Some(0.0));
+            source.busy_poll = Some(BusyPollRow { mode: "50us".to_owned(), looked_s });
+            record.parties = vec![source];
+            let row = |second| UsageRow { second, cores: 1.0, rss_bytes: 1 };
+            record.usage = vec![PartyUsage { party: "one".to_owned(), seconds: (0..10).map(row).collect() }];
+        }
+    };
+    assert!(changed(polling(5.0), Topology::Server).0.verdict.valid, "half of the time it polled in vain");
+    assert!(!changed(polling(0.5), Topology::Server).0.verdict.valid);
 }
 
 #[test]

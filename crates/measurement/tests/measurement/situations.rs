@@ -6,10 +6,10 @@ use mailrun_measurement::judge::{VerdictInputs, judge};
 use mailrun_measurement::merge::merge_records;
 use mailrun_measurement::record::{
     Arrival, ForeignLoad, HostProcess, LatencyMs, MissingMessage, Ordered, Outcome, Party, Record, Role, Surroundings,
-    WaitRow, Workload,
+    WaitRow, WarmUp, Workload,
 };
 use mailrun_measurement::threshold::{RunProtocol, Threshold};
-use mailrun_measurement::{Latencies, LatencyKind, Ledger, RunTally, Series, SourceTally, Stage};
+use mailrun_measurement::{Latencies, LatencyKind, Ledger, MarkResult, RunTally, Series, SourceTally, Stage};
 use std::time::Duration;
 
 /// Times of the simulation count from here, so that none is before the zero of the clock.
@@ -30,6 +30,8 @@ struct Message {
     /// Time of the 250. `None` if the server rejected the message.
     accepted: Option<f64>,
     delivered: Option<f64>,
+    /// The message arrives twice.
+    is_repeated: bool,
 }
 
 /// A run: its messages, and what is known of the server's queue.
@@ -53,7 +55,7 @@ fn load(rate: f64, length_s: f64) -> Run {
     let message = |number: u32| {
         let due = f64::from(number) / rate;
         let (accepted, delivered) = (Some(due + 0.002), Some(due + 0.02));
-        Message { due, is_warm_up: false, lag: Some(0.0), accepted, delivered }
+        Message { due, is_warm_up: false, lag: Some(0.0), accepted, delivered, is_repeated: false }
     };
     Run {
         messages: (0..(rate * length_s).round() as u32).map(message).collect(),
@@ -174,11 +176,12 @@ impl Run {
                         (source.rejected + 1, source.recipients_rejected + 1)
                 }
             }
-            if let Some(at) = message.delivered.filter(|_| message.accepted.is_some()).map(|at| ZERO + s(at)) {
+            let delivered = message.delivered.filter(|_| message.accepted.is_some()).map(|at| ZERO + s(at));
+            for at in delivered.into_iter().chain(delivered.filter(|_| message.is_repeated)) {
                 sink.messages += 1;
                 sink.recipients += 1;
                 sink.warm_up_messages += warm;
-                arrived.mark(sequence as u64, 0);
+                sink.duplicates += u64::from(arrived.mark(sequence as u64, 0) == MarkResult::Again);
                 sink.last_delivered = Some(at);
                 if warm == 0 {
                     sink.first_created.get_or_insert(due);
@@ -194,6 +197,12 @@ impl Run {
         let end = ZERO + s(self.length_s + self.waited_s);
         let observed = Some(self.length_s + self.waited_s);
         let due = self.messages.iter().filter(|message| !message.is_warm_up).count() as u64;
+        let is_warmed_up = self.messages.first().is_some_and(|message| message.is_warm_up);
+        let warm_up = is_warmed_up.then(|| WarmUp {
+            length_s: self.messages.iter().find(|message| !message.is_warm_up).unwrap().due,
+            created: source.warm_up.created,
+            accepted: source.warm_up.accepted,
+        });
         let source_record = Record {
             workload: Workload {
                 arrival: Arrival::Constant,
@@ -204,7 +213,8 @@ impl Run {
             parties: vec![Party::new(Role::Source, "source")],
             origin_ns: ZERO.as_nanos() as u64,
             observed_until_s: observed,
-            offered_s: Some(self.length_s),
+            offered_s: Some(self.length_s - warm_up.map_or(0.0, |warm_up| warm_up.length_s)),
+            warm_up,
             due: Some(due),
             duration_s: self.length_s,
             stages: source.stages("source", Stage::Scheduled, ZERO),
@@ -222,7 +232,7 @@ impl Run {
             ..Record::empty()
         });
         let nothing = Ledger::default();
-        let counts = |units| Arrivals::unharmed(units, &nothing);
+        let counts = |units| Arrivals { duplicates: sink.duplicates, ..Arrivals::unharmed(units, &nothing) };
         let ledger = reconcile(AccountInputs {
             recipients_created: source.recipients_created,
             accepted: &source.accepted_units,
@@ -340,6 +350,15 @@ fn each_situation_has_its_conclusion() {
     let ordered = |run: Run| run.with(|run| run.is_ordered = true);
     let late = |run: Run, lag: f64| run.each(20, move |message| message.lag = Some(lag));
     let rejected = |every: usize| load(50.0, 10.0).each(every, |message| message.accepted = None);
+    let repeated = |run: Run| run.each(10, |message| message.is_repeated = true);
+    // One message of the warm-up is missing, and another one that was due at this time.
+    let also_missing_at = |due: f64| {
+        load(50.0, 10.0).with(move |run| {
+            run.messages.iter_mut().filter(|message| message.due < 5.0).for_each(|message| message.is_warm_up = true);
+            let missing = |message: &&mut Message| message.due == 1.0 || message.due == due;
+            run.messages.iter_mut().filter(missing).for_each(|message| message.delivered = None);
+        })
+    };
     let unsent = |run: Run| {
         run.with(|run| {
             run.messages.iter_mut().filter(|message| message.due >= 7.0).for_each(|message| message.lag = None)
@@ -433,6 +452,20 @@ fn each_situation_has_its_conclusion() {
             PASS,
             "500 delivered",
         ),
+        (
+            "repeated arrivals make up for no message that never came",
+            ordered(repeated(load(100.0, 10.0).each(20, |message| message.delivered = None))),
+            &["delivered.within(60s) >= 96%", "duplicates <= 20%"],
+            FAIL,
+            "delivered.within(60s) >= 96%; it was 95.5 %",
+        ),
+        (
+            "repeated arrivals, and all of them in time",
+            repeated(load(100.0, 10.0)),
+            &["delivered.within(60s) >= 100%", "duplicates <= 20%"],
+            PASS,
+            "1,000 delivered, none lost, 100 duplicate",
+        ),
         // A queue that cannot be read
         (
             "nobody knows, and the limit is longer than the wait",
@@ -440,6 +473,20 @@ fn each_situation_has_its_conclusion() {
             &["delivered.within(1h) >= 100%"],
             UNCLEAR,
             "may still come in time",
+        ),
+        (
+            "the same beside a message of the warm-up, which has waited long enough",
+            foreign(also_missing_at(9.9), 2.0),
+            &["delivered.within(5s) >= 100%"],
+            UNCLEAR,
+            "may still come in time",
+        ),
+        (
+            "both have waited long enough",
+            foreign(also_missing_at(6.0), 2.0),
+            &["delivered.within(5s) >= 100%"],
+            FAIL,
+            "it was 99.6 %",
         ),
         (
             "the same for a percentile",
@@ -622,6 +669,23 @@ fn a_busy_host_excuses_what_it_explains() {
         ),
         ("the maximum", slow(131.0), half(&long(200.0)), &["accepted.max < 20ms"], INVALID, "max"),
         ("the maximum of a slow server", slow(900.0), half(&long(200.0)), &["accepted.max < 20ms"], FAIL, "it was 900"),
+        ("the slowest of all", slow(131.0), half(&long(200.0)), &["accepted.p100 < 20ms"], INVALID, "p100"),
+        (
+            "the slowest of all, of a slow server",
+            slow(900.0),
+            half(&long(200.0)),
+            &["accepted.p100 < 20ms"],
+            FAIL,
+            "it was 900",
+        ),
+        (
+            "a share of less than one message, of a slow server",
+            slow(900.0),
+            half(&long(200.0)),
+            &["accepted.p99.99 < 20ms"],
+            FAIL,
+            "it was 900",
+        ),
         (
             "a share in time",
             slow(131.0),

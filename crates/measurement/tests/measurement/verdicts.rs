@@ -247,7 +247,14 @@ proptest! {
     ) {
         let (place, protocol, is_phase) = place;
         let (metric, unit) = figure;
-        let text = format!("{place}.{metric}{gap}{comparison}{gap}{}{unit}", if unit == "%" { number % 101 } else { number });
+        // Times are measured up to 1 h.
+        let number = match unit {
+            "%" => number % 101,
+            "min" => number % 61,
+            "s" => number % 3_601,
+            _ => number,
+        };
+        let text = format!("{place}.{metric}{gap}{comparison}{gap}{number}{unit}");
         let threshold = Threshold::parse(&text, protocol);
         prop_assert_eq!(threshold.is_ok(), !(is_phase && metric == "rate"), "{}: {:?}", text, threshold);
     }

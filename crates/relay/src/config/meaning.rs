@@ -221,14 +221,17 @@ impl<'a> SectionReader<'a> {
     fn limits(self, root: &mut Section<'a>, spool: &SpoolConfig) -> RelayLimits {
         let mut limits = RelayLimits::default();
         // Refuse a message that can never fit into the spool as too large, because after a temporary error, the client
-        // would try again in vain.
-        limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4);
+        // would try again in vain. By default, a small spool has room for more than one message.
+        let max_message_bytes = spool.max_message_bytes();
+        limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4).min(max_message_bytes);
         let Some(mut section) = root.table("limits") else { return limits };
         let message = |text: &str| match bytes(text)? {
             few if few < 64 << 10 => {
                 Err(format!("{text:?} is too small: messages of 64k must be accepted (RFC 5321 §4.5.3.1.7)"))
             }
-            many if many > spool.max_bytes => Err(format!("{text:?} is more than spool.max_size")),
+            many if many > max_message_bytes => Err(format!(
+                "{text:?} is more than spool.max_size permits; use at most {max_message_bytes}, or increase spool.max_size"
+            )),
             bytes => Ok(bytes),
         };
         let recipients = |text: &str| match count(text, 1_000_000)? {

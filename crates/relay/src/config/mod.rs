@@ -111,6 +111,7 @@ pub const EXAMPLE: &str = include_str!("example.toml");
 mod tests {
     use super::settings::{MAX_CONFIG_BYTES, Networks, SuccessDsnPolicy};
     use super::*;
+    use crate::message::envelope::Client;
     use crate::qmgr::retry::RetrySchedule;
     use crate::routing::{Access, NextHop, ResolvedRoute, RouteError, SmtpTarget, TlsPolicy};
     use mailrun_smtp::Path as Address;
@@ -215,16 +216,21 @@ mod tests {
         assert!(complaint.contains("mail cannot be delivered to pm@own.example"), "{complaint}");
     }
 
+    fn remote(address: &str) -> Client {
+        Client::Remote(address.parse().unwrap())
+    }
+
     #[test]
     fn notices_of_success_are_for_known_clients() {
         let networks = Networks::default();
         for (client, login, is_known) in [
-            (Some("127.0.0.1"), LoggedIn::No, true),
-            (Some("192.0.2.1"), LoggedIn::No, false),
-            (Some("192.0.2.1"), LoggedIn::Yes, true),
-            (None, LoggedIn::No, true),
+            (remote("127.0.0.1"), LoggedIn::No, true),
+            (remote("192.0.2.1"), LoggedIn::No, false),
+            (remote("192.0.2.1"), LoggedIn::Yes, true),
+            (Client::Unknown, LoggedIn::No, false),
+            (Client::Unknown, LoggedIn::Yes, true),
+            (Client::Local, LoggedIn::No, true),
         ] {
-            let client = client.map(|client| client.parse().unwrap());
             assert_eq!(SuccessDsnPolicy::Networks.is_for(client, login, &networks), is_known, "{client:?}");
             assert!(SuccessDsnPolicy::Everyone.is_for(client, login, &networks));
             assert!(!SuccessDsnPolicy::Nobody.is_for(client, login, &networks));
@@ -327,7 +333,14 @@ mod tests {
             "[limits]\nmax_message_size = '1k'",
             &["3:20: \"1k\" is too small: messages of 64k must be accepted (RFC 5321"],
         ),
-        ("[limits]\nmax_message_size = '20G'", &["3:20: \"20G\" is more than spool.max_size"]),
+        (
+            "[limits]\nmax_message_size = '20G'",
+            &["3:20: \"20G\" is more than spool.max_size permits; use at most 5301"],
+        ),
+        (
+            "spool.max_size = '1M'\nlimits.max_message_size = '315314'",
+            &["3:27: \"315314\" is more than spool.max_size permits; use at most 315313, or increase spool.max_size"],
+        ),
         ("[limits]\nmax_incoming_size = '1M'", &["3:21: \"1M\" is less than limits.max_message_size"]),
         ("[limits]\nmax_incoming_size = 'all'", &["3:21: \"all\" is not a valid size"]),
         ("[limits]\nmax_recipients = 10", &["3:18: 10 is too small: 100 recipients"]),
@@ -645,15 +658,14 @@ mod tests {
             ("11.0.0.1", Access::Untrusted),
             ("::10.0.0.1", Access::Untrusted),
         ] {
-            let address = address.parse().unwrap();
-            assert_eq!(config.access(address, LoggedIn::No), expected, "{address}");
-            assert_eq!(config.access(address, LoggedIn::Yes), Access::Trusted);
+            assert_eq!(config.networks.access(remote(address), LoggedIn::No), expected, "{address}");
+            assert_eq!(config.networks.access(remote(address), LoggedIn::Yes), Access::Trusted);
         }
         let own = parse("spool.directory = 's'").unwrap();
         for address in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
-            assert_eq!(own.access(address.parse().unwrap(), LoggedIn::No), Access::Trusted);
+            assert_eq!(own.networks.access(remote(address), LoggedIn::No), Access::Trusted);
         }
-        assert_eq!(own.access("10.0.0.1".parse().unwrap(), LoggedIn::No), Access::Untrusted);
+        assert_eq!(own.networks.access(remote("10.0.0.1"), LoggedIn::No), Access::Untrusted);
     }
 
     #[test]
@@ -706,10 +718,22 @@ mod tests {
 
     #[test]
     fn what_only_a_restart_changes_is_named() {
-        let old = parse("spool.directory = 's'").unwrap();
-        let new = parse("spool.directory = 's'\nworkers = 3\nnetworks = '10.0.0.0/8'\nlisten = '127.0.0.1:1'").unwrap();
-        assert_eq!(old.needs_restart(&new), ["listen", "workers"]);
-        assert!(old.needs_restart(&parse("spool.directory = 's'").unwrap()).is_empty());
+        let old = parse("spool.directory = 's'\nhttp = '127.0.0.1:8025'").unwrap();
+        let rows: [(&str, &[&str]); 7] = [
+            ("", &[]),
+            ("workers = 3\nnetworks = '10.0.0.0/8'\nlisten = '127.0.0.1:1'", &["listen", "workers"]),
+            ("allow_public = true", &[]),
+            ("limits.max_hops = 200", &[]),
+            ("limits.max_hops = 200\nlimits.max_sessions = 5000", &["limits"]),
+            ("hostname = 'host.example'", &["hostname"]),
+            ("delivery.overall = 999", &["delivery"]),
+        ];
+        for (text, keys) in rows {
+            let new = parse(&format!("spool.directory = 's'\nhttp = '127.0.0.1:8025'\n{text}")).unwrap();
+            assert_eq!(old.needs_restart(&new), keys, "{text}");
+        }
+        let renamed = parse("spool.directory = 's'\nhttp = 'localhost:8025'").unwrap();
+        assert_eq!(old.needs_restart(&renamed), ["http"]);
     }
 
     proptest! {

@@ -1,10 +1,12 @@
 //! The settings of a relay with their defaults, and access to what the configuration depends on
 //! besides its file: other files, environment variables and the host's name.
+use crate::message::envelope::Client;
 use crate::qmgr::retry::RetrySchedule;
 use crate::routing::{Access, LocalDomains, Mx, RouteTarget, Router};
 use ipnet::IpNet;
 use mailrun_net::{BusyPoll, ClientLimits, Endpoint, ServerTls, TlsFiles};
 use mailrun_process::users::Users;
+use mailrun_spool::OnDamage;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -87,6 +89,15 @@ impl Networks {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
+
+    /// Returns the rights of a client, if these networks are trusted.
+    pub(crate) fn access(&self, client: Client, login: LoggedIn) -> Access {
+        match (client, login) {
+            (_, LoggedIn::Yes) | (Client::Local, LoggedIn::No) => Access::Trusted,
+            (Client::Remote(address), LoggedIn::No) if self.contain(address) => Access::Trusted,
+            (Client::Remote(_) | Client::Unknown, LoggedIn::No) => Access::Untrusted,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +111,31 @@ pub struct SpoolConfig {
     pub memory_bytes: u64,
     /// Set if new damage in the spool must keep the relay from starting.
     pub refuse_damage: bool,
+}
+
+/// Bytes of the spool that a message may need in addition to its size: this relay's `Received:` field
+/// and the envelope, with room for about 1000 recipients.
+const OWN_MESSAGE_BYTES: u64 = 64 << 10;
+
+impl SpoolConfig {
+    pub(crate) fn options(&self) -> mailrun_spool::Options {
+        mailrun_spool::Options {
+            max_bytes: self.max_bytes,
+            durability: match self.durability {
+                DurabilityLevel::Sync => mailrun_spool::Durability::Sync,
+                DurabilityLevel::Write => mailrun_spool::Durability::Write,
+                DurabilityLevel::Memory => mailrun_spool::Durability::Memory,
+            },
+            on_damage: if self.refuse_damage { OnDamage::Refuse } else { OnDamage::Quarantine },
+            ..mailrun_spool::Options::default()
+        }
+    }
+
+    /// Returns the maximum size of a message that an empty spool can hold. A larger message would get
+    /// 452 forever.
+    pub(crate) fn max_message_bytes(&self) -> u64 {
+        self.options().max_stored_bytes().saturating_sub(OWN_MESSAGE_BYTES)
+    }
 }
 
 /// Time at which a message is answered 250.
@@ -267,12 +303,11 @@ impl SuccessDsnPolicy {
     pub(crate) const ALL: [(Self, &'static str); 3] =
         [(Self::Everyone, "everyone"), (Self::Networks, "networks"), (Self::Nobody, "nobody")];
 
-    /// Returns true if the sender is notified of success. A client without an address uses a
-    /// Unix-domain socket.
-    pub(crate) fn is_for(self, client: Option<IpAddr>, login: LoggedIn, networks: &Networks) -> bool {
+    /// Returns true if the sender is notified of success.
+    pub(crate) fn is_for(self, client: Client, login: LoggedIn, networks: &Networks) -> bool {
         match self {
             Self::Everyone => true,
-            Self::Networks => login == LoggedIn::Yes || client.is_none_or(|client| networks.contain(client)),
+            Self::Networks => networks.access(client, login) == Access::Trusted,
             Self::Nobody => false,
         }
     }
@@ -411,14 +446,6 @@ impl Config {
         self.listen.iter().chain(&self.listen_tls).chain(&self.listen_lmtp)
     }
 
-    pub(crate) fn access(&self, client: IpAddr, login: LoggedIn) -> Access {
-        match login {
-            LoggedIn::Yes => Access::Trusted,
-            LoggedIn::No if self.networks.contain(client) => Access::Trusted,
-            LoggedIn::No => Access::Untrusted,
-        }
-    }
-
     /// Returns warnings about settings that are allowed but risky: next hops whose certificate is
     /// not verified although TLS is required, and files with secrets that everybody may read.
     pub fn warnings(&self) -> Vec<String> {
@@ -429,23 +456,56 @@ impl Config {
 
     /// Returns the changed keys that take effect only after a restart. A reload reports them.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
+        // Name every field, so that a new field must be classified here. The relay takes the fields
+        // with `_` from the current configuration each time.
+        let Self {
+            hostname,
+            has_own_name,
+            listen,
+            listen_tls,
+            listen_lmtp,
+            proxy_protocol,
+            xclient,
+            networks: _,
+            spool,
+            limits,
+            tls,
+            users,
+            file_warnings: _,
+            login_limits: _,
+            login_exempt: _,
+            router: _,
+            delivery,
+            retry,
+            dsn: _,
+            dns,
+            delivery_scope: _,
+            http,
+            http_name,
+            control,
+            workers,
+            // The file has no key for it.
+            busy_poll: _,
+            log: _,
+        } = self;
+        let new_limits = RelayLimits { max_hops: limits.max_hops, ..new.limits.clone() };
         let changes = [
-            ("listen", self.listen != new.listen),
-            ("listen_tls", self.listen_tls != new.listen_tls),
-            ("listen_lmtp", self.listen_lmtp != new.listen_lmtp),
-            ("proxy_protocol", self.proxy_protocol != new.proxy_protocol),
-            ("xclient", self.xclient.0.is_empty() != new.xclient.0.is_empty()),
-            ("http", self.http != new.http),
-            ("control", self.control != new.control),
-            ("workers", self.workers != new.workers),
-            ("hostname", self.hostname != new.hostname),
-            ("spool", self.spool != new.spool),
-            ("limits", self.limits != new.limits),
-            ("tls", self.tls.is_some() != new.tls.is_some()),
-            ("auth", self.users.is_some() != new.users.is_some()),
-            ("delivery", self.delivery != new.delivery),
-            ("retry", self.retry != new.retry),
-            ("dns", self.dns != new.dns),
+            ("listen", *listen != new.listen),
+            ("listen_tls", *listen_tls != new.listen_tls),
+            ("listen_lmtp", *listen_lmtp != new.listen_lmtp),
+            ("proxy_protocol", *proxy_protocol != new.proxy_protocol),
+            ("xclient", xclient.0.is_empty() != new.xclient.0.is_empty()),
+            ("http", (http, http_name) != (&new.http, &new.http_name)),
+            ("control", *control != new.control),
+            ("workers", *workers != new.workers),
+            ("hostname", (hostname, has_own_name) != (&new.hostname, &new.has_own_name)),
+            ("spool", *spool != new.spool),
+            ("limits", *limits != new_limits),
+            ("tls", tls.is_some() != new.tls.is_some()),
+            ("auth", users.is_some() != new.users.is_some()),
+            ("delivery", *delivery != new.delivery),
+            ("retry", *retry != new.retry),
+            ("dns", *dns != new.dns),
         ];
         changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(key, _)| key).collect()
     }

@@ -128,7 +128,7 @@ pub struct EntryRow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalRow {
-    /// Reply code of SMTP, or 0 if there was no reply.
+    /// Reply code of SMTP, or 0 if the text is not the reply of a server.
     pub code: u16,
     pub enhanced: Option<String>,
     pub text: String,
@@ -139,7 +139,7 @@ pub struct RefusalRow {
 impl From<&DeliveryRefusal> for RefusalRow {
     fn from(refusal: &DeliveryRefusal) -> Self {
         Self {
-            code: refusal.code,
+            code: refusal.reply_code().unwrap_or(0),
             enhanced: refusal.enhanced.map(|enhanced| enhanced.to_string()),
             text: refusal.text.clone(),
             by: refusal.by.clone(),

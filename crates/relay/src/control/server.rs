@@ -290,7 +290,7 @@ fn message(id: QueueId, draft: &mailrun_spool::NewMessage, envelope: &MessageEnv
         bytes: draft.body.len() as u64,
         received_unix_s: draft.received_ns / 1_000_000_000,
         client_name: text(&envelope.client_name),
-        client_address: envelope.client_address.map(|address| address.to_string()),
+        client_address: envelope.client.text(),
         user: envelope.user.as_deref().map(text),
     }
 }

@@ -7,7 +7,8 @@ use mailrun_lock::lock;
 use mailrun_net::FileStamp;
 use mailrun_process::reason::reason;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 #[derive(Debug, Default)]
@@ -17,12 +18,15 @@ pub(crate) struct CaFiles(Mutex<HashMap<PathBuf, CaContent>>);
 struct CaContent {
     /// Identity and times of the file when `check` last read it. `None` before the first `check`.
     stamp: Option<FileStamp>,
+    /// Stamp of the file when it was reported as unreadable, so that the same file is reported only
+    /// once.
+    reported: Option<FileStamp>,
     pem: Arc<[u8]>,
 }
 
 impl CaContent {
     fn of(file: &CaFile) -> Self {
-        Self { stamp: None, pem: file.pem.as_slice().into() }
+        Self { stamp: None, reported: None, pem: file.pem.as_slice().into() }
     }
 }
 
@@ -44,26 +48,65 @@ impl CaFiles {
 
     /// Rereads the files that have changed. Blocks for as long as the file system takes.
     pub(crate) fn check(&self) {
+        for (path, error) in self.reread(|path| mailrun_net::check_regular(path).and_then(|()| config::read(path))) {
+            tracing::warn!(target: LOG_TARGET, "cannot read {}: {}; the certificates read before stay in use", path.display(), reason(&error));
+        }
+    }
+
+    /// Rereads the files that have changed, and returns the errors that were not returned before.
+    fn reread(&self, read: impl Fn(&Path) -> io::Result<Vec<u8>>) -> Vec<(PathBuf, io::Error)> {
+        let mut errors = Vec::new();
         let stamps: Vec<_> = self.lock().iter().map(|(path, content)| (path.clone(), content.stamp)).collect();
         for (path, stamp) in stamps {
             let current = FileStamp::of(&path);
             if stamp == Some(current) {
                 continue;
             }
-            let new_pem = mailrun_net::check_regular(&path).and_then(|()| config::read(&path));
-            if let Err(error) = &new_pem {
-                tracing::warn!(target: LOG_TARGET, "cannot read {}: {}; the certificates read before stay in use", path.display(), reason(error));
-            }
-            if let Some(content) = self.lock().get_mut(&path) {
-                content.stamp = Some(current);
-                if let Some(pem) = new_pem.ok().filter(|pem| **pem != *content.pem) {
-                    content.pem = pem.into();
+            let new_pem = read(&path);
+            let mut contents = self.lock();
+            let Some(content) = contents.get_mut(&path) else { continue };
+            match new_pem {
+                Ok(pem) => {
+                    (content.stamp, content.reported) = (Some(current), None);
+                    if *pem != *content.pem {
+                        content.pem = pem.into();
+                    }
+                }
+                // Keep the old stamp, so that the next check reads the file again: the reason may be
+                // temporary, such as a lack of descriptors.
+                Err(error) => {
+                    if content.reported.replace(current) != Some(current) {
+                        errors.push((path, error));
+                    }
                 }
             }
         }
+        errors
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, CaContent>> {
         lock(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_at_present_is_reported_once_and_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ca.pem");
+        std::fs::write(&path, "new").unwrap();
+        let file = CaFile { path, pem: b"old".to_vec() };
+        let files = CaFiles::default();
+        assert_eq!(*files.content(&file), *b"old");
+        let too_many = |_: &Path| Err(io::Error::from(rustix::io::Errno::MFILE));
+        assert_eq!([0; 2].map(|_| files.reread(too_many).len()), [1, 0]);
+        assert_eq!(*files.content(&file), *b"old");
+        assert!(files.reread(|path| std::fs::read(path)).is_empty());
+        assert_eq!(*files.content(&file), *b"new");
+        // An unchanged file is not read again.
+        assert!(files.reread(too_many).is_empty());
     }
 }

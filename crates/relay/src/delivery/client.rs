@@ -258,7 +258,9 @@ impl SmtpDelivery {
             },
             SessionEnd::GaveUp(error @ GaveUp::OwnName) => {
                 let loops = Some(EnhancedStatusCode(5, 4, 6));
-                return ConnectionResult::Loop(DeliveryRefusal::new(554, loops, &error.to_string(), &self.host));
+                // The server has not refused anything, so it must not be named as the author of the text.
+                let text = format!("{}: {error}", self.host);
+                return ConnectionResult::Loop(DeliveryRefusal::new(554, loops, &text, ""));
             }
             SessionEnd::GaveUp(error) => self.give_up_text(error),
             SessionEnd::Lost(_, error) if error.kind() == io::ErrorKind::UnexpectedEof => {

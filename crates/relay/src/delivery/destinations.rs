@@ -6,6 +6,7 @@ use crate::fault_log::LOG_TARGET;
 use crate::qmgr::DestinationId;
 use crate::routing::NextHop;
 use mailrun_net::ClientSecurity;
+use mailrun_net::recent::RecentMap;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -19,8 +20,11 @@ const RETAINED_DESTINATIONS: usize = 1_000;
 const MIN_SCANNED: usize = 64;
 const SCAN_DIVISOR: usize = 20;
 
+/// Maximum number of hosts per destination whose TLS settings are kept. This is more than one answer
+/// of DNS names, but a domain can name other hosts in each answer.
+const MAX_HOSTS: usize = 64;
+
 struct HostTls {
-    host: Arc<str>,
     /// Content of the route's CA file when `security` was last made or tried. If the content has
     /// changed, `security` is made again.
     pem: Option<Arc<[u8]>>,
@@ -42,7 +46,7 @@ struct DestinationEntry {
     next_hop: NextHop,
     /// TLS settings by host. Certificates are parsed once per host and when they change, but not
     /// for each connection.
-    hosts: Vec<HostTls>,
+    hosts: RecentMap<Arc<str>, HostTls>,
     name: Arc<str>,
     /// Until this time, the destination gets one message at a time.
     unstreamed_until: Duration,
@@ -56,7 +60,7 @@ impl Destinations {
         }
         let entry = Some(DestinationEntry {
             next_hop: next_hop.clone(),
-            hosts: Vec::new(),
+            hosts: RecentMap::new(MAX_HOSTS),
             name: next_hop.to_string().into(),
             unstreamed_until: Duration::ZERO,
         });
@@ -138,19 +142,17 @@ impl Destinations {
         let entry = self.entries[key.0 as usize].as_mut().expect("a destination that has connections is known");
         let NextHop::Smtp(smtp) = &entry.next_hop else { return Ok(None) };
         let pem = smtp.security.ca_file.as_ref().map(|file| ca_files.content(file));
-        let at = entry.hosts.iter().position(|secured| secured.host == *host);
-        if let Some(secured) = at.map(|at| &entry.hosts[at])
+        if let Some(secured) = entry.hosts.get_mut(host)
             && secured.pem.as_ref().map(Arc::as_ptr) == pem.as_ref().map(Arc::as_ptr)
         {
             return Ok(secured.security.clone());
         }
         let renewed = smtp.security.client_trusting(host, pem.as_deref().map(Vec::from));
-        let Some(at) = at else {
+        let Some(secured) = entry.hosts.get_mut(host) else {
             let security = renewed.or_else(|_| smtp.security.client(host)).map_err(|error| error.to_string())?;
-            entry.hosts.push(HostTls { host: Arc::clone(host), pem, security: security.clone() });
+            entry.hosts.insert(Arc::clone(host), HostTls { pem, security: security.clone() });
             return Ok(security);
         };
-        let secured = &mut entry.hosts[at];
         secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
@@ -195,8 +197,9 @@ mod tests {
 
     impl QueueFixture {
         fn new() -> Self {
-            let queue = MailQueue::new(Options::default());
-            Self { destinations: Destinations::default(), queue, now: Duration::from_secs(1), highest: 0 }
+            let now = Duration::from_secs(1);
+            let queue = MailQueue::new(Options::default(), now);
+            Self { destinations: Destinations::default(), queue, now, highest: 0 }
         }
 
         fn put(&mut self, number: u64) {
@@ -278,6 +281,17 @@ mod tests {
         fixture.put(forgotten);
         let destination = fixture.queue.show(MessageId(forgotten), fixture.now)[0].destination;
         assert_eq!(*fixture.destinations.name(destination), format!("mx:d{forgotten}.example"));
+    }
+
+    #[test]
+    fn tls_settings_of_ten_thousand_hosts_are_kept_for_a_few() {
+        let mut destinations = Destinations::default();
+        let (key, _) = destinations.id(&domain(0));
+        for number in 0..10_000 {
+            let host: Arc<str> = format!("mx{number}.example").into();
+            destinations.security(key, &host, &CaFiles::default()).unwrap();
+        }
+        assert!((1..=MAX_HOSTS).contains(&destinations.entry(key).hosts.len()));
     }
 
     #[test]

@@ -174,7 +174,6 @@ fn reachable(servers: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailS
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
     requests: mpsc::Sender<LookupRequest>,
-    scope: DeliveryScope,
     own: Arc<OwnAddresses>,
 }
 
@@ -188,12 +187,7 @@ struct LookupRequest {
 impl Resolver {
     /// Starts the thread that queries DNS. It sets DNS up at the first query, so that a relay that
     /// needs no DNS needs no resolv.conf.
-    pub(crate) fn start(
-        dns: &DnsConfig,
-        own_name: &str,
-        own: Arc<OwnAddresses>,
-        reach: DeliveryScope,
-    ) -> io::Result<Self> {
+    pub(crate) fn start(dns: &DnsConfig, own_name: &str, own: Arc<OwnAddresses>) -> io::Result<Self> {
         let (questions, requests) = mpsc::channel(MAX_PENDING_LOOKUPS);
         let context = Arc::new(LookupContext {
             dns: dns.clone(),
@@ -204,7 +198,7 @@ impl Resolver {
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("dns".to_owned()).spawn(move || runtime.block_on(serve(requests, context)))?;
-        Ok(Self { requests: questions, scope: reach, own })
+        Ok(Self { requests: questions, own })
     }
 
     pub(crate) fn own_addresses(&self) -> &OwnAddresses {
@@ -213,12 +207,18 @@ impl Resolver {
 
     /// Returns the servers of a next hop in the order in which they should be tried. There is at
     /// least one. `seed` decides the order among equals, so a new seed for each connection spreads
-    /// the load. The future can be awaited on any event loop.
+    /// the load. `scope` must come from the current configuration, because a reload may change it.
+    /// The future can be awaited on any event loop.
     ///
     /// # Errors
     /// Fails if there is no server, or if DNS does not answer.
-    pub(crate) async fn resolve(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
-        let servers = self.servers(to, seed).await;
+    pub(crate) async fn resolve(
+        &self,
+        to: &SmtpTarget,
+        seed: u64,
+        scope: DeliveryScope,
+    ) -> Result<Vec<MailServer>, Unroutable> {
+        let servers = self.servers(to, seed, scope).await;
         servers.map_err(|error| match (to, &error) {
             (SmtpTarget::Hosts(_), Unroutable::NoSuchDomain(_) | Unroutable::NoAddress(_) | Unroutable::Public(_)) => {
                 Unroutable::NextHop(Box::new(error))
@@ -227,7 +227,7 @@ impl Resolver {
         })
     }
 
-    async fn servers(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
+    async fn servers(&self, to: &SmtpTarget, seed: u64, scope: DeliveryScope) -> Result<Vec<MailServer>, Unroutable> {
         let servers = match literal_addresses(to)? {
             Some(servers) => without_own(servers, to, &self.own),
             None => self.request(to, seed).await?,
@@ -235,7 +235,7 @@ impl Resolver {
         if servers.is_empty() {
             return Err(Unroutable::Loop(to.to_string()));
         }
-        reachable(servers, self.scope)
+        reachable(servers, scope)
     }
 
     async fn request(&self, to: &SmtpTarget, seed: u64) -> Result<Vec<MailServer>, Unroutable> {
@@ -455,9 +455,9 @@ pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) ->
     let own = Arc::new(OwnAddresses::new([].iter()));
     // With an empty own name, this host is not left out of the servers. A relay must leave itself
     // out to prevent mail loops, but this function relays nothing.
-    let resolver = Resolver::start(&DnsConfig::default(), "", own, scope).context("cannot start a thread")?;
+    let resolver = Resolver::start(&DnsConfig::default(), "", own).context("cannot start a thread")?;
     let target = SmtpTarget::Domain { name: domain.into(), port };
-    let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed).await })
+    let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed, scope).await })
         .context("cannot start an event loop")?;
     let servers = found.map_err(|error| match error {
         Unroutable::Public(address) => anyhow!(
@@ -605,9 +605,9 @@ mod tests {
             Self { address, requests }
         }
 
-        fn resolver(&self, reach: DeliveryScope) -> Resolver {
+        fn resolver(&self) -> Resolver {
             let dns = DnsConfig { servers: vec![self.address], timeout: Duration::from_secs(10) };
-            Resolver::start(&dns, OWN, own_addresses(), reach).unwrap()
+            Resolver::start(&dns, OWN, own_addresses()).unwrap()
         }
     }
 
@@ -665,16 +665,20 @@ mod tests {
     }
 
     fn found(resolver: &Resolver, domain: &str) -> Result<Vec<String>, Unroutable> {
+        found_within(DeliveryScope::Local, resolver, domain)
+    }
+
+    fn found_within(scope: DeliveryScope, resolver: &Resolver, domain: &str) -> Result<Vec<String>, Unroutable> {
         let to = SmtpTarget::Domain { name: domain.into(), port: 2525 };
         let resolver = resolver.clone();
-        let destinations = wait(async move { resolver.resolve(&to, 7).await })?;
+        let destinations = wait(async move { resolver.resolve(&to, 7, scope).await })?;
         Ok(destinations.iter().map(|one| format!("{} {}", one.name, one.address)).collect())
     }
 
     #[test]
     fn a_table_of_domains_as_dns_has_them() {
         let server = NameServer::start();
-        let resolver = server.resolver(DeliveryScope::Local);
+        let resolver = server.resolver();
         let own = str::to_owned;
         let rows: &[(&str, Result<&[&str], Unroutable>)] = &[
             ("two.test", Ok(&["a.test 127.0.0.11:2525", "a.test [fd00::11]:2525", "b.test 127.0.0.12:2525"])),
@@ -701,7 +705,11 @@ mod tests {
         for domain in ["broken.test", "shaky.test"] {
             assert!(found(&resolver, domain).unwrap_err().is_transient(), "{domain}");
         }
-        assert!(found(&server.resolver(DeliveryScope::Anywhere), "public.test").is_ok());
+        // A reload may change the scope, so each lookup has its own.
+        for domain in ["public.test", "[8.8.8.8]"] {
+            assert!(found_within(DeliveryScope::Anywhere, &resolver, domain).is_ok(), "{domain}");
+            assert!(found(&resolver, domain).is_err(), "{domain}");
+        }
     }
 
     #[test]
@@ -718,7 +726,7 @@ mod tests {
                 response.metadata.response_code = code;
                 response.to_vec().ok()
             });
-            let all = found(&server.resolver(DeliveryScope::Local), "two.test");
+            let all = found(&server.resolver(), "two.test");
             assert_eq!(all.map(|all| all.len()), Ok(3), "{code}");
         }
     }
@@ -726,7 +734,7 @@ mod tests {
     #[test]
     fn hosts_are_found_by_name_and_taken_by_address() {
         let server = NameServer::start();
-        let resolver = server.resolver(DeliveryScope::Local);
+        let resolver = server.resolver();
         let host = |name: &str, port| TargetHost { name: name.into(), port };
         let to = SmtpTarget::Hosts(Box::new([
             host("b.test", 24),
@@ -735,24 +743,27 @@ mod tests {
             host("::1", 27),
         ]));
         let asker = resolver.clone();
-        let all = wait(async move { asker.resolve(&to, 0).await }).unwrap();
+        let all = wait(async move { asker.resolve(&to, 0, DeliveryScope::Local).await }).unwrap();
         let all: Vec<String> = all.iter().map(|one| one.address.to_string()).collect();
         assert_eq!(all, ["127.0.0.12:24", "127.0.0.1:25", "[::1]:27"]);
         for lost in ["gone.test", "empty.test", "public.test"] {
             let hop = SmtpTarget::Hosts(Box::new([host(lost, 25)]));
             let asker = resolver.clone();
-            assert!(wait(async move { asker.resolve(&hop, 0).await }).unwrap_err().is_transient(), "{lost}");
+            assert!(
+                wait(async move { asker.resolve(&hop, 0, DeliveryScope::Local).await }).unwrap_err().is_transient(),
+                "{lost}"
+            );
         }
         let before = server.requests.load(Ordering::Relaxed);
         let written = SmtpTarget::Hosts(Box::new([host("127.0.0.1", 25)]));
-        assert_eq!(wait(async move { resolver.resolve(&written, 0).await }).unwrap().len(), 1);
+        assert_eq!(wait(async move { resolver.resolve(&written, 0, DeliveryScope::Local).await }).unwrap().len(), 1);
         assert_eq!(server.requests.load(Ordering::Relaxed), before, "an address needs no DNS");
     }
 
     #[test]
     fn an_answer_is_kept_for_its_time() {
         let server = NameServer::start();
-        let resolver = server.resolver(DeliveryScope::Local);
+        let resolver = server.resolver();
         let first = found(&resolver, "two.test").unwrap();
         let requests = server.requests.load(Ordering::Relaxed);
         assert!(requests >= 4, "{requests}");
@@ -766,7 +777,7 @@ mod tests {
     fn a_server_that_is_silent_makes_it_later() {
         let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
         let dns = DnsConfig { servers: vec![silent.local_addr().unwrap()], timeout: Duration::from_millis(200) };
-        let resolver = Resolver::start(&dns, OWN, own_addresses(), DeliveryScope::Local).unwrap();
+        let resolver = Resolver::start(&dns, OWN, own_addresses()).unwrap();
         let begun = Instant::now();
         assert!(found(&resolver, "two.test").unwrap_err().is_transient());
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());

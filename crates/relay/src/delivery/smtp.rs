@@ -25,7 +25,8 @@ const FIRST_TRIAL_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Smtp) {
     let start = clock::now();
     let is_first = slot.is_first_trial();
-    let lookup = worker.resources.resolver.resolve(&smtp.target, worker.next_seed());
+    let scope = worker.config().delivery_scope;
+    let lookup = worker.resources.resolver.resolve(&smtp.target, worker.next_seed(), scope);
     let outcome = if is_first {
         let outcome = Timer::default().timeout_at(start + FIRST_LOOKUP_TIMEOUT, Box::pin(lookup)).await;
         let reason = || format!("no answer within {} s", FIRST_LOOKUP_TIMEOUT.as_secs());

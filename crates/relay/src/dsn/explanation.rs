@@ -87,7 +87,6 @@ fn write_recipient(recipient: &DsnRecipient<'_>, out: &mut String) {
         (Some(remote), Some(code)) => {
             text::fold(&format!("{} said: {code} {text}", text::sanitize_token(remote)), "    ", "    ", out);
         }
-        (None, Some(code)) => text::fold(&format!("The next system said: {code} {text}"), "    ", "    ", out),
         _ if text.is_empty() => {}
         _ => text::fold(&text, "    ", "    ", out),
     }

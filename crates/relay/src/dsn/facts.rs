@@ -37,11 +37,13 @@ pub(crate) struct DsnRecipient<'a> {
     pub(crate) notify: Option<Notify>,
     pub(crate) action: DsnAction,
     pub(crate) enhanced: Option<EnhancedStatusCode>,
-    /// Code of the reply that `text` comes from. `None` for this relay's own text.
+    /// Code of the reply that `text` comes from, which `remote_mta` has sent. `None` for this relay's
+    /// own text.
     pub(crate) code: Option<u16>,
     /// Text of the reply, which may contain any bytes. It is empty if there was no reply.
     pub(crate) text: &'a [u8],
     pub(crate) remote_mta: Option<&'a str>,
+    /// Time of the attempt whose result is reported. `None` if no attempt is reported.
     pub(crate) last_attempt: Option<Timestamp>,
 }
 

@@ -75,7 +75,13 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
     let sent = send_all(worker, id, &event, &message).await;
     match (event.release(), sent) {
         (DsnEvent::Settled { pending, .. }, Ok(())) => worker.dsn_stored(pending),
-        (DsnEvent::Delayed { .. }, Ok(())) => {}
+        (DsnEvent::Delayed { recipients, .. }, Ok(())) => {
+            let numbers = recipients.into_iter().map(|(number, _)| number).collect();
+            let actions = worker.queue.borrow().delay_dsn_stored(id, numbers);
+            if let Some(actions) = actions {
+                worker.apply_actions(actions, None);
+            }
+        }
         (event, Err(sent)) => send_later(worker, id, event, sent),
     }
 }
@@ -97,7 +103,7 @@ fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent
 
 /// Gives the message back to the queue, because no DSN can be sent.
 fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str) {
-    let DsnEvent::Settled { pending, fates } = event else {
+    let DsnEvent::Settled { pending, fates, .. } = event else {
         return tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message is delayed");
     };
     if fates.iter().any(|(_, fate)| fate.is_failure()) {
@@ -210,19 +216,22 @@ async fn send_all(worker: &Rc<RelayWorker>, id: MessageId, event: &DsnEvent, mes
 impl<'a> OriginalMessage<'a> {
     /// Groups recipients by the addressee of their DSN. Recipients that need no DSN are left out.
     fn groups(&'a self, event: &'a DsnEvent) -> Vec<(Vec<DsnRecipient<'a>>, Addressee<'a>)> {
-        let fates = match event {
-            DsnEvent::Settled { fates, .. } => fates,
-            DsnEvent::Delayed { recipients, refusal, expires_unix_s } => {
+        let (fates, attempted_unix_s) = match event {
+            DsnEvent::Settled { fates, attempted_unix_s, .. } => (fates, *attempted_unix_s),
+            DsnEvent::Delayed { recipients, expires_unix_s } => {
                 let until = timestamp(Duration::from_secs(*expires_unix_s));
-                let late = |number: &u16| self.recipient(*number, DsnAction::Delayed { until }, refusal.as_deref());
-                return vec![(recipients.iter().map(late).collect(), Addressee::Sender)];
+                let late = recipients
+                    .iter()
+                    .map(|(number, refusal)| self.recipient(*number, DsnAction::Delayed { until }, refusal.as_deref()));
+                return vec![(late.collect(), Addressee::Sender)];
             }
         };
+        let last_attempt = attempted_unix_s.map(|unix_s| timestamp(Duration::from_secs(unix_s)));
         let of_fates = |is_failure: bool| {
             let fates = fates.iter().filter(move |(_, fate)| fate.is_failure() == is_failure);
             fates.filter_map(|(number, fate)| {
                 let (action, refusal) = action_of(fate)?;
-                Some(self.recipient(*number, action, refusal))
+                Some(DsnRecipient { last_attempt, ..self.recipient(*number, action, refusal) })
             })
         };
         let dsn = &self.config.dsn;
@@ -232,7 +241,7 @@ impl<'a> OriginalMessage<'a> {
         let login = if envelope.user.is_some() { LoggedIn::Yes } else { LoggedIn::No };
         // An unknown client may have forged the sender, who would then get DSNs about mail of
         // others.
-        if !dsn.success.is_for(envelope.client_address, login, &self.config.networks) {
+        if !dsn.success.is_for(envelope.client, login, &self.config.networks) {
             succeeded.clear();
         }
         if envelope.sender.is_empty() {
@@ -271,10 +280,10 @@ impl<'a> OriginalMessage<'a> {
             notify: recipient.notify,
             action,
             enhanced: own.or(refusal.and_then(|refusal| refusal.enhanced)),
-            code: refusal.map(|refusal| refusal.code).filter(|code| *code > 0),
+            code: refusal.and_then(DeliveryRefusal::reply_code),
             text: refusal.map_or(b"", |refusal| refusal.text.as_bytes()),
             remote_mta: refusal.map(|refusal| refusal.by.as_str()).filter(|by| !by.is_empty()),
-            last_attempt: Some(self.now),
+            last_attempt: None,
         }
     }
 

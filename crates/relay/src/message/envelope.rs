@@ -78,6 +78,35 @@ impl WithProtocol {
     }
 }
 
+/// Origin of a session and its messages. It decides about the rights of a client that has not logged
+/// in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// The relay itself, or a program that was admitted by the permissions of a Unix-domain socket.
+    Local,
+    Remote(IpAddr),
+    /// A client whose address the proxy that passed it on does not know. It is never trusted.
+    Unknown,
+}
+
+impl Client {
+    pub(crate) fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Remote(address) => Some(address),
+            Self::Local | Self::Unknown => None,
+        }
+    }
+
+    /// Returns the address for reports, in which a local client has none.
+    pub(crate) fn text(self) -> Option<String> {
+        match self {
+            Self::Local => None,
+            Self::Remote(address) => Some(address.to_string()),
+            Self::Unknown => Some("unknown".to_owned()),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageEnvelope {
     /// The sender's address without brackets, which is empty for a DSN.
@@ -85,8 +114,7 @@ pub(crate) struct MessageEnvelope {
     pub(crate) with: WithProtocol,
     /// Name that the client gave in HELO, EHLO or LHLO.
     pub(crate) client_name: Vec<u8>,
-    /// Client's address. `None` for Unix-domain sockets and for messages that the relay creates.
-    pub(crate) client_address: Option<IpAddr>,
+    pub(crate) client: Client,
     pub(crate) user: Option<Vec<u8>>,
     pub(crate) smtp_utf8: bool,
     pub(crate) body: BodyType,
@@ -104,7 +132,7 @@ impl MessageEnvelope {
             sender: sender.to_vec(),
             with: WithProtocol::Local,
             client_name: Vec::new(),
-            client_address: None,
+            client: Client::Local,
             user: None,
             smtp_utf8: false,
             body: BodyType::default(),
@@ -144,7 +172,8 @@ impl OriginalAddress {
 /// A refusal by a server, or the reason why there was no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryRefusal {
-    /// Code of the reply, or 0 if there was no reply.
+    /// Code of the reply, or 0 if there was no reply. The relay gives its own refusals the code that a
+    /// server would send, so that [`DeliveryRefusal::is_permanent`] applies to them as well.
     pub(crate) code: u16,
     pub(crate) enhanced: Option<EnhancedStatusCode>,
     /// Text of the reply, or the relay's own description of the failure.
@@ -157,6 +186,12 @@ impl DeliveryRefusal {
     /// Creates a refusal, and cuts texts that are longer than [`MAX_REFUSAL_BYTES`].
     pub(crate) fn new(code: u16, enhanced: Option<EnhancedStatusCode>, text: &str, by: &str) -> Self {
         Self { code, enhanced, text: truncated(text), by: truncated(by) }
+    }
+
+    /// Returns the code of the server's reply, or `None` if the relay itself wrote the text. Only this
+    /// code may be shown to people and programs as the reply of a server.
+    pub(crate) fn reply_code(&self) -> Option<u16> {
+        (self.code > 0 && !self.by.is_empty()).then_some(self.code)
     }
 
     /// Returns true if a retry is useless, because a 5xx refused the message and not the session.
@@ -272,7 +307,7 @@ impl MessageEnvelope {
     pub(crate) fn encode(&self) -> Result<Vec<u8>, EnvelopeTooLarge> {
         let mut out = EnvelopeWriter { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
         out.octets.extend([VERSION, self.flags(), self.with as u8]);
-        out.address(self.client_address);
+        out.client(self.client);
         out.text(&self.sender);
         out.text(&self.client_name);
         [&self.user, &self.envelope_id].into_iter().flatten().for_each(|text| out.text(text));
@@ -306,7 +341,7 @@ impl MessageEnvelope {
         let (Some(body), Some(returns), 0) = (body, returns, flags & 128) else { return Err(from.malformed("flags")) };
         let with = usize::from(from.octet()?);
         let with = *WithProtocol::ALL.get(with).ok_or_else(|| from.malformed("with"))?;
-        let client_address = from.address()?;
+        let client = from.client()?;
         let sender = from.text()?;
         let client_name = from.text()?;
         let user = if flags & 32 != 0 { Some(from.text()?) } else { None };
@@ -322,7 +357,7 @@ impl MessageEnvelope {
         }
         from.finish()?;
         let smtp_utf8 = flags & 1 != 0;
-        Ok(Self { sender, with, client_name, client_address, user, smtp_utf8, body, returns, envelope_id, recipients })
+        Ok(Self { sender, with, client_name, client, user, smtp_utf8, body, returns, envelope_id, recipients })
     }
 }
 
@@ -591,14 +626,15 @@ impl EnvelopeWriter {
         numbers.iter().for_each(|number| self.number(u64::from(*number)));
     }
 
-    fn address(&mut self, address: Option<IpAddr>) {
-        match address {
-            None => self.octets.push(0),
-            Some(IpAddr::V4(address)) => {
+    fn client(&mut self, client: Client) {
+        match client {
+            Client::Local => self.octets.push(0),
+            Client::Unknown => self.octets.push(1),
+            Client::Remote(IpAddr::V4(address)) => {
                 self.octets.push(4);
                 self.octets.extend(address.octets());
             }
-            Some(IpAddr::V6(address)) => {
+            Client::Remote(IpAddr::V6(address)) => {
                 self.octets.push(6);
                 self.octets.extend(address.octets());
             }
@@ -683,11 +719,12 @@ impl<'a> EnvelopeReader<'a> {
         (0..self.count()?).map(|_| self.small("number of a recipient")).collect()
     }
 
-    fn address(&mut self) -> Result<Option<IpAddr>, MalformedEnvelope> {
+    fn client(&mut self) -> Result<Client, MalformedEnvelope> {
         match self.octet()? {
-            0 => Ok(None),
-            4 => Ok(Some(IpAddr::V4(Ipv4Addr::from(self.array::<4>()?)))),
-            6 => Ok(Some(IpAddr::V6(Ipv6Addr::from(self.array::<16>()?)))),
+            0 => Ok(Client::Local),
+            1 => Ok(Client::Unknown),
+            4 => Ok(Client::Remote(IpAddr::V4(Ipv4Addr::from(self.array::<4>()?)))),
+            6 => Ok(Client::Remote(IpAddr::V6(Ipv6Addr::from(self.array::<16>()?)))),
             _ => Err(self.malformed("kind of address")),
         }
     }
@@ -708,7 +745,7 @@ mod tests {
             sender: b"a@example.com".to_vec(),
             with: WithProtocol::Esmtpsa,
             client_name: b"mx.example.com".to_vec(),
-            client_address: Some("2001:db8::1".parse().unwrap()),
+            client: Client::Remote("2001:db8::1".parse().unwrap()),
             user: Some(b"ann".to_vec()),
             smtp_utf8: true,
             body: BodyType::EightBitMime,
@@ -738,7 +775,7 @@ mod tests {
             sender: Vec::new(),
             with: WithProtocol::Local,
             client_name: Vec::new(),
-            client_address: None,
+            client: Client::Local,
             user: None,
             smtp_utf8: false,
             body: BodyType::SevenBit,
@@ -799,6 +836,13 @@ mod tests {
         assert_eq!(more.encode(), Err(EnvelopeTooLarge));
         let wordy = DeliveryRefusal::new(550, None, &"ä".repeat(1_000), "");
         assert_eq!((wordy.text.len(), wordy.text.chars().all(|c| c == 'ä')), (512, true));
+    }
+
+    #[test]
+    fn only_a_host_s_refusal_has_the_code_of_a_reply() {
+        for (code, by, expected) in [(550, "mx.example", Some(550)), (550, "", None), (0, "mx.example", None)] {
+            assert_eq!(DeliveryRefusal::new(code, None, "no", by).reply_code(), expected, "{code} {by:?}");
+        }
     }
 
     #[test]
@@ -889,13 +933,17 @@ mod tests {
             (sender, client_name) in (text(), text()),
             (user, envelope_id) in (prop::option::of(text()), prop::option::of(text())),
             with in prop::sample::select(&WithProtocol::ALL[..]),
-            client_address in any::<Option<IpAddr>>(),
+            client in prop_oneof![
+                Just(Client::Local),
+                Just(Client::Unknown),
+                any::<IpAddr>().prop_map(Client::Remote),
+            ],
             smtp_utf8: bool,
             body in prop::sample::select(&[BodyType::SevenBit, BodyType::EightBitMime, BodyType::Binary][..]),
             returns in prop::sample::select(&[None, Some(Return::Full), Some(Return::Header)][..]),
             recipients in prop::collection::vec(any_recipient(), 0..8),
         ) -> MessageEnvelope {
-            MessageEnvelope { sender, with, client_name, client_address, user, smtp_utf8, body, returns, envelope_id, recipients }
+            MessageEnvelope { sender, with, client_name, client, user, smtp_utf8, body, returns, envelope_id, recipients }
         }
     }
 

@@ -24,8 +24,7 @@ pub(crate) struct Message {
 
 impl Message {
     pub(crate) fn memory_bytes(&self) -> u32 {
-        const ENVELOPE_BYTES: usize = 512;
-        u32::try_from(self.body.len() + ENVELOPE_BYTES + self.envelope.memory_bytes()).unwrap_or(u32::MAX)
+        memory_bytes(self.body.len() as u64, &self.envelope)
     }
 
     /// Renders the message for DATA, with dot-stuffing (RFC 5321 §4.5.2) and the end of data.
@@ -54,6 +53,14 @@ impl Message {
     fn needs_dot_stuffing(&self) -> bool {
         self.body.first() == Some(&b'.') || memchr::memmem::find(&self.body, b"\n.").is_some()
     }
+}
+
+/// Returns the memory that a message takes together with its envelope, in bytes. The body need not be
+/// in memory yet: after a restart, only its length is known.
+pub(crate) fn memory_bytes(body_bytes: u64, envelope: &MessageEnvelope) -> u32 {
+    const FIXED_BYTES: u64 = 512;
+    let bytes = body_bytes.saturating_add(FIXED_BYTES).saturating_add(envelope.memory_bytes() as u64);
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

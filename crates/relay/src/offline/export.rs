@@ -134,7 +134,7 @@ fn envelope_row(content: &SpooledMessage, bytes: usize) -> EnvelopeRow {
         sender: lossy(&envelope.sender),
         recipients: recipients.map(|(recipient, progress)| recipient_row(recipient, progress)).collect(),
         client_name: lossy(&envelope.client_name),
-        client_address: envelope.client_address.map(|address| address.to_string()),
+        client_address: envelope.client.text(),
         user: envelope.user.as_deref().map(lossy),
         with: envelope.with.word(),
         smtp_utf8: envelope.smtp_utf8,

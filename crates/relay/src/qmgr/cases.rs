@@ -37,7 +37,7 @@ fn arrival(id: u64, destination: u32, recipients: &[u16]) -> NewEntry<TestMessag
 fn queue(change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     let mut options = Options::default();
     change(&mut options);
-    MailQueue::new(options)
+    MailQueue::new(options, START)
 }
 
 /// Returns a queue with `messages` messages for each destination. Each message has one recipient.
@@ -181,11 +181,12 @@ fn deferred_recipients_are_retried_alone() {
     let expected = [
         Fact::Settled { recipients: vec![0], fate: RecipientFate::Delivered },
         Fact::Settled { recipients: vec![2], fate: failed.clone() },
-        Fact::Deferred { recipients: vec![1, 5], attempts: 1, next_unix_s, refusal: refusal(452) },
+        Fact::Deferred { recipients: vec![1], attempts: 1, next_unix_s, refusal: refusal(450) },
+        Fact::Deferred { recipients: vec![5], attempts: 1, next_unix_s, refusal: refusal(452) },
     ];
     assert_eq!(actions.facts, expected);
-    let Some(DsnEvent::Settled { pending, fates }) = actions.dsn else { panic!("a DSN is owed") };
-    assert_eq!(fates, [(2, failed)]);
+    let Some(DsnEvent::Settled { pending, fates, attempted_unix_s }) = actions.dsn else { panic!("a DSN is owed") };
+    assert_eq!((&fates[..], attempted_unix_s), (&[(2, failed)][..], Some(START.as_secs())));
     let released = queue.dsn_stored(pending);
     assert_eq!((released.facts, released.done), (vec![Fact::DsnStored { recipients: vec![2] }], false));
     // The message must be read again when it is due, and only then may it wake the connection.
@@ -432,19 +433,92 @@ fn age_is_checked_in_every_state() {
     let request = taken(&mut queue, slot.as_mut().unwrap(), START);
     let late = ticked(&mut queue, START + seconds(4 * 3_600 + 1));
     assert_eq!(late.len(), 4);
-    assert!(late.iter().all(|actions| matches!(actions.dsn, Some(DsnEvent::Delayed { .. }))), "{late:?}");
+    for actions in late {
+        let Some(DsnEvent::Delayed { recipients, .. }) = actions.dsn else { panic!("the sender is told") };
+        // The note follows only after the DSN is stored. Otherwise a restart between the two would lose the DSN.
+        assert_eq!((actions.facts, recipients), (vec![], vec![(0, None)]));
+        let noted = queue.delay_dsn_stored(actions.id, vec![0]).unwrap();
+        assert_eq!(noted.facts, [Fact::DelayDsnStored { recipients: vec![0] }]);
+    }
+    assert_eq!(queue.delay_dsn_stored(MessageId(5), vec![0]), None, "there is no such message any more");
     let expired = ticked(&mut queue, START + seconds(5 * 86_400 + 1));
     let ids: Vec<u64> = expired.iter().map(|actions| actions.id.0).collect();
     assert_eq!(ids, [1, 2, 3], "the fourth is with a connection");
     for actions in expired {
-        let Some(DsnEvent::Settled { pending, fates }) = actions.dsn else { panic!("the sender is told") };
-        assert_eq!(fates, [(0, RecipientFate::Expired(None))]);
+        let Some(DsnEvent::Settled { pending, fates, attempted_unix_s }) = actions.dsn else {
+            panic!("the sender is told")
+        };
+        assert_eq!((&fates[..], attempted_unix_s), (&[(0, RecipientFate::Expired(None))][..], None));
         assert!(queue.dsn_stored(pending).done);
     }
     let result = DeliveryResult::All(RecipientStatus::Deferred(refusal(450)));
     let actions = queue.finish_delivery(request, result, START + seconds(5 * 86_400 + 1));
-    let Some(DsnEvent::Settled { fates, .. }) = actions.dsn else { panic!("it is too old to wait") };
+    let Some(DsnEvent::Settled { fates, attempted_unix_s, .. }) = actions.dsn else { panic!("it is too old to wait") };
     assert_eq!(fates, [(0, RecipientFate::Expired(Some(refusal(450))))]);
+    assert_eq!(attempted_unix_s, Some(START.as_secs() + 5 * 86_400 + 1));
+}
+
+/// Returns the code of the reason for which each recipient has expired.
+fn expired_codes(fates: &[(u16, RecipientFate)]) -> Vec<(u16, u16)> {
+    let codes = fates.iter().map(|(number, fate)| match fate {
+        RecipientFate::Expired(Some(refusal)) => (*number, refusal.code),
+        other => panic!("{other:?}"),
+    });
+    codes.collect()
+}
+
+/// Returns the code of the refusal with which each group of recipients is deferred.
+fn deferred_codes(facts: Vec<Fact>) -> Vec<(Vec<u16>, u16)> {
+    let codes = facts.into_iter().filter_map(|fact| match fact {
+        Fact::Deferred { recipients, refusal, .. } => Some((recipients, refusal.code)),
+        _ => None,
+    });
+    codes.collect()
+}
+
+#[test]
+fn each_recipient_has_its_own_reason() {
+    let mut queue = queue(|_| {});
+    queue.put(arrival(1, 0, &[0, 1, 2]), START);
+    let mut slot = opened(&mut queue, START);
+    let request = taken(&mut queue, &mut slot, START);
+    // The third recipient gets no reply, as in LMTP when the session ends too early.
+    let statuses = [452, 450].map(|code| RecipientStatus::Deferred(refusal(code)));
+    let actions = queue.finish_delivery(request, DeliveryResult::Each(statuses.into()), START);
+    assert_eq!(actions.facts.len(), 3, "{actions:?}");
+    queue.closed(slot, DisconnectReason::Finished, START);
+    let late = ticked(&mut queue, START + seconds(4 * 3_600 + 1));
+    let [Actions { dsn: Some(DsnEvent::Delayed { recipients, .. }), .. }] = &late[..] else { panic!("{late:?}") };
+    let codes = recipients.iter().map(|(number, reason)| (*number, reason.as_ref().map(|reason| reason.code)));
+    assert_eq!(codes.collect::<Vec<_>>(), [(0, Some(452)), (1, Some(450)), (2, Some(0))]);
+    // The notes of a command keep the reasons as well.
+    assert_eq!(commanded(&mut queue, OperatorCommand::Hold, 1), [Fact::Held]);
+    let released = commanded(&mut queue, OperatorCommand::Release, 1);
+    assert_eq!(deferred_codes(released), [(vec![0], 452), (vec![1], 450), (vec![2], 0)]);
+    let expired = ticked(&mut queue, START + seconds(5 * 86_400 + 1)).remove(0);
+    let Some(DsnEvent::Settled { pending, mut fates, .. }) = expired.dsn else { panic!("it is too old to wait") };
+    assert_eq!(expired_codes(&fates), [(0, 452), (1, 450), (2, 0)]);
+    // If only some of the recipients stay, because the DSN cannot be written, they keep their reasons.
+    fates[0].1 = RecipientFate::Confirmed(Confirmation::Relayed);
+    assert!(!queue.dsn_failed(pending, &fates).done);
+    let released = commanded(&mut queue, OperatorCommand::Release, 1);
+    assert_eq!(deferred_codes(released), [(vec![1], 450), (vec![2], 0)]);
+}
+
+#[test]
+fn reasons_survive_a_restart_even_if_the_recipients_need_several_transactions() {
+    let mut queue = queue(|_| {});
+    let numbers: Vec<u16> = (0..250).collect();
+    let refusals = numbers.iter().map(|number| refusal(400 + number)).collect();
+    let progress = EntryProgress { refusals, attempts: 1, ..EntryProgress::default() };
+    queue.put(NewEntry { progress, ..arrival(1, 0, &numbers) }, START);
+    let expired = ticked(&mut queue, START + seconds(5 * 86_400 + 1));
+    let fates = expired.into_iter().filter_map(|actions| match actions.dsn {
+        Some(DsnEvent::Settled { fates, .. }) => Some(fates),
+        _ => None,
+    });
+    let expected: Vec<(u16, u16)> = numbers.iter().map(|number| (*number, 400 + number)).collect();
+    assert_eq!(expired_codes(&fates.collect::<Vec<_>>().concat()), expected);
 }
 
 #[test]
@@ -453,7 +527,7 @@ fn an_expired_message_cites_the_outage_and_not_another_message() {
     queue.put(arrival(1, 0, &[0]), START);
     let slot = opened(&mut queue, START);
     queue.closed(slot, DisconnectReason::Unreachable(refusal(421)), START);
-    let progress = EntryProgress { refusal: Some(refusal(450)), ..EntryProgress::default() };
+    let progress = EntryProgress { refusals: vec![refusal(450)], ..EntryProgress::default() };
     queue.put(NewEntry { progress, ..arrival(2, 0, &[0]) }, START);
     for actions in ticked(&mut queue, START + seconds(5 * 86_400 + 1)) {
         let Some(DsnEvent::Settled { fates, .. }) = actions.dsn else { continue };
@@ -611,7 +685,7 @@ fn what_cannot_be_read_is_held() {
 fn with_failed_dsn(queue: &mut MailQueue<TestMessage>, fates: &[(u16, RecipientFate)]) -> Actions {
     let numbers: Vec<u16> = fates.iter().map(|(number, _)| *number).collect();
     let dsn = queue.restore_pending_dsn(arrival(1, 0, &numbers), fates.to_vec());
-    let DsnEvent::Settled { pending, fates } = dsn else { panic!("it is settled") };
+    let DsnEvent::Settled { pending, fates, .. } = dsn else { panic!("it is settled") };
     queue.dsn_failed(pending, &fates)
 }
 
@@ -739,8 +813,8 @@ fn a_pending_dsn_survives_a_restart() {
     let failed = vec![(3, RecipientFate::Failed(refusal(550)))];
     queue.put(arrival(1, 0, &[0]), START);
     let dsn = queue.restore_pending_dsn(arrival(1, 5, &[]), failed.clone());
-    let DsnEvent::Settled { pending, fates } = dsn else { panic!("it is settled") };
-    assert_eq!(fates, failed);
+    let DsnEvent::Settled { pending, fates, attempted_unix_s } = dsn else { panic!("it is settled") };
+    assert_eq!((fates, attempted_unix_s), (failed, None));
     let mut slot = opened(&mut queue, START);
     let request = taken(&mut queue, &mut slot, START);
     assert!(!queue.finish_delivery(request, DeliveryResult::Delivered, START).done, "not before the DSN is stored");
@@ -762,6 +836,11 @@ fn a_list_is_shown_page_by_page() {
     }
     assert_eq!(seen, [0, 1, 2, 3, 5, 6, 7, 8, 9]);
     assert!(queue.show(MessageId(4), START).is_empty() && queue.show(MessageId(5), START).len() == 1);
+    assert_eq!(stats(&queue, 0).oldest_unix_s, Some(START.as_secs()));
+    // After a restart, an older message may enter the queue after newer ones.
+    queue.put(NewEntry { received_unix_s: START.as_secs() - 50, ..arrival(99, 0, &[0]) }, START);
+    assert_eq!(stats(&queue, 0).oldest_unix_s, Some(START.as_secs() - 50));
+    queue.apply_command(OperatorCommand::Remove, MessageId(99), START);
     assert_eq!(stats(&queue, 0).oldest_unix_s, Some(START.as_secs()));
 }
 
@@ -847,6 +926,31 @@ fn a_restart_does_not_hurry_the_next_try() {
     assert!(ticked(&mut queue, START + seconds(60)).is_empty());
     let slot = opened(&mut queue, START + seconds(60));
     assert_eq!((slot.destination, stats(&queue, 0).ready), (DestinationId(0), 1));
+}
+
+#[test]
+fn a_step_of_the_clock_moves_no_entry_in_the_queue() {
+    let mut queue = queue(|options| options.origin_unix = seconds(1_000));
+    queue.put(NewEntry { received_unix_s: 1_000 + START.as_secs(), ..arrival(1, 0, &[0]) }, START);
+    // The host was suspended for six days, which is longer than the lifetime of a message.
+    let origin = 1_000 + 6 * 86_400;
+    queue.set_unix_origin(seconds(origin));
+    let fresh = NewEntry { received_unix_s: origin + START.as_secs(), ..arrival(2, 0, &[0]) };
+    queue.put(fresh, START);
+    assert!(ticked(&mut queue, START + seconds(4 * 3_600 - 1)).is_empty(), "neither is late yet");
+    assert_eq!(ticked(&mut queue, START + seconds(4 * 3_600 + 1)).len(), 2);
+    let expires: Vec<u64> = queue.page(0, 10, START).entries.iter().map(|entry| entry.expires_unix_s).collect();
+    assert_eq!(expires, [origin + START.as_secs() + 5 * 86_400; 2]);
+}
+
+#[test]
+fn on_a_host_that_has_run_for_long_the_first_entry_waits_for_its_time() {
+    let now = seconds(100 * 86_400);
+    let mut queue = MailQueue::new(Options::default(), now);
+    queue.put(NewEntry { received_unix_s: now.as_secs(), ..arrival(1, 0, &[0]) }, now);
+    let mut actions = Vec::new();
+    queue.tick(now, &mut actions);
+    assert!(actions.is_empty() && queue.deadline().is_some_and(|deadline| deadline > now), "{:?}", queue.deadline());
 }
 
 fn all_opened(queue: &mut MailQueue<TestMessage>, now: Duration) -> Vec<ConnectionSlot> {

@@ -98,13 +98,7 @@ impl<M: Clone> MailQueue<M> {
     /// Makes an entry ready at once. Also adds a note for the spool, so that the entry is ready
     /// after a restart as well.
     fn requeue(&mut self, at: EntryIndex, actions: &mut Actions) {
-        let entry = &self.entries[at];
-        if let Some(refusal) = &entry.refusal {
-            let recipients = entry.recipients.to_vec();
-            let attempts = entry.attempts;
-            let refusal = (**refusal).clone();
-            actions.facts.push(Fact::Deferred { recipients, attempts, next_unix_s: 0, refusal });
-        }
+        actions.facts.extend(self.entries[at].deferred_facts(0));
         self.leave_state(at);
         self.make_ready(at, QueueEnd::Back);
         let destination = self.entries[at].destination;

@@ -1,4 +1,5 @@
 //! What the queue knows of a next hop: entries, connections, and whether it is reachable.
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::entries::EntryList;
@@ -23,6 +24,8 @@ pub(crate) enum DestinationOrigin {
 pub(super) struct DestinationQueue {
     pub(super) ready: EntryList,
     pub(super) all: EntryList,
+    /// Times at which the entries in `all` were received.
+    pub(super) ages: EntryAges,
     pub(super) counts: [u32; STATE_COUNT],
     /// Number of connections that are open or being opened.
     pub(super) connections: u32,
@@ -63,6 +66,45 @@ pub(super) struct DestinationQueue {
     pub(super) listed: ListMembership,
 }
 
+/// Number of seconds for which [`EntryAges`] keeps its memory when no entry is left.
+const SPARE_SECONDS: usize = 64;
+
+/// Number of entries received in each second, in ascending order of the seconds. It knows the oldest
+/// entry without a scan, although entries of a former run are added after newer ones. Most mail is
+/// new, and therefore counted at the back, where nothing has to be moved.
+#[derive(Default)]
+pub(super) struct EntryAges {
+    seconds: VecDeque<(u64, u32)>,
+}
+
+impl EntryAges {
+    pub(super) fn add(&mut self, received_unix_s: u64) {
+        match self.position(received_unix_s) {
+            Ok(at) => self.seconds[at].1 += 1,
+            Err(at) => self.seconds.insert(at, (received_unix_s, 1)),
+        }
+    }
+
+    pub(super) fn remove(&mut self, received_unix_s: u64) {
+        let Ok(at) = self.position(received_unix_s) else { return };
+        self.seconds[at].1 -= 1;
+        if self.seconds[at].1 == 0 {
+            self.seconds.remove(at);
+        }
+        if self.seconds.is_empty() {
+            self.seconds.shrink_to(SPARE_SECONDS);
+        }
+    }
+
+    pub(super) fn oldest_unix_s(&self) -> Option<u64> {
+        self.seconds.front().map(|(second, _)| *second)
+    }
+
+    fn position(&self, received_unix_s: u64) -> Result<usize, usize> {
+        self.seconds.binary_search_by_key(&received_unix_s, |(second, _)| *second)
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 pub(super) struct ListMembership {
     pub(super) wakeable: bool,
@@ -77,6 +119,7 @@ impl DestinationQueue {
         Self {
             ready: EntryList::EMPTY,
             all: EntryList::EMPTY,
+            ages: EntryAges::default(),
             counts: [0; STATE_COUNT],
             connections: 0,
             concurrency_limit: None,

@@ -2,7 +2,7 @@
 //! lists need no allocation, and entries never move in memory.
 use std::ops::{Index as At, IndexMut};
 
-use super::entry::{EntryIndex, EntryLinks, ListKind, NO_ENTRY, QueueEntry};
+use super::entry::{EntryIndex, EntryLinks, EntryRefusals, ListKind, NO_ENTRY, QueueEntry};
 
 /// Number of entries per allocation. A table that grows in chunks never has to be copied.
 const CHUNK_ENTRIES: usize = 1_024;
@@ -76,7 +76,7 @@ impl<M> EntryTable<M> {
         }
         let free = self.free;
         let entry = &mut self[at];
-        (entry.message, entry.refusal) = (None, None);
+        (entry.message, entry.refusals) = (None, EntryRefusals::default());
         entry.links[ListKind::State as usize] = EntryLinks { previous: at, next: free };
         self.free = at;
     }

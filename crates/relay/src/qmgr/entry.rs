@@ -135,7 +135,7 @@ pub(super) enum ListKind {
     State = 0,
     /// All entries whose age is checked at the same time.
     Age = 1,
-    /// All entries of the destination, from the oldest on.
+    /// All entries of the destination, in the order in which they were added.
     Destination = 2,
     Message = 3,
 }
@@ -152,9 +152,7 @@ pub(super) struct QueueEntry<M> {
     pub(super) message: Option<M>,
     pub(super) message_bytes: u32,
     pub(super) attempts: u32,
-    /// The last refusal. It is shared with other entries of the destination, because most entries
-    /// get the same refusal.
-    pub(super) refusal: Option<Arc<DeliveryRefusal>>,
+    pub(super) refusals: EntryRefusals,
     pub(super) received_unix_s: u64,
     /// Time from which a deferred entry may be tried again.
     pub(super) due_ms: u64,
@@ -164,6 +162,50 @@ pub(super) struct QueueEntry<M> {
     pub(super) flags: EntryFlags,
     /// Number of successive connections that returned the entry without having sent it.
     pub(super) unsent_tries: u8,
+}
+
+/// The last refusal of each recipient of an entry.
+#[derive(Clone, Debug)]
+pub(super) enum EntryRefusals {
+    /// All recipients got this refusal. It is shared with other entries of the destination, because
+    /// most entries get the same refusal.
+    Same(Arc<DeliveryRefusal>),
+    /// Recipients, by number, got different refusals. Empty if no recipient has been refused.
+    Each(Box<[(u16, Arc<DeliveryRefusal>)]>),
+}
+
+impl EntryRefusals {
+    /// Creates the refusals of an entry from the refusals of all its recipients.
+    pub(super) fn new(refused: Vec<(u16, Arc<DeliveryRefusal>)>) -> Self {
+        match refused.split_first() {
+            Some(((_, first), others)) if others.iter().all(|(_, other)| other == first) => {
+                Self::Same(Arc::clone(first))
+            }
+            _ => Self::Each(refused.into()),
+        }
+    }
+
+    /// Returns the refusal of a recipient of the entry.
+    pub(super) fn get(&self, number: u16) -> Option<&Arc<DeliveryRefusal>> {
+        match self {
+            Self::Same(refusal) => Some(refusal),
+            Self::Each(refused) => refused.iter().find(|(refused, _)| *refused == number).map(|(_, refusal)| refusal),
+        }
+    }
+
+    /// Returns the refusal that lists show for the whole entry.
+    pub(super) fn last(&self) -> Option<&Arc<DeliveryRefusal>> {
+        match self {
+            Self::Same(refusal) => Some(refusal),
+            Self::Each(refused) => refused.last().map(|(_, refusal)| refusal),
+        }
+    }
+}
+
+impl Default for EntryRefusals {
+    fn default() -> Self {
+        Self::Each(Box::default())
+    }
 }
 
 #[derive(Clone, Copy, Default)]

@@ -113,7 +113,7 @@ fn options() -> Options {
 
 impl QueueModel {
     fn new() -> Self {
-        let mut queue = MailQueue::new(options());
+        let mut queue = MailQueue::new(options(), Duration::from_secs(1));
         let origins = [DestinationOrigin::Local, DestinationOrigin::Configured, DestinationOrigin::Domain];
         (0..DESTINATIONS).zip(origins.into_iter().cycle()).for_each(|(number, origin)| {
             queue.set_origin(DestinationId(number), origin);
@@ -403,7 +403,7 @@ impl QueueModel {
             }
         }
         match actions.dsn {
-            Some(DsnEvent::Settled { pending, fates }) => {
+            Some(DsnEvent::Settled { pending, fates, .. }) => {
                 for (number, fate) in &fates {
                     let recipient = &mut message.recipients[usize::from(*number)];
                     assert!(fate.needs_dsn() && recipient.settled);
@@ -413,7 +413,7 @@ impl QueueModel {
                 self.pending_dsns.push((pending, fates.iter().map(|(number, _)| *number).collect()));
             }
             Some(DsnEvent::Delayed { recipients, .. }) => {
-                assert!(recipients.iter().all(|number| !message.recipients[usize::from(*number)].settled));
+                assert!(recipients.iter().all(|(number, _)| !message.recipients[usize::from(*number)].settled));
             }
             None => {}
         }
@@ -442,6 +442,7 @@ impl QueueModel {
         let mut counts = vec![[0_u32; STATE_COUNT]; DESTINATIONS as usize];
         let mut loading = vec![0; DESTINATIONS as usize];
         let mut bytes = vec![0; DESTINATIONS as usize];
+        let mut oldest = vec![None; DESTINATIONS as usize];
         let mut live = 0;
         for at in (0..queue.entries.slot_count()).filter(|at| queue.entries.is_live(*at)) {
             let entry = &queue.entries[at];
@@ -449,6 +450,9 @@ impl QueueModel {
             live += 1;
             counts[destination][entry.state as usize] += 1;
             loading[destination] += u32::from(entry.flags.loading);
+            let received_unix_s = entry.received_unix_s;
+            oldest[destination] =
+                Some(oldest[destination].map_or(received_unix_s, |oldest: u64| oldest.min(received_unix_s)));
             bytes[destination] += if entry.flags.in_budget { u64::from(entry.message_bytes) } else { 0 };
             assert!(entry.message.is_none() || entry.flags.in_budget, "what is in memory is counted");
             assert!(entry.message.is_none() || entry.state == EntryState::Ready, "only who is ready keeps a message");
@@ -460,6 +464,7 @@ impl QueueModel {
                 (counts[key], loading[key], bytes[key]),
                 "destination {key}"
             );
+            assert_eq!(destination.ages.oldest_unix_s(), oldest[key], "destination {key}");
             let mine = || self.connections.iter().filter(|live| live.slot.destination.0 as usize == key);
             assert_eq!(destination.connections as usize, mine().count());
             assert_eq!(destination.quitting as usize, mine().filter(|live| live.is_quitting).count());

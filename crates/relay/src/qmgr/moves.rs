@@ -1,5 +1,5 @@
 //! Moves entries from state to state, and keeps the lists and counts consistent with the states.
-use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd};
+use super::entry::{EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd, QueueEntry};
 use super::queue::MailQueue;
 
 /// Number of messages for which the index by queue id keeps its memory when the queue becomes
@@ -10,9 +10,10 @@ impl<M: Clone> MailQueue<M> {
     /// Adds a new entry to the lists of its destination and of its message. It remains in these
     /// lists whatever its state.
     pub(super) fn link(&mut self, at: EntryIndex) {
-        let destination = self.entries[at].destination;
-        let id = self.entries[at].id;
-        self.entries.push_back(&mut self.destinations[destination.0 as usize].all, ListKind::Destination, at);
+        let QueueEntry { destination, id, received_unix_s, .. } = self.entries[at];
+        let destination = &mut self.destinations[destination.0 as usize];
+        destination.ages.add(received_unix_s);
+        self.entries.push_back(&mut destination.all, ListKind::Destination, at);
         let before = self.messages.insert(id, at).unwrap_or(NO_ENTRY);
         self.entries[at].links[ListKind::Message as usize] = EntryLinks { previous: NO_ENTRY, next: before };
         if before != NO_ENTRY {
@@ -85,9 +86,10 @@ impl<M: Clone> MailQueue<M> {
         self.leave_state(at);
         self.cancel_age_check(at);
         self.drop_message(at);
-        let destination = self.entries[at].destination;
-        let id = self.entries[at].id;
-        self.entries.unlink(&mut self.destinations[destination.0 as usize].all, ListKind::Destination, at);
+        let QueueEntry { destination, id, received_unix_s, .. } = self.entries[at];
+        let destination = &mut self.destinations[destination.0 as usize];
+        destination.ages.remove(received_unix_s);
+        self.entries.unlink(&mut destination.all, ListKind::Destination, at);
         let EntryLinks { previous: before, next: after } = self.entries[at].links[ListKind::Message as usize];
         if after != NO_ENTRY {
             self.entries[after].links[ListKind::Message as usize].previous = before;

@@ -7,8 +7,8 @@ use super::connections::{ConnectionLists, ConnectionSlot};
 use super::destination::{DestinationOrigin, DestinationQueue};
 use super::entries::EntryTable;
 use super::entry::{
-    DestinationId, EntryFlags, EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd, QueueEntry,
-    RecipientNumbers, TRANSACTION_RECIPIENTS,
+    DestinationId, EntryFlags, EntryIndex, EntryLinks, EntryRefusals, EntryState, ListKind, MessageId, NO_ENTRY,
+    QueueEnd, QueueEntry, RecipientNumbers, TRANSACTION_RECIPIENTS,
 };
 use super::retry::{Backoff, RetrySchedule};
 use super::timer_wheel::TimerWheel;
@@ -81,7 +81,9 @@ pub(crate) struct EntryProgress {
     pub(crate) next_unix_s: u64,
     pub(crate) held: bool,
     pub(crate) delay_dsn_stored: bool,
-    pub(crate) refusal: Option<DeliveryRefusal>,
+    /// The last refusal of each recipient, in the order of the entry's recipients. Empty if no
+    /// recipient has been refused.
+    pub(crate) refusals: Vec<DeliveryRefusal>,
 }
 
 /// An entry for a delivery agent, which must return it with `finish_delivery`. Until then, the
@@ -127,15 +129,16 @@ pub(crate) struct MailQueue<M> {
 }
 
 impl<M: Clone> MailQueue<M> {
-    pub(crate) fn new(options: Options) -> Self {
+    /// Creates an empty queue whose clock stands at `now`.
+    pub(crate) fn new(options: Options, now: Duration) -> Self {
         // Choose the timers' resolution: at most 1/16 of the first wait, so that rounding hardly
         // lengthens it, and at most a second, which is precise enough for any wait.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: ConnectionLists::default(),
             memory: MessageMemory::default(),
-            retry_timers: TimerWheel::new(grain_ms, ListKind::State),
-            age_timers: TimerWheel::new(grain_ms, ListKind::Age),
+            retry_timers: TimerWheel::new(grain_ms, ListKind::State, millis(now)),
+            age_timers: TimerWheel::new(grain_ms, ListKind::Age, millis(now)),
             entries: EntryTable::new(),
             messages: HashMap::default(),
             destinations: Vec::new(),
@@ -146,7 +149,7 @@ impl<M: Clone> MailQueue<M> {
 
     /// Adds the recipients of a message that have the same destination. If they are too many for
     /// one transaction, they get several entries.
-    pub(crate) fn put(&mut self, arrival: NewEntry<M>, now: Duration) {
+    pub(crate) fn put(&mut self, mut arrival: NewEntry<M>, now: Duration) {
         let now_ms = millis(now);
         if arrival.recipients.len() <= TRANSACTION_RECIPIENTS {
             if !arrival.recipients.is_empty() {
@@ -154,8 +157,12 @@ impl<M: Clone> MailQueue<M> {
             }
             return;
         }
+        // Take the refusals out, so that they are not cloned for each entry.
+        let mut refusals = std::mem::take(&mut arrival.progress.refusals).into_iter();
         for numbers in arrival.recipients.to_vec().chunks(TRANSACTION_RECIPIENTS) {
-            self.put_entry(NewEntry { recipients: RecipientNumbers::new(numbers), ..arrival.clone() }, now_ms);
+            let mut part = NewEntry { recipients: RecipientNumbers::new(numbers), ..arrival.clone() };
+            part.progress.refusals = refusals.by_ref().take(numbers.len()).collect();
+            self.put_entry(part, now_ms);
         }
     }
 
@@ -192,6 +199,8 @@ impl<M: Clone> MailQueue<M> {
         let expires_ms = self.since_origin(received.saturating_add(lifetime));
         let age_check_ms =
             late.map_or(expires_ms, |late| self.since_origin(received.saturating_add(late)).min(expires_ms));
+        let refused = arrival.recipients.iter().zip(arrival.progress.refusals);
+        let refusals = self.share_refusals(arrival.destination, refused);
         let at = self.entries.insert(QueueEntry {
             links: [EntryLinks { previous: NO_ENTRY, next: NO_ENTRY }; 4],
             slots: [0; 2],
@@ -201,10 +210,7 @@ impl<M: Clone> MailQueue<M> {
             message: None,
             message_bytes: arrival.message_bytes,
             attempts: arrival.progress.attempts,
-            refusal: arrival
-                .progress
-                .refusal
-                .map(|refusal| self.destinations[arrival.destination.0 as usize].share_refusal(refusal)),
+            refusals,
             received_unix_s: arrival.received_unix_s,
             due_ms: 0,
             age_check_ms,
@@ -216,6 +222,18 @@ impl<M: Clone> MailQueue<M> {
         self.link(at);
         self.schedule_age_check(at, age_check_ms);
         at
+    }
+
+    /// Creates the refusals of an entry from the refusals of all its recipients. Equal refusals share
+    /// their text.
+    pub(super) fn share_refusals(
+        &mut self,
+        key: DestinationId,
+        refused: impl IntoIterator<Item = (u16, DeliveryRefusal)>,
+    ) -> EntryRefusals {
+        let destination = self.destination(key);
+        let shared = refused.into_iter().map(|(number, refusal)| (number, destination.share_refusal(refusal)));
+        EntryRefusals::new(shared.collect())
     }
 
     /// Returns the next message for a connection that is open and has room, or tells the connection
@@ -299,6 +317,13 @@ impl<M: Clone> MailQueue<M> {
 
     pub(super) fn destination(&mut self, key: DestinationId) -> &mut DestinationQueue {
         &mut self.destinations[key.0 as usize]
+    }
+
+    /// Sets the Unix time at which the queue's clock is zero, because the host was suspended or its
+    /// time was set. Entries in the queue keep their times of the queue's clock, so nothing is retried
+    /// or expires early.
+    pub(crate) fn set_unix_origin(&mut self, origin: Duration) {
+        self.options.origin_unix = origin;
     }
 
     /// Converts Unix time to the queue's clock. A time before the clock's origin becomes 0.

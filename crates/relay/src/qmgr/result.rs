@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::{
-    EntryFlags, EntryIndex, EntryLinks, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd, QueueEntry,
+    EntryFlags, EntryIndex, EntryLinks, EntryRefusals, EntryState, ListKind, MessageId, NO_ENTRY, QueueEnd, QueueEntry,
     RecipientNumbers,
 };
 use super::queue::{DeliveryRequest, MailQueue, NewEntry, millis};
@@ -58,10 +58,17 @@ pub(crate) struct Actions {
 pub(crate) enum DsnEvent {
     /// The message was delivered to these recipients, or has failed for good. The caller must pass `pending` to
     /// `dsn_stored` when the DSN is stored, or if none is due.
-    Settled { pending: PendingDsn, fates: Vec<(u16, RecipientFate)> },
-    /// These recipients are still waiting for a retry, and a delay notice is due. The queue does not wait until
-    /// this DSN is stored.
-    Delayed { recipients: Vec<u16>, refusal: Option<Arc<DeliveryRefusal>>, expires_unix_s: u64 },
+    Settled {
+        pending: PendingDsn,
+        fates: Vec<(u16, RecipientFate)>,
+        /// Unix time in seconds of the delivery attempt that settled the recipients. `None` if they
+        /// expired between two attempts, or were settled before a restart.
+        attempted_unix_s: Option<u64>,
+    },
+    /// These recipients are still waiting for a retry, each for its own reason, and a delay notice is due. The
+    /// queue does not wait for this DSN, but the caller must call `delay_dsn_stored` when the DSN is stored, or if
+    /// none is due. Otherwise the notice is due again after a restart.
+    Delayed { recipients: Vec<(u16, Option<Arc<DeliveryRefusal>>)>, expires_unix_s: u64 },
 }
 
 #[must_use = "a pending DSN that does not come back keeps its message in the spool"]
@@ -176,26 +183,23 @@ impl<M: Clone> MailQueue<M> {
         let statuses = statuses.into_iter().chain(std::iter::repeat_with(no_answer));
         let mut fates = Vec::new();
         let mut waiting = Vec::new();
-        let mut last = None;
         for (number, status) in numbers.into_iter().zip(statuses) {
             match status {
                 RecipientStatus::Delivered => fates.push((number, RecipientFate::Delivered)),
                 RecipientStatus::Confirmed(how) => fates.push((number, RecipientFate::Confirmed(how))),
                 RecipientStatus::Failed(refusal) => fates.push((number, RecipientFate::Failed(refusal))),
-                RecipientStatus::Deferred(refusal) => {
-                    waiting.push(number);
-                    last = Some(refusal);
-                }
+                RecipientStatus::Deferred(refusal) => waiting.push((number, refusal)),
             }
         }
-        match last {
-            None => self.settle(at, fates),
-            Some(refusal) if self.entries[at].expires_ms <= now_ms => {
-                fates.extend(waiting.into_iter().map(|number| (number, RecipientFate::Expired(Some(refusal.clone())))));
-                self.settle(at, fates)
-            }
-            Some(refusal) => self.defer_recipients(at, fates, &waiting, refusal, next_try, now_ms),
+        if self.entries[at].expires_ms <= now_ms {
+            let expired = waiting.drain(..).map(|(number, refusal)| (number, RecipientFate::Expired(Some(refusal))));
+            fates.extend(expired);
         }
+        if waiting.is_empty() {
+            let attempted_unix_s = Some(self.unix_s(now_ms));
+            return self.settle(at, fates, attempted_unix_s);
+        }
+        self.defer_recipients(at, fates, waiting, next_try, now_ms)
     }
 
     /// Defers the recipients in `waiting`, and records the fates of all other recipients.
@@ -203,8 +207,7 @@ impl<M: Clone> MailQueue<M> {
         &mut self,
         at: EntryIndex,
         fates: Vec<(u16, RecipientFate)>,
-        waiting: &[u16],
-        refusal: DeliveryRefusal,
+        waiting: Vec<(u16, DeliveryRefusal)>,
         next_try: NextTry,
         now_ms: u64,
     ) -> Actions {
@@ -212,10 +215,11 @@ impl<M: Clone> MailQueue<M> {
         self.drop_message(at);
         let id = self.entries[at].id;
         let destination = self.entries[at].destination;
-        let shared = self.destination(destination).share_refusal(refusal.clone());
+        let numbers: Vec<u16> = waiting.iter().map(|(number, _)| *number).collect();
+        let refusals = self.share_refusals(destination, waiting);
         let entry = &mut self.entries[at];
-        entry.recipients = RecipientNumbers::new(waiting);
-        entry.refusal = Some(shared);
+        entry.recipients = RecipientNumbers::new(&numbers);
+        entry.refusals = refusals;
         entry.attempts = entry.attempts.saturating_add(u32::from(next_try == NextTry::Scheduled));
         let attempts = entry.attempts;
         let is_held = std::mem::take(&mut entry.flags.hold_requested);
@@ -234,12 +238,12 @@ impl<M: Clone> MailQueue<M> {
             self.defer(at, due_ms);
         }
         let mut facts = facts_of(&fates);
-        let next_unix_s = self.unix_s(due_ms);
-        facts.push(Fact::Deferred { recipients: waiting.to_vec(), attempts, next_unix_s, refusal });
+        facts.extend(self.entries[at].deferred_facts(self.unix_s(due_ms)));
         let fates = needing_dsn(fates);
         let dsn = (!fates.is_empty()).then(|| {
             let part = self.split_settled(at, &fates);
-            DsnEvent::Settled { pending: PendingDsn { entry: part, id }, fates }
+            let attempted_unix_s = Some(self.unix_s(now_ms));
+            DsnEvent::Settled { pending: PendingDsn { entry: part, id }, fates, attempted_unix_s }
         });
         Actions { id, facts, dsn, done: false }
     }
@@ -257,7 +261,7 @@ impl<M: Clone> MailQueue<M> {
             message: None,
             message_bytes: whole.message_bytes,
             attempts: whole.attempts,
-            refusal: None,
+            refusals: EntryRefusals::default(),
             received_unix_s: whole.received_unix_s,
             due_ms: 0,
             age_check_ms: 0,
@@ -286,7 +290,7 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done }
     }
 
-    fn settle(&mut self, at: EntryIndex, fates: Vec<(u16, RecipientFate)>) -> Actions {
+    fn settle(&mut self, at: EntryIndex, fates: Vec<(u16, RecipientFate)>, attempted_unix_s: Option<u64>) -> Actions {
         let id = self.entries[at].id;
         let facts = facts_of(&fates);
         let fates = needing_dsn(fates);
@@ -302,7 +306,7 @@ impl<M: Clone> MailQueue<M> {
         Actions {
             id,
             facts,
-            dsn: Some(DsnEvent::Settled { pending: PendingDsn { entry: at, id }, fates }),
+            dsn: Some(DsnEvent::Settled { pending: PendingDsn { entry: at, id }, fates, attempted_unix_s }),
             done: false,
         }
     }
@@ -346,7 +350,7 @@ impl<M: Clone> MailQueue<M> {
         let at = self.create_entry(NewEntry { recipients: numbers_of(&fates), message: None, ..arrival }, true);
         self.cancel_age_check(at);
         self.enter_state(at, EntryState::AwaitingDsn);
-        DsnEvent::Settled { pending: PendingDsn { entry: at, id }, fates }
+        DsnEvent::Settled { pending: PendingDsn { entry: at, id }, fates, attempted_unix_s: None }
     }
 
     pub(super) fn check_age(&mut self, at: EntryIndex, now_ms: u64) -> Option<Actions> {
@@ -369,26 +373,49 @@ impl<M: Clone> MailQueue<M> {
 
     fn report_delay(&self, at: EntryIndex) -> Actions {
         let entry = &self.entries[at];
-        let recipients = entry.recipients.to_vec();
-        let facts = vec![Fact::DelayDsnStored { recipients: recipients.clone() }];
-        let expires_unix_s = self.unix_s(entry.expires_ms);
-        let dsn = DsnEvent::Delayed { recipients, refusal: self.reason(at), expires_unix_s };
-        Actions { id: entry.id, facts, dsn: Some(dsn), done: false }
+        let recipients = self.reasons(at).map(|(number, reason)| (number, reason.cloned())).collect();
+        let dsn = DsnEvent::Delayed { recipients, expires_unix_s: self.unix_s(entry.expires_ms) };
+        Actions { id: entry.id, facts: Vec::new(), dsn: Some(dsn), done: false }
+    }
+
+    /// Records that the DSN about a delay is in the spool, or that none is due. Returns `None` if the
+    /// message has left the queue, because then the spool does not need the note.
+    pub(crate) fn delay_dsn_stored(&self, id: MessageId, recipients: Vec<u16>) -> Option<Actions> {
+        let facts = vec![Fact::DelayDsnStored { recipients }];
+        self.messages.contains_key(&id).then_some(Actions { id, facts, dsn: None, done: false })
     }
 
     fn expire(&mut self, at: EntryIndex) -> Actions {
-        let fate = RecipientFate::Expired(self.reason(at).map(|refusal| (*refusal).clone()));
-        let fates = self.entries[at].recipients.iter().map(|number| (number, fate.clone())).collect();
-        self.settle(at, fates)
+        let expired = self.reasons(at).map(|(number, reason)| {
+            let refusal = reason.map(|refusal| (**refusal).clone());
+            (number, RecipientFate::Expired(refusal))
+        });
+        let fates = expired.collect();
+        self.settle(at, fates, None)
     }
 
-    /// Returns why an entry has not been delivered: the failure to reach its destination, or else
-    /// its own last refusal.
-    fn reason(&self, at: EntryIndex) -> Option<Arc<DeliveryRefusal>> {
+    /// Returns why each recipient of an entry has not been delivered: the failure to reach the
+    /// destination, or else the recipient's own last refusal.
+    fn reasons(&self, at: EntryIndex) -> impl Iterator<Item = (u16, Option<&Arc<DeliveryRefusal>>)> {
         let entry = &self.entries[at];
         let destination = &self.destinations[entry.destination.0 as usize];
         let of_destination = destination.backoff_reason.as_ref().filter(|_| destination.failures > 0);
-        of_destination.or(entry.refusal.as_ref()).cloned()
+        entry.recipients.iter().map(move |number| (number, of_destination.or(entry.refusals.get(number))))
+    }
+}
+
+impl<M> QueueEntry<M> {
+    /// Returns the facts that the recipients are deferred until this time, one for each refusal.
+    /// There are none if no recipient has been refused.
+    pub(super) fn deferred_facts(&self, next_unix_s: u64) -> impl Iterator<Item = Fact> {
+        let attempts = self.attempts;
+        let refused = self.recipients.iter().filter_map(|number| Some((number, self.refusals.get(number)?)));
+        grouped(refused).into_iter().map(move |(refusal, recipients)| Fact::Deferred {
+            recipients,
+            attempts,
+            next_unix_s,
+            refusal: (**refusal).clone(),
+        })
     }
 }
 
@@ -404,12 +431,18 @@ fn needing_dsn(mut fates: Vec<(u16, RecipientFate)>) -> Vec<(u16, RecipientFate)
 
 /// Groups the recipients by fate, and returns one fact for each fate.
 fn facts_of(fates: &[(u16, RecipientFate)]) -> Vec<Fact> {
-    let mut groups: Vec<(&RecipientFate, Vec<u16>)> = Vec::new();
-    for (number, fate) in fates {
-        match groups.iter_mut().find(|(group, _)| *group == fate) {
-            Some((_, numbers)) => numbers.push(*number),
-            None => groups.push((fate, vec![*number])),
+    let groups = grouped(fates.iter().map(|(number, fate)| (*number, fate)));
+    groups.into_iter().map(|(fate, recipients)| Fact::Settled { recipients, fate: fate.clone() }).collect()
+}
+
+/// Groups recipients that have the same value, in the order of the first recipient of each group.
+fn grouped<T: PartialEq>(pairs: impl IntoIterator<Item = (u16, T)>) -> Vec<(T, Vec<u16>)> {
+    let mut groups: Vec<(T, Vec<u16>)> = Vec::new();
+    for (number, value) in pairs {
+        match groups.iter_mut().find(|(group, _)| *group == value) {
+            Some((_, numbers)) => numbers.push(number),
+            None => groups.push((value, vec![number])),
         }
     }
-    groups.into_iter().map(|(fate, recipients)| Fact::Settled { recipients, fate: fate.clone() }).collect()
+    groups
 }

@@ -83,7 +83,7 @@ impl<M: Clone> MailQueue<M> {
             awaiting_dsn: destination.count(EntryState::AwaitingDsn),
             connections: destination.connections,
             idle: destination.idle_connections(),
-            oldest_unix_s: (!destination.all.is_empty()).then(|| self.entries[destination.all.first].received_unix_s),
+            oldest_unix_s: destination.ages.oldest_unix_s(),
             backoff_until: Duration::from_millis(destination.backoff_until_ms),
             refusal: destination.refusal.clone(),
         })
@@ -122,7 +122,7 @@ impl<M: Clone> MailQueue<M> {
             received_unix_s: entry.received_unix_s,
             next_unix_s: next_ms.map(|when_ms| self.unix_s(when_ms)),
             expires_unix_s: self.unix_s(entry.expires_ms),
-            refusal: destination.backoff_reason.as_ref().filter(|_| is_in_backoff).or(entry.refusal.as_ref()).cloned(),
+            refusal: destination.backoff_reason.as_ref().filter(|_| is_in_backoff).or(entry.refusals.last()).cloned(),
             is_in_backoff,
         }
     }

@@ -4,6 +4,7 @@ mod redirect;
 
 use super::fault_log::LOG_TARGET;
 use crate::message::envelope::{MessageEnvelope, MessageProgress, RecipientFate, RecipientProgress};
+use crate::message::memory_bytes;
 use crate::qmgr::{DestinationId, EntryProgress, MessageId, MessageKind, NewEntry, RecipientNumbers};
 use crate::recovery::redirect::{Redirect, redirect_all};
 use crate::routing::{NextHop, ResolvedRoute};
@@ -98,8 +99,33 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
     }
 }
 
-/// Key under which recipients are grouped: the same destination and the same progress.
-type GroupKey = (DestinationId, u32, u64, bool);
+/// Recipients that become one entry of the queue, because they have the same destination and the same
+/// progress. Their refusals may differ.
+#[derive(Default)]
+struct RecipientGroups(HashMap<GroupKey, (Vec<u16>, EntryProgress)>);
+
+/// Destination, number of attempts, time of the next attempt, whether the delay was reported, and
+/// whether there is a refusal.
+type GroupKey = (DestinationId, u32, u64, bool, bool);
+
+impl RecipientGroups {
+    fn add(&mut self, destination: DestinationId, number: u16, recipient: &RecipientProgress, held: bool) {
+        let RecipientProgress { attempts, next_unix_s, delay_dsn_stored, refusal, .. } = recipient;
+        let key = (destination, *attempts, *next_unix_s, *delay_dsn_stored, refusal.is_some());
+        let (numbers, progress) = self.0.entry(key).or_insert_with(|| {
+            let progress = EntryProgress {
+                attempts: *attempts,
+                next_unix_s: *next_unix_s,
+                held,
+                delay_dsn_stored: *delay_dsn_stored,
+                refusals: Vec::new(),
+            };
+            (Vec::new(), progress)
+        });
+        numbers.push(number);
+        progress.refusals.extend(refusal.clone());
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequeueResult {
@@ -114,7 +140,7 @@ fn requeue_recipients(
     progress: &MessageProgress,
     redirects: &mut Vec<Redirect>,
 ) -> RequeueResult {
-    let mut groups: HashMap<GroupKey, (Vec<u16>, RecipientProgress)> = HashMap::new();
+    let mut groups = RecipientGroups::default();
     let mut queued = RequeueResult::Nothing;
     let open = progress.recipients.iter().enumerate().filter(|(_, recipient)| recipient.fate.is_none());
     for (number, recipient) in open {
@@ -126,22 +152,13 @@ fn requeue_recipients(
                 continue;
             }
         };
-        let group = (destination, recipient.attempts, recipient.next_unix_s, recipient.delay_dsn_stored);
-        let (numbers, _) = groups.entry(group).or_insert_with(|| (Vec::new(), recipient.clone()));
-        numbers.push(number as u16);
+        groups.add(destination, number as u16, recipient, progress.held);
     }
     let now = clock::now();
-    for ((destination, ..), (numbers, recipient)) in groups {
-        let before = EntryProgress {
-            attempts: recipient.attempts,
-            next_unix_s: recipient.next_unix_s,
-            held: progress.held,
-            delay_dsn_stored: recipient.delay_dsn_stored,
-            refusal: recipient.refusal,
-        };
+    for ((destination, ..), (numbers, progress)) in groups.0 {
         let arrival = NewEntry {
             recipients: RecipientNumbers::new(&numbers),
-            progress: before,
+            progress,
             ..new_entry(left, envelope, destination)
         };
         worker.queue.borrow_mut().put(arrival, now);
@@ -202,7 +219,7 @@ fn new_entry(
         destination,
         recipients: RecipientNumbers::new(&[]),
         message: None,
-        message_bytes: u32::try_from(left.body_bytes).unwrap_or(u32::MAX),
+        message_bytes: memory_bytes(left.body_bytes, envelope),
         received_unix_s: left.received_ns / 1_000_000_000,
         kind: MessageKind::of_sender(&envelope.sender),
         progress: EntryProgress::default(),
@@ -219,4 +236,48 @@ fn reroute(worker: &RelayWorker, envelope: &MessageEnvelope, number: usize) -> R
         _ => None,
     };
     routed.unwrap_or_else(|| ResolvedRoute::Direct(NextHop::unroutable()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Message;
+    use crate::message::envelope::{DeliveryRefusal, EnvelopeRecipient};
+    use mailrun_spool::Id;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_message_is_charged_the_same_memory_after_a_restart() {
+        let recipient = EnvelopeRecipient { address: b"c@d.example".to_vec(), original: None, notify: None };
+        let envelope = MessageEnvelope::local(b"a@b.example", vec![recipient; 100]);
+        let left = RecoveredMessage {
+            id: Id(1),
+            received_ns: 0,
+            envelope: envelope.encode().unwrap(),
+            notes: Vec::new(),
+            body_bytes: 1_000,
+            is_body_damaged: false,
+        };
+        let recovered = new_entry(&left, &envelope, DestinationId(0));
+        let message =
+            Message { envelope: Arc::new(envelope), body: vec![b'x'; 1_000].into(), received: Duration::ZERO };
+        assert_eq!(recovered.message_bytes, message.memory_bytes());
+    }
+
+    #[test]
+    fn recipients_with_different_refusals_are_retried_together_and_keep_their_own() {
+        let refusal = |text| Some(DeliveryRefusal::new(450, None, text, "mx.example"));
+        let deferred = |text| RecipientProgress { attempts: 1, refusal: refusal(text), ..RecipientProgress::default() };
+        let mut groups = RecipientGroups::default();
+        groups.add(DestinationId(0), 3, &deferred("the box is full"), false);
+        groups.add(DestinationId(0), 5, &deferred("greylisted"), false);
+        groups.add(DestinationId(0), 7, &RecipientProgress { attempts: 1, ..RecipientProgress::default() }, false);
+        let mut all: Vec<_> = groups.0.into_values().collect();
+        all.sort_by_key(|(numbers, _)| numbers[0]);
+        let [(numbers, progress), (other, none)] = all.try_into().unwrap();
+        assert_eq!((numbers, other), (vec![3, 5], vec![7]));
+        assert_eq!(progress.refusals, [refusal("the box is full"), refusal("greylisted")].map(Option::unwrap));
+        assert!(none.refusals.is_empty());
+    }
 }

@@ -37,7 +37,7 @@ pub(crate) async fn redirect_all(worker: &Rc<RelayWorker>, mut all: Vec<Redirect
 
 async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
     let Redirect { id, recipient, members, is_held, dsn } = redirect;
-    let DsnEvent::Settled { pending, fates } = dsn else { return };
+    let DsnEvent::Settled { pending, fates, .. } = dsn else { return };
     let message = match worker.fetch(id).await {
         Fetched::Whole(message) => message,
         Fetched::EnvelopeOnly(_, error) | Fetched::Unreadable(error) => {

@@ -4,7 +4,7 @@ use crate::config::{Config, DurabilityLevel, LoggedIn};
 use crate::fault_log::{CommonFault, LOG_TARGET};
 use crate::message::Message;
 use crate::message::envelope::{
-    EnvelopeRecipient, MAX_RECIPIENTS, MAX_RECIPIENTS_BYTES, MessageEnvelope, OriginalAddress, WithProtocol,
+    Client, EnvelopeRecipient, MAX_RECIPIENTS, MAX_RECIPIENTS_BYTES, MessageEnvelope, OriginalAddress, WithProtocol,
 };
 use crate::message::received::{self, HeaderProgress as MessageHeader, ReceivedCount, ReceivedField};
 use crate::message::recipients::{RecipientGroup, RecipientList};
@@ -20,10 +20,10 @@ use mailrun_smtp::login::Auth;
 use mailrun_smtp::proxy::ProxyHeader;
 use mailrun_smtp::reply::Reply;
 use mailrun_smtp::reply_reason::ReplyReason;
-use mailrun_smtp::xclient::{Attribute, AttributeValue, Xclient};
+use mailrun_smtp::xclient::{Attribute, AttributeValue, ClientAddress, Xclient};
 use mailrun_spool::{Error, Id, Receipt, Stored};
 use std::fmt::Write;
-use std::net::IpAddr;
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,11 +35,10 @@ const MAX_HEADER_BYTES: usize = 1 << 20;
 pub(crate) struct SmtpdSession {
     worker: Rc<RelayWorker>,
     config: Arc<Config>,
-    /// Address of the client, or `None` for a Unix-domain socket.
-    client: Option<IpAddr>,
-    /// Address of the client before XCLIENT named another client. It decides whether the next
-    /// XCLIENT is allowed.
-    gateway: Option<IpAddr>,
+    client: Client,
+    /// The client before XCLIENT named another client. It decides whether the next XCLIENT is
+    /// allowed.
+    gateway: Client,
     /// The client's address as written in header fields.
     client_literal: String,
     hello: Hello,
@@ -99,16 +98,17 @@ const ID_PLACEHOLDER: [u8; Id::TEXT_BYTES] = [b'0'; Id::TEXT_BYTES];
 impl SmtpdSession {
     pub(crate) fn new(worker: &Rc<RelayWorker>, peer: Peer) -> Self {
         let ip = peer.address.ip().to_canonical();
-        let client = (!ip.is_unspecified()).then_some(ip);
+        // A client on a Unix-domain socket has no address.
+        let client = if ip.is_unspecified() { Client::Local } else { Client::Remote(ip) };
         worker.context.counters.sessions.add(1);
         let config = worker.config();
         let session = Self {
-            logins: SessionLogins::new(&worker.context, &config, client),
+            logins: SessionLogins::new(&worker.context, &config, client.address()),
             config,
             worker: Rc::clone(worker),
             client,
             gateway: client,
-            client_literal: literal(client.unwrap_or(IpAddr::from([127, 0, 0, 1]))),
+            client_literal: client_text(client),
             hello: Hello::Plain,
             hello_name: Vec::new(),
             tls: None,
@@ -123,32 +123,35 @@ impl SmtpdSession {
 
     /// Charges the session's memory to the client for which it currently acts.
     fn charge_client(&self) {
-        match self.client {
-            Some(client) if self.access() == Access::Untrusted => {
-                self.reservation.charge_untrusted(ClientKey::of(client))
+        match self.access() {
+            // Clients without a known address share the budget of one client.
+            Access::Untrusted => {
+                let address = self.client.address().unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+                self.reservation.charge_untrusted(ClientKey::of(address));
             }
-            _ => self.reservation.charge_trusted(),
+            Access::Trusted => self.reservation.charge_trusted(),
         }
     }
 
     /// Acts from now on for another client, which a proxy named in its PROXY header or an authorised client named with
     /// XCLIENT.
-    fn set_client(&mut self, client: IpAddr) {
-        let client = client.to_canonical();
-        self.client = Some(client);
-        self.client_literal = literal(client);
-        self.logins = SessionLogins::new(&self.worker.context, &self.config, self.client);
+    fn set_client(&mut self, client: Client) {
+        self.client = client;
+        self.client_literal = client_text(client);
+        self.logins = SessionLogins::new(&self.worker.context, &self.config, client.address());
         self.charge_client();
     }
 
     fn may_use_xclient(&self) -> bool {
-        self.gateway.is_none_or(|gateway| self.config.xclient.contain(gateway))
+        match self.gateway {
+            Client::Local => true,
+            Client::Remote(address) => self.config.xclient.contain(address),
+            Client::Unknown => false,
+        }
     }
 
-    /// Returns the rights of the client. A client on a Unix-domain socket is on this host, and the
-    /// permissions of the socket have admitted it.
     fn access(&self) -> Access {
-        self.client.map_or(Access::Trusted, |client| self.config.access(client, self.logged_in))
+        self.config.networks.access(self.client, self.logged_in)
     }
 
     fn with_protocol(&self) -> WithProtocol {
@@ -278,6 +281,16 @@ impl SmtpdSession {
     }
 }
 
+/// Returns the client as written in header fields. RFC 5321 §4.4 requires an address or a domain
+/// there.
+fn client_text(client: Client) -> String {
+    match client {
+        Client::Local => literal(Ipv4Addr::LOCALHOST.into()),
+        Client::Remote(address) => literal(address),
+        Client::Unknown => "unknown".to_owned(),
+    }
+}
+
 /// Returns the reply for a lack of memory (RFC 3463 §3.4: mail system full).
 fn memory_full_reply(worker: &RelayWorker) -> Reply {
     worker.context.counters.crowded.add(1);
@@ -341,7 +354,7 @@ impl Handler for SmtpdSession {
         let envelope = &mut self.transaction.envelope;
         envelope.sender.extend_from_slice(mail.sender.as_bytes());
         envelope.client_name.extend_from_slice(&self.hello_name);
-        (envelope.with, envelope.client_address) = (with, self.client);
+        (envelope.with, envelope.client) = (with, self.client);
         (envelope.smtp_utf8, envelope.body, envelope.returns) = (mail.smtp_utf8, mail.body, mail.returns);
         envelope.envelope_id = mail.envelope_id.map(|id| id.as_bytes().to_vec());
         envelope.user = self.user.clone().filter(|_| self.logged_in == LoggedIn::Yes);
@@ -387,13 +400,13 @@ impl Handler for SmtpdSession {
             return Answer::Reply(memory_full_reply(&self.worker));
         }
         let held = self.reservation.detach();
-        if let Some(reply) = flaw {
-            self.worker.context.counters.refused.add(1);
-            return Answer::Reply(reply);
-        }
-        let (receipt, message, groups) = match self.store(transaction) {
+        let stored = flaw.map_or(Ok(()), Err).and_then(|()| self.store(transaction));
+        let (receipt, message, groups) = match stored {
             Ok(all) => all,
-            Err(reply) => return Answer::Reply(reply),
+            Err(reply) => {
+                self.worker.context.counters.refused.add(1);
+                return Answer::Reply(reply);
+            }
         };
         let worker = Rc::clone(&self.worker);
         Answer::eventually(async move {
@@ -416,7 +429,7 @@ impl Handler for SmtpdSession {
 
     fn proxy_header(&mut self, header: &ProxyHeader) {
         if let ProxyHeader::Proxied { source, .. } = header {
-            self.set_client(source.ip());
+            self.set_client(Client::Remote(source.ip().to_canonical()));
             self.gateway = self.client;
         }
     }
@@ -438,7 +451,8 @@ impl Handler for SmtpdSession {
         self.logged_in = if login.is_some() { LoggedIn::Yes } else { LoggedIn::No };
         self.user = login;
         match xclient.address() {
-            Some(address) => self.set_client(address),
+            Some(ClientAddress::Known(address)) => self.set_client(Client::Remote(address.to_canonical())),
+            Some(ClientAddress::Unknown) => self.set_client(Client::Unknown),
             None => self.charge_client(),
         }
         Answer::Yes
@@ -477,7 +491,10 @@ impl Handler for SmtpdSession {
         self.charge_client();
     }
 
-    fn reset(&mut self, _why: Option<ReplyReason>) {
+    fn reset(&mut self, rejection: Option<ReplyReason>) {
+        if rejection.is_some() {
+            self.worker.context.counters.refused.add(1);
+        }
         self.transaction = MailTransaction::new();
         self.reservation.release();
     }

@@ -9,17 +9,35 @@ use super::state::{
 };
 use crate::chunk::ContentKind;
 use crate::command::{BodyType, Chunk, Command, Hello, Mail, Recipient};
+use crate::reply::Reply;
 use crate::reply_reason::ReplyReason;
 use crate::sasl::Mechanism;
 use crate::settings::Protocol;
 use crate::xclient::Xclient;
 use std::time::Duration;
 
+/// Number of refused recipients of a transaction after which every further one counts as an idle
+/// command, so that a client cannot keep a session busy forever. It exceeds the number of recipients
+/// that a sender would name in a single transaction.
+const MAX_DEFERRED_RECIPIENTS: u32 = 100_000;
+
 impl TransactionState {
     fn new(mail: &Mail<'_>) -> Self {
         let addresses = if mail.smtp_utf8 { Addresses::Utf8 } else { Addresses::Ascii };
         let content_kind = if mail.body == BodyType::Binary { ContentKind::Any } else { ContentKind::Lines };
         Self { accepted: 0, refused: 0, addresses, content_kind }
+    }
+
+    /// Counts a recipient that the session or the application has refused with this reply. A 4yz
+    /// refusal, for example of a recipient beyond a limit, is not an idle command if the message has
+    /// other recipients: the sender sends the message to the refused recipient later (RFC 5321
+    /// §4.5.3.1.10), and ending the session would lose the message for the accepted recipients.
+    pub(super) fn refuse_recipient(&mut self, reply: &Reply, core: &mut ServerCore) {
+        self.refused = self.refused.saturating_add(1);
+        let is_deferred = reply.code() / 100 == 4;
+        if is_deferred && self.accepted > 0 && self.refused <= MAX_DEFERRED_RECIPIENTS {
+            core.idle_commands -= 1;
+        }
     }
 }
 
@@ -85,19 +103,29 @@ impl CommandState {
         core: &mut ServerCore,
         out: &mut Vec<u8>,
     ) -> Transition<'a> {
-        let is_recipient =
-            matches!(reason, ReplyReason::BadRecipient | ReplyReason::PathTooLong | ReplyReason::NeedsSmtpUtf8);
-        if let Self::ExpectRecipient(transaction) = &mut self {
-            transaction.refused += u32::from(is_recipient);
+        if self.is_in_good_faith() && matches!(reason, ReplyReason::NoValidRecipients | ReplyReason::RecipientFirst) {
+            return core.answered(State::Command(self), reason, out);
+        }
+        let is_recipient = matches!(
+            reason,
+            ReplyReason::BadRecipient
+                | ReplyReason::PathTooLong
+                | ReplyReason::NeedsSmtpUtf8
+                | ReplyReason::TooManyRecipients
+        );
+        if let Self::ExpectRecipient(transaction) = &mut self
+            && is_recipient
+        {
+            transaction.refuse_recipient(reason.reply(), core);
         }
         let is_unknown = reason == ReplyReason::UnknownCommand && matches!(self, Self::ExpectHello);
         core.unknown += u32::from(is_unknown);
         core.refuse(State::Command(self), reason, out)
     }
 
-    /// Returns true if a refused BDAT does not count as an error. A client that pipelines sends its
-    /// chunks before it knows that every RCPT was refused.
-    pub(super) fn is_in_good_faith(&self) -> bool {
+    /// Returns true if a DATA or BDAT that lacks recipients does not count as an error. A client that
+    /// pipelines sends it before it knows that every RCPT was refused (RFC 2920 §3.1, RFC 3030 §4.2).
+    fn is_in_good_faith(&self) -> bool {
         matches!(self, Self::ExpectRecipient(TransactionState { refused: 1.., .. }))
     }
 

@@ -137,11 +137,11 @@ impl ServerCore {
         self.answered(stays, reason, out)
     }
 
-    /// Counts an error. Returns true if the limits still permit it. RCPT or BDAT after a refused
-    /// MAIL or BDAT is not an error, because a pipelining client sends it in good faith (RFC 2920
-    /// §3.1, RFC 3030 §4.2). A recipient beyond the limit is not an error either: the sender sends
-    /// the message to it later (RFC 5321 §4.5.3.1.10), and closing the connection would lose the
-    /// message for the accepted recipients.
+    /// Counts an error. Returns true if the limits still permit it. RCPT, DATA or BDAT after a
+    /// refused MAIL or BDAT is not an error, because a pipelining client sends it in good faith
+    /// (RFC 2920 §3.1, RFC 3030 §4.2). A recipient beyond the limit is not an error either: the
+    /// sender sends the message to it later (RFC 5321 §4.5.3.1.10), and closing the connection
+    /// would lose the message for the accepted recipients.
     pub(super) fn bears(&mut self, reason: ReplyReason) -> bool {
         let is_error = !matches!(reason, ReplyReason::TooManyRecipients | ReplyReason::MailFirst);
         self.errors += u32::from(is_error);

@@ -131,9 +131,6 @@ impl SkippedChunk {
             return (State::Skip(self), None);
         }
         match self.refusal {
-            ChunkRefusal::Command(state, reason) if state.is_in_good_faith() => {
-                core.answered(State::Command(state), reason, out)
-            }
             ChunkRefusal::Command(state, reason) => state.refuse(reason, core, out),
             ChunkRefusal::TurnedAway => refuse_turned_away(core, out),
             ChunkRefusal::Message(reason, times) => core.discard(reason, times, out),

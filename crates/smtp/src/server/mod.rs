@@ -234,6 +234,12 @@ impl Server {
         self.core.has_quit
     }
 
+    /// Returns true if a message has begun whose end has not been read, so that a caller may read
+    /// large blocks. Other input consists of commands.
+    pub fn is_in_message(&self) -> bool {
+        self.state.message_pace().is_some()
+    }
+
     /// Returns true if the session waits for [`Server::grant`] or [`Server::answer`].
     pub fn awaits_answer(&self) -> bool {
         matches!(self.state, State::Answer(_))

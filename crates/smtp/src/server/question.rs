@@ -124,7 +124,7 @@ fn recipient_answered(
         core.idle_commands -= 1;
         transaction.accepted += 1;
     } else {
-        transaction.refused += 1;
+        transaction.refuse_recipient(reply, core);
     }
     State::Command(CommandState::ExpectRecipient(transaction))
 }

@@ -6,7 +6,7 @@ use mailrun_smtp::reply::Reply;
 use mailrun_smtp::reply_reason::ReplyReason;
 use mailrun_smtp::sasl::{Mechanism, Mechanisms, Secret};
 use mailrun_smtp::server::{Event, Offer, Protocol, Server, ServerSettings};
-use mailrun_smtp::xclient::Attributes;
+use mailrun_smtp::xclient::{Attributes, ClientAddress};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -338,21 +338,46 @@ fn a_message_that_the_application_will_not_have_is_read_and_refused_in_its_place
 }
 
 #[test]
-fn chunks_in_the_pipeline_behind_a_refusal_are_no_errors() {
+fn messages_in_the_pipeline_behind_a_refusal_are_no_errors() {
     let no = Reply::new(550, "5.1.1 no");
-    for protocol in [Protocol::Smtp, Protocol::Lmtp] {
+    let begins: [&[u8]; 2] = [b"BDAT 1\r\nx", b"DATA\r\n"];
+    for (protocol, begin) in [Protocol::Smtp, Protocol::Lmtp].iter().flat_map(|one| begins.map(|begin| (*one, begin))) {
         let mut server = server(protocol, Limits { errors: 2, ..Limits::default() });
-        let chunks = [b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\n".to_vec(), b"BDAT 1\r\nx".repeat(30)].concat();
-        let reply = say(&mut server, &[&chunks, b"BDAT 0 LAST\r\nRSET\r\n".as_slice()].concat(), &[None, Some(&no)]);
-        assert!(reply.ends_with("recipients\r\n250 2.0.0 Ok\r\n") || reply.ends_with("RCPT first\r\n250 2.0.0 Ok\r\n"));
+        let group = [b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\n".to_vec(), begin.repeat(30)].concat();
+        let reply = say(&mut server, &[&group, b"BDAT 0 LAST\r\nRSET\r\n".as_slice()].concat(), &[None, Some(&no)]);
+        assert!(
+            reply.ends_with("recipients\r\n250 2.0.0 Ok\r\n") || reply.ends_with("RCPT first\r\n250 2.0.0 Ok\r\n"),
+            "{protocol:?}: {reply}"
+        );
         assert_eq!(reply.lines().count(), 2 + 31 + 1);
-        let refused = say(&mut server, &[&b"MAIL FROM:<a@\r\n"[..], &b"BDAT 1\r\nx".repeat(30)].concat(), &[]);
+        let refused = say(&mut server, &[&b"MAIL FROM:<a@\r\n"[..], &begin.repeat(30)].concat(), &[]);
         assert_eq!(refused.matches("503 5.5.1 Send MAIL first").count(), 30);
-        say(&mut server, &b"BDAT 1\r\nx".repeat(3), &[]);
+        say(&mut server, &begin.repeat(3), &[]);
         say(&mut server, b"MAIL FROM:<a@b>\r\n", &[]);
-        say(&mut server, &b"BDAT 1\r\nx".repeat(3), &[]);
+        say(&mut server, &begin.repeat(3), &[]);
         assert!(server.is_closed(), "without any RCPT they are");
     }
+}
+
+#[test]
+fn recipients_that_are_put_off_do_not_end_a_session_whose_message_has_others() {
+    let full = Reply::new(452, "4.5.3 too many");
+    let later = Reply::new(450, "4.7.0 too fast");
+    let limits = Limits { recipients: 2, idle_commands: 10, ..Limits::default() };
+    let list = [TO_RCPT, &b"RCPT TO:<g@h>\r\n".repeat(20), b"DATA\r\n"].concat();
+    for (refusal, code) in [(None, "452 4.5.3"), (Some(&full), "452 4.5.3"), (Some(&later), "450 4.7.0")] {
+        // The session itself refuses recipients beyond its own limit, and the application the others.
+        let recipients = if refusal.is_some() { 1000 } else { 2 };
+        let mut server = server(Protocol::Smtp, Limits { recipients, ..limits.clone() });
+        let answers = [&[None; 3][..], &[refusal; 20]].concat();
+        let output = say(&mut server, &list, &answers);
+        assert_eq!(output.matches(code).count(), 20, "{output}");
+        assert!(output.ends_with("354 End data with <CR><LF>.<CR><LF>\r\n"), "{output}");
+    }
+    let mut server = server(Protocol::Smtp, limits);
+    say(&mut server, b"MAIL FROM:<a@b>\r\n", &[]);
+    say(&mut server, &b"RCPT TO:<c@d>\r\n".repeat(20), &[Some(&full); 20]);
+    assert!(server.is_closed(), "without an accepted recipient, there is no message to lose");
 }
 
 #[test]
@@ -428,7 +453,7 @@ fn who_the_client_is_said_to_be_is_told() {
     let mut input = b"XCLIENT ADDR=192.0.2.1 LOGIN=tim\r\nAUTH LOGIN\r\n".as_slice();
     let mut out = Vec::new();
     let Some(Event::Xclient(xclient)) = server.next_event(&mut input, at(1), &mut out) else { panic!("it asks") };
-    assert_eq!(xclient.address(), Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(xclient.address(), Some(ClientAddress::Known("192.0.2.1".parse().unwrap())));
     server.answer(&Reply::new(550, "5.7.1 not you"), at(1), &mut out);
     assert!(!server.is_authenticated());
     assert!(say(&mut server, b"XCLIENT LOGIN=tim\r\n", &[]).starts_with("220 test ESMTP"));

@@ -237,6 +237,23 @@ fn a_large_message_has_a_segment_of_its_own_or_is_refused() {
 }
 
 #[test]
+fn an_empty_spool_takes_a_message_of_maximum_size_again_and_again() {
+    for durability in [Durability::Sync, Durability::Memory] {
+        let options = Options { durability, ..small() };
+        let envelope_bytes = draft(0, 100_000).envelope.len();
+        let most = options.max_stored_bytes() as usize - envelope_bytes;
+        let (spool, _) = open(&FaultyDisk::new(), options).unwrap();
+        for number in 0..5 {
+            let id = store(&spool, number, most).unwrap();
+            spool.done(id);
+            wait_until(|| spool.stats().messages == 0);
+        }
+        let refused = store(&spool, 6, most + 1);
+        assert!(matches!(refused, Err(Error::TooLarge { .. })), "{durability:?}: {refused:?}");
+    }
+}
+
+#[test]
 fn what_gathers_while_a_sync_runs_is_one_write_and_one_sync() {
     let disk = FaultyDisk::new();
     let (spool, _) = open(&disk, small()).unwrap();

@@ -59,7 +59,8 @@ fn count(watcher: &Watcher, path: &Path) {
     match read(path, is_whole) {
         Ok((bytes, content)) => {
             let result = read_trace(&content, is_whole);
-            if watcher.count(&result, announced, bytes) && fs::remove_file(path).is_ok() {
+            let id = path.file_name().map(base_name).unwrap_or_default();
+            if watcher.count(id.as_bytes(), &result, announced, bytes) && fs::remove_file(path).is_ok() {
                 watcher.deleted(1);
             }
         }

@@ -23,7 +23,7 @@ use mailrun_measurement::RunId;
 use mailrun_net::{ClientTls, Endpoint, SessionResumption, Trust, WorkerOptions, clock, sleep, worker};
 use mailrun_process::interrupt::Interrupted;
 use mailrun_smtp::server::Protocol;
-pub use options::{MailboxOptions, MailboxTls, WatchedMailbox};
+pub use options::{MailboxOptions, MailboxTls, ProbeMail, WatchedMailbox};
 use server_mailbox::ServerMailbox;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -44,12 +44,12 @@ const DELETION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size in bytes of the buffer that all connections of the thread share.
 const READ_BYTES: usize = 64 << 10;
 
-/// The thread that watches all mailboxes. It ends when [`Self::stop`] is called.
+/// The thread that watches all mailboxes. It ends when this value is dropped.
 pub(super) struct Watchers {
     name: String,
     counts: Arc<WatchCounts>,
     stops: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<()>>,
+    thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Watchers {
@@ -57,7 +57,7 @@ impl Watchers {
     ///
     /// # Errors
     ///
-    /// Fails if a mailbox cannot be opened.
+    /// Fails if a mailbox cannot be opened. The thread has then ended.
     pub(super) fn start(
         options: MailboxOptions,
         context: &Arc<SinkContext>,
@@ -103,11 +103,14 @@ impl Watchers {
             while shared.undeleted.get() > 0 && clock::now() < limit {
                 sleep(Duration::from_millis(10)).await;
             }
-            state.send_tally();
+            state.send_last_tally();
         };
         let thread = worker::spawn("mailboxes", WorkerOptions::default(), work).context("cannot start a thread")?;
+        // Own the thread before waiting, so that it ends if a mailbox cannot be opened. A probe tries again and again,
+        // and would otherwise run out of descriptors.
+        let watchers = Self { name, counts, stops, thread: Some(thread) };
         await_opened(&opened, count, is_interrupted)?;
-        Ok(Self { name, counts, stops, thread })
+        Ok(watchers)
     }
 
     pub(super) fn name(&self) -> String {
@@ -120,10 +123,16 @@ impl Watchers {
 
     /// Ends the watching of all mailboxes. When this returns, the collector has the last counts.
     pub(super) fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Watchers {
+    fn drop(&mut self) {
         self.stops.store(true, Ordering::Relaxed);
         // Ignore a panic of the thread, because it was reported on standard error, and the collector has the counts so
         // far.
-        let _ = self.thread.join();
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -140,23 +149,30 @@ impl MailboxWatch {
     ///
     /// # Errors
     ///
-    /// Fails if a mailbox cannot be opened.
-    pub(crate) fn start(options: MailboxOptions, run: RunId, is_interrupted: &dyn Fn() -> bool) -> Result<Self> {
+    /// Fails if a mailbox cannot be opened. The error comes with the messages that were found in others. The caller must
+    /// not ignore them, because a later watch does not report them again.
+    pub(crate) fn start(
+        options: MailboxOptions,
+        run: RunId,
+        is_interrupted: &dyn Fn() -> bool,
+    ) -> Result<Self, (anyhow::Error, Vec<Arrival>)> {
         let rules = ActiveRules::new(Rulebook::default(), 0);
         let context = Arc::new(SinkContext::new(rules, None, None, None, Some(run), Protocol::Smtp));
         let (full, tallies) = channel();
-        let watchers = Watchers::start(options, &context, full, is_interrupted)?;
-        Ok(Self { watchers, tallies, run, finder: ArrivalFinder::default() })
+        let mut finder = ArrivalFinder::default();
+        match Watchers::start(options, &context, full, is_interrupted) {
+            Ok(watchers) => Ok(Self { watchers, tallies, run, finder }),
+            Err(error) => Err((error, last_arrivals(&tallies, &mut finder, run))),
+        }
     }
 
     /// Waits for the next counts, and returns the new messages. Counts come four times per second, most of them without
     /// a message. Returns `None` if the thread has ended.
     pub(crate) fn next(&mut self) -> Option<Vec<Arrival>> {
-        let (mut tally, back) = self.tallies.recv().ok()?;
-        let arrivals = self.finder.of_worker(&tally, self.run);
-        tally.clear();
-        // Ignore the error, because a thread that has ended needs no empty tally.
-        let _ = back.try_send(tally);
+        let mut transfer = self.tallies.recv().ok()?;
+        let arrivals = self.finder.of_worker(&transfer.tally, self.run);
+        transfer.tally.clear();
+        transfer.give_back();
         Some(arrivals)
     }
 
@@ -165,9 +181,18 @@ impl MailboxWatch {
         self.watchers.counts.closed() == 0
     }
 
-    pub(crate) fn stop(self) {
+    /// Ends the watching, and returns the messages that were found last. The caller must not ignore them, because a
+    /// later watch does not report them again.
+    #[must_use]
+    pub(crate) fn stop(mut self) -> Vec<Arrival> {
         self.watchers.stop();
+        last_arrivals(&self.tallies, &mut self.finder, self.run)
     }
+}
+
+/// Returns the messages in the tallies that are left after the thread has ended.
+fn last_arrivals(tallies: &Receiver<TallyTransfer>, finder: &mut ArrivalFinder, run: RunId) -> Vec<Arrival> {
+    tallies.try_iter().flat_map(|transfer| finder.of_worker(&transfer.tally, run)).collect()
 }
 
 /// Waits until all mailboxes are open. Fails if a mailbox cannot be opened, or if the user stops the sink.

@@ -1,10 +1,11 @@
 //! Options of a sink that watches mailboxes.
-use mailrun_lock::lock;
 use mailrun_mailbox::MailboxUrl;
 use mailrun_measurement::{Ledger, RunId};
 use mailrun_net::Endpoint;
 use mailrun_process::local_address::is_loopback;
 use mailrun_smtp::sasl::Credentials;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,11 +23,73 @@ pub struct MailboxOptions {
     pub whole: bool,
     /// Run whose messages are deleted after they were counted, or `None` to keep all messages.
     pub deletes: Option<RunId>,
-    /// Messages whose arrival a probe has recorded. If this is set, only these messages are deleted, when they are seen
-    /// again, and they do not count a second time. If the probe is killed before it records an arrival, the message is
-    /// therefore still in the mailbox.
-    pub settled: Option<Arc<Mutex<Ledger>>>,
+    /// Messages that a probe has found, which do not count when they are found again. If this is set, a message is
+    /// deleted only then, and only if its arrival is recorded. If the probe is killed before it records an arrival, the
+    /// message is therefore still in the mailbox.
+    pub probe_mail: Option<Arc<Mutex<ProbeMail>>>,
     pub tls: MailboxTls,
+}
+
+/// The messages of a probe's run in its mailboxes. The probe keeps this while it opens its mailboxes anew, so that each
+/// message counts once.
+#[derive(Debug, Default)]
+pub struct ProbeMail {
+    /// Messages whose arrival the probe has recorded, by their numbers.
+    recorded: Ledger,
+    /// Messages that were found, by mailbox and identity. A second copy of a message has an identity of its own.
+    found: HashMap<(String, Vec<u8>), FoundMessage>,
+}
+
+#[derive(Debug)]
+struct FoundMessage {
+    number: u64,
+    is_deleted: bool,
+    /// True if the message was found since the last call of [`ProbeMail::forget_deleted`].
+    is_there: bool,
+}
+
+/// What a probe knows about a message that was found in a mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    New,
+    /// The message was found before, and its arrival is not recorded yet.
+    Again,
+    /// The message was found before, and its arrival is recorded.
+    Recorded,
+}
+
+impl ProbeMail {
+    /// Notes that the arrival of the message with this number is recorded.
+    pub(crate) fn record(&mut self, number: u64) {
+        self.recorded.mark(number, 0);
+    }
+
+    /// Notes that a message was found. `deletes` is true if the caller deletes messages that are recorded.
+    pub(super) fn find(&mut self, mailbox: &str, id: &[u8], number: u64, deletes: bool) -> Finding {
+        let is_recorded = self.recorded.contains(number, 0);
+        match self.found.entry((mailbox.to_owned(), id.to_owned())) {
+            // If the number differs, the mailbox was made anew, and its server has given the identity a second time.
+            Entry::Occupied(mut known) if known.get().number == number => {
+                let known = known.get_mut();
+                (known.is_there, known.is_deleted) = (true, deletes && is_recorded);
+                if is_recorded { Finding::Recorded } else { Finding::Again }
+            }
+            entry => {
+                entry.insert_entry(FoundMessage { number, is_deleted: false, is_there: true });
+                Finding::New
+            }
+        }
+    }
+
+    /// Forgets the messages of these mailboxes that were to be deleted and were not found since the last call. The
+    /// caller must have listed the mailboxes in the meantime. A message is still known if its deletion has failed, so
+    /// that it does not count as a copy.
+    pub(crate) fn forget_deleted(&mut self, mailboxes: &[WatchedMailbox]) {
+        let names: Vec<String> = mailboxes.iter().map(|mailbox| mailbox.url.to_string()).collect();
+        self.found.retain(|(mailbox, _), found| {
+            !names.contains(mailbox) || std::mem::take(&mut found.is_there) || !found.is_deleted
+        });
+    }
 }
 
 /// A mailbox to watch, the recipient whose mail it holds, and the login for its server.
@@ -50,12 +113,6 @@ pub struct MailboxTls {
 }
 
 impl MailboxOptions {
-    /// Returns true if the arrival of the message with this number is recorded.
-    pub(super) fn is_settled(&self, number: u64) -> bool {
-        let settled = self.settled.as_ref();
-        settled.is_some_and(|settled| lock(settled).contains(number, 0))
-    }
-
     /// Returns true if passwords may be sent to this server without TLS.
     pub(super) fn allows_plain_login(&self, endpoint: &Endpoint) -> bool {
         self.tls.insecure || is_loopback(endpoint)
@@ -68,5 +125,41 @@ impl MailboxOptions {
             Some(MailboxUrl::Server { .. }) => "pop3",
             Some(MailboxUrl::Maildir(_)) | None => "maildir",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_in_a_mailbox_is_new_once_and_its_copies_are_new_too() {
+        let mailbox = WatchedMailbox {
+            url: "maildir:/a".parse().unwrap(),
+            address: String::new(),
+            credentials: None,
+            server: None,
+        };
+        let name = mailbox.url.to_string();
+        let mailboxes = [mailbox];
+        let mut mail = ProbeMail::default();
+        let find = |mail: &mut ProbeMail, id: &str, number| mail.find(&name, id.as_bytes(), number, true);
+        assert_eq!(find(&mut mail, "x", 5), Finding::New);
+        assert_eq!(find(&mut mail, "x", 5), Finding::Again, "its arrival is not recorded yet");
+        mail.record(5);
+        assert_eq!(find(&mut mail, "copy", 5), Finding::New);
+        assert_eq!(find(&mut mail, "x", 5), Finding::Recorded);
+        assert_eq!(find(&mut mail, "x", 6), Finding::New, "the mailbox was made anew");
+        assert_eq!(mail.find("elsewhere", b"x", 5, true), Finding::New);
+        mail.record(6);
+        assert_eq!(find(&mut mail, "x", 6), Finding::Recorded, "it should be deleted now");
+        mail.forget_deleted(&mailboxes);
+        assert_eq!(find(&mut mail, "x", 6), Finding::Recorded, "its deletion has failed");
+        mail.forget_deleted(&mailboxes);
+        mail.forget_deleted(&mailboxes);
+        let known =
+            mail.found.keys().map(|(_, id)| String::from_utf8_lossy(id)).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(known.len(), 2, "only a message that was deleted is forgotten: {known:?}");
+        assert_eq!((find(&mut mail, "x", 6), find(&mut mail, "copy", 5)), (Finding::New, Finding::Recorded));
     }
 }

@@ -285,7 +285,7 @@ impl ServerMailbox {
             }
             Event::Message(message) => {
                 let result = read_trace(&message.content, self.options.whole);
-                let deletes = self.watcher.count(&result, message.announced, message.bytes);
+                let deletes = self.watcher.count(&message.id, &result, message.announced, message.bytes);
                 session.handled(deletes.then_some(message.uid), out);
             }
             Event::Deleted(count) => self.watcher.deleted(count),

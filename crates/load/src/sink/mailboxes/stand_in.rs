@@ -182,13 +182,15 @@ impl Watching {
             existing: false,
             whole: false,
             deletes: None,
-            settled: None,
+            probe_mail: None,
             tls: MailboxTls::default(),
         };
         let rules = ActiveRules::new(Rulebook::default(), 1);
         let context = Arc::new(SinkContext::new(rules, None, None, None, Some(RUN), Protocol::Smtp));
         let (full, tallies) = channel();
-        let watchers = Watchers::start(options, &context, full, &|| false)?;
+        let watchers = Watchers::start(options, &context, full, &|| false).inspect_err(|_| {
+            assert_eq!(Arc::strong_count(&context), 1, "the thread that watches has ended, or it would share this");
+        })?;
         Ok(Self { watchers, tallies, total: SinkTally::keeping(Some(RUN)) })
     }
 
@@ -196,10 +198,10 @@ impl Watching {
         let limit = clock::now() + LIMIT;
         while !is_there(&self.total) {
             assert!(clock::now() < limit, "{what}: {:?}", self.total);
-            if let Ok((mut tally, back)) = self.tallies.recv_timeout(Duration::from_millis(50)) {
-                self.total.merge(&tally);
-                tally.clear();
-                let _ = back.try_send(tally);
+            if let Ok(mut transfer) = self.tallies.recv_timeout(Duration::from_millis(50)) {
+                self.total.merge(&transfer.tally);
+                transfer.tally.clear();
+                transfer.give_back();
             }
         }
     }

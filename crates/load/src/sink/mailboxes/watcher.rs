@@ -1,6 +1,7 @@
 //! The work that is the same for all kinds of mailboxes: reading the traces of messages, and counting the messages.
 use super::super::worker_state::{SinkRecipient, SinkWorkerState};
-use super::options::{MailboxOptions, WatchedMailbox};
+use super::options::{Finding, MailboxOptions, WatchedMailbox};
+use mailrun_lock::lock;
 use mailrun_mailbox::Announced;
 use mailrun_measurement::errors::ErrorEvent;
 use mailrun_measurement::record::Watched;
@@ -157,16 +158,22 @@ impl Watcher {
         self.shared.undeleted.set(self.shared.undeleted.get().saturating_sub(count));
     }
 
-    /// Counts a message as arrived, unless a probe has already recorded its arrival. Returns true if the caller should
-    /// delete the message from the mailbox.
-    pub(super) fn count(&self, result: &TraceResult, announced: Announced, bytes: u64) -> bool {
+    /// Counts a message as arrived, unless a probe has found it before. `id` is the identity of the message in its
+    /// mailbox, which must stay the same when the mailbox is opened again. Returns true if the caller should delete the
+    /// message from the mailbox.
+    pub(super) fn count(&self, id: &[u8], result: &TraceResult, announced: Announced, bytes: u64) -> bool {
         let state = &self.shared.state;
         if let TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace)) = result
-            && self.shared.options.deletes == Some(trace.run)
-            && self.shared.options.is_settled(message_number(trace.sequence))
+            && let Some(mail) = &self.shared.options.probe_mail
+            && state.context.is_own_run(trace.run)
         {
-            self.shared.undeleted.set(self.shared.undeleted.get() + 1);
-            return true;
+            let deletes = self.shared.options.deletes == Some(trace.run);
+            let finding = lock(mail).find(&self.name, id, message_number(trace.sequence), deletes);
+            if finding != Finding::New {
+                let deletes = deletes && finding == Finding::Recorded;
+                self.shared.undeleted.set(self.shared.undeleted.get() + u64::from(deletes));
+                return deletes;
+            }
         }
         state.count_arrival(result, std::slice::from_ref(&self.recipient), bytes, clock::now(), 1);
         let (TraceResult::Intact(trace) | TraceResult::Converted(trace) | TraceResult::Corrupt(Some(trace))) = result
@@ -176,7 +183,7 @@ impl Watcher {
         if let Announced::At(at) = announced {
             state.count_announced(trace, at);
         }
-        let deletes = self.shared.options.deletes == Some(trace.run) && self.shared.options.settled.is_none();
+        let deletes = self.shared.options.deletes == Some(trace.run) && self.shared.options.probe_mail.is_none();
         self.shared.undeleted.set(self.shared.undeleted.get() + u64::from(deletes));
         deletes
     }

@@ -1,0 +1,68 @@
+//! Passes the counts of a worker to the collector. Two tallies circulate: the worker counts in one
+//! of them while the collector adds up the other and clears it. If the collector falls behind, for
+//! example because its terminal is stopped with Ctrl-S, the worker goes on counting in its tally, so
+//! that no more than these two tallies are in memory.
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+
+/// Number of tallies of a worker.
+const TALLIES: usize = 2;
+
+/// The worker's end.
+pub(crate) struct TallySender<T> {
+    collector: Sender<TallyTransfer<T>>,
+    empty_tx: SyncSender<Box<T>>,
+    empty_rx: Receiver<Box<T>>,
+}
+
+/// A tally on its way to the collector, with the channel on which it comes back.
+pub(crate) struct TallyTransfer<T> {
+    pub(crate) tally: Box<T>,
+    worker: SyncSender<Box<T>>,
+}
+
+impl<T> TallySender<T> {
+    /// Creates the worker's end. `second` is an empty tally: the one in which the worker does not
+    /// count yet.
+    pub(crate) fn new(collector: Sender<TallyTransfer<T>>, second: Box<T>) -> Self {
+        let (empty_tx, empty_rx) = sync_channel(TALLIES);
+        // This cannot fail, because the channel is empty and its receiver exists.
+        let _ = empty_tx.try_send(second);
+        Self { collector, empty_tx, empty_rx }
+    }
+
+    /// Returns an empty tally if the collector has given one back. The worker then counts in it and
+    /// sends the other one.
+    pub(crate) fn take_empty(&self) -> Option<Box<T>> {
+        self.empty_rx.try_recv().ok()
+    }
+
+    pub(crate) fn send(&self, tally: Box<T>) {
+        // Ignore the error, because nobody needs the tally if the collector has ended.
+        let _ = self.collector.send(TallyTransfer { tally, worker: self.empty_tx.clone() });
+    }
+}
+
+impl<T> TallyTransfer<T> {
+    /// Gives the tally back to its worker. The caller must have cleared it.
+    pub(crate) fn give_back(self) {
+        // Ignore the error, because the worker may have ended.
+        let _ = self.worker.try_send(self.tally);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn only_two_tallies_circulate() {
+        let (collector, tallies) = channel();
+        let worker = TallySender::new(collector, Box::new(2));
+        assert_eq!(worker.take_empty().as_deref(), Some(&2));
+        worker.send(Box::new(1));
+        assert_eq!(worker.take_empty(), None, "the collector has the other tally");
+        tallies.recv().unwrap().give_back();
+        assert_eq!(worker.take_empty().as_deref(), Some(&1));
+    }
+}
