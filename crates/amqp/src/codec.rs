@@ -675,7 +675,8 @@ mod tests {
 
     #[test]
     fn nesting_costs_nothing() {
-        // Nest 200,000 lists, for which a recursive reader would need too much stack.
+        // Nest 200,000 lists, which would overflow the stack of a recursive reader. The loop writes them backwards,
+        // from the innermost list outwards, so the bytes are then reversed.
         let mut octets = vec![0x45];
         for _ in 0..200_000 {
             let size = (octets.len() as u32 + 4).to_be_bytes();
@@ -684,7 +685,6 @@ mod tests {
             octets.push(0xd0);
         }
         octets.reverse();
-        // The bytes were built from the inside out, so they have to be reversed.
         let list = Reader::new(&octets).value().unwrap();
         assert_eq!(list.octets().len(), octets.len());
     }

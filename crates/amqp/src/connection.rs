@@ -401,8 +401,8 @@ impl<T> AmqpConnection<T> {
                 self.state = ConnectionState::ExpectOpen;
                 Ok(())
             }
-            // A peer that skips SASL although it is required gets the header that we accept (AMQP
-            // 1.0 §2.2).
+            // The server answers a header that it does not accept with the header that it accepts (AMQP 1.0 §2.2), so a
+            // client that skips the required SASL gets the SASL header.
             AMQP_HEADER => {
                 out.extend_from_slice(&SASL_HEADER);
                 Err(ConnectionError::Unauthenticated)
@@ -461,7 +461,7 @@ impl<T> AmqpConnection<T> {
                 self.peer_channel_max = channel_max;
                 self.peer_idle_timeout_ms = idle_ms.filter(|idle| *idle > 0);
             }
-            // Some servers refuse a connection by a close without an open.
+            // Some servers refuse a connection with a close that no open precedes, so read the reason from that close.
             Performative::Close { error } if matches!(self.role, ConnectionRole::Client(_)) => {
                 self.read_close(error);
                 return Ok(());
@@ -791,13 +791,13 @@ impl<T> AmqpConnection<T> {
             }
         };
         let Some(session) = self.sessions.get_mut(&channel) else { return Ok(()) };
-        // The field is missing if the peer has not received our begin yet. The window then counts from our first
-        // transfer, which has the number 0 (AMQP 1.0 §2.5.6).
+        // A flow without `next-incoming-id` was sent before the peer received our begin, so its window counts from our
+        // first transfer, which has the number 0 (AMQP 1.0 §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
         session.remote_incoming_window = remaining_credit(flow.incoming_window, seen, session.next_outgoing_id);
         let mut drained = None;
-        // The peer may have sent the flow before it received our detach. In that case, use only the fields about the
-        // session.
+        // If the peer sent this flow before it received our detach, use only the fields about the session, because the
+        // link no longer counts.
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let link = link.filter(|(_, link)| link.accepted);
         let id = link.as_ref().map(|(id, _)| *id);
@@ -845,8 +845,8 @@ impl<T> AmqpConnection<T> {
         let link = id.and_then(|id| Some((id, session.links.get_mut(&id.handle)?)));
         let (id, link) = link.ok_or(of_session(Violation::unattached_handle()))?;
         if let Some(underway) = &mut link.detach_sent {
-            // Drop transfers that the peer sent before it received our detach. The peer still counts their deliveries
-            // as unsettled.
+            // Drop transfers that the peer sent before it received our detach, because the peer still counts their
+            // deliveries as unsettled.
             let goes_on = Violation::new("amqp:session:errant-link", "transfers of a link that we have detached go on");
             *underway = underway.checked_sub(1).ok_or(of_session(goes_on))?;
         } else {
@@ -855,7 +855,7 @@ impl<T> AmqpConnection<T> {
             if let Some((delivery, settled, message)) = received {
                 self.events.push_back(ConnectionEvent::MessageReceived { link: id, delivery, message, settled });
             } else if transfer.aborted {
-                // The sender aborted the message, so its credit is granted again.
+                // The sender aborted the message, so grant the credit again that the message used up.
                 let credit = link.credit.saturating_add(1);
                 self.grant(id, credit);
             } else if self.incomplete_bytes() > max_incomplete_bytes {
@@ -872,8 +872,8 @@ impl<T> AmqpConnection<T> {
 
     fn disposition(&mut self, channel: u16, disposition: DispositionFrame) {
         let DispositionFrame { first, last, settled, outcome, error, .. } = disposition;
-        // A message that is settled without an outcome counts as released, because the receiver
-        // forgets it without confirming it.
+        // A receiver that settles a message without an outcome forgets the message without confirming it, so count the
+        // message as released.
         let Some(outcome) = outcome.or(settled.then_some(DeliveryOutcome::Released)) else { return };
         let error = error.map(Arc::new);
         let Some(session) = self.sessions.get_mut(&channel) else { return };
@@ -888,7 +888,7 @@ impl<T> AmqpConnection<T> {
             self.events.push_back(ConnectionEvent::Settled { sent: sent.token, outcome, error });
             any = true;
         }
-        // The receiver has reported an outcome without settling, so it waits for our settlement.
+        // The receiver reported an outcome without settling the delivery, so it waits until we settle it.
         if !settled && any {
             frame::write_disposition(self.output.tail(), channel, LinkRole::Sender, (first, last), outcome);
         }
@@ -1125,7 +1125,7 @@ impl<T> AmqpConnection<T> {
                 self.output.tail().extend_from_slice(&AMQP_HEADER);
                 self.state = ConnectionState::ExpectOpen;
             }
-            // The client's open is already in the output, so a close may follow it.
+            // The client has already written its open, without which no close may be sent.
             (ConnectionRole::Client(_), ConnectionState::ExpectHeader { authenticated: true }) => {
                 self.state = ConnectionState::ExpectOpen;
             }
@@ -1569,7 +1569,8 @@ mod tests {
         assert!(!connection.may_send(LINK), "no credit");
         feed(&mut connection, &flow(2, 1, 5)).unwrap();
         assert!(connection.may_send(LINK));
-        // The message needs three frames of 512 bytes, but the window has room for only two.
+        // The message needs three frames of 512 bytes, but the peer's window has room for only two, so the third must
+        // wait.
         connection.send(LINK, EncodedMessage::from(vec![7; 1000]), 42);
         let first = written_frames(&mut connection);
         assert_eq!(first.len(), 2);
@@ -1605,14 +1606,14 @@ mod tests {
     fn credit_that_is_taken_back_while_messages_are_on_their_way_is_none() {
         let mut connection = opened(&[attach(1, LinkRole::Receiver, "q"), flow(100, 1, 5)]);
         (0..3).for_each(|number| connection.send(LINK, EncodedMessage::from(vec![1]), number));
-        // The peer had received none of the three messages when it sent this flow, which grants only one message, so no
+        // The peer sent this flow before it received any of the three messages, and grants only one message, so no
         // credit is left.
         feed(&mut connection, &flow(100, 1, 1)).unwrap();
         assert!(!connection.may_send(LINK));
         assert_eq!(connection.credit(LINK), 0);
         feed(&mut connection, &flow(100, 1, u32::MAX)).unwrap();
         assert_eq!(connection.credit(LINK), u32::MAX - 3);
-        // The peer reduces the window to two frames, but three frames are already on their way.
+        // The peer reduces its window to two frames while three are already on their way, so nothing more may be sent.
         feed(&mut connection, &flow(2, 1, 10)).unwrap();
         assert!(!connection.may_send(LINK));
     }
@@ -1632,8 +1633,8 @@ mod tests {
             written_frames(&mut connection);
         }
         assert_eq!(connection.sessions[&0].unsettled.len(), 1);
-        // None of these ranges may settle the message. The first is reversed, the second is ahead of the last delivery,
-        // and the third contains all numbers.
+        // None of these ranges may settle the message, because the first is reversed, the second is ahead of the last
+        // delivery, and the third contains all numbers.
         for (first, last) in [(5, 0), (10_000, 10_005), (u32::MAX, u32::MAX - 1)] {
             assert_eq!(
                 feed(&mut connection, &settled(first, last, DeliveryOutcome::Accepted)).unwrap(),
@@ -1713,7 +1714,7 @@ mod tests {
     fn a_drain_is_answered_when_the_queue_is_empty_or_the_credit_used_up() {
         let message = || EncodedMessage::from(vec![7; 1000]);
         let begun = || opened(&[attach(1, LinkRole::Receiver, "q")]);
-        // In the first case, the queue becomes empty before the credit is used up, so the remaining credit is returned.
+        // The queue becomes empty before the credit is used up, so the sender must return the remaining credit.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 5)).unwrap();
         assert!(connection.is_draining(LINK));
@@ -1724,12 +1725,12 @@ mod tests {
         connection.complete_drain(LINK);
         assert_eq!(written_drains(&mut connection), [], "once is enough");
         assert!(!connection.may_send(LINK) && !connection.is_draining(LINK));
-        // In the second case, the last message uses up the credit, which already answers the drain.
+        // The last message uses up the credit, which already answers the drain.
         let mut connection = begun();
         feed(&mut connection, &drain(100, 2)).unwrap();
         (1..3).for_each(|number| connection.send(LINK, message(), number));
         assert_eq!(written_drains(&mut connection), [2]);
-        // In the third case, the credit was used up before the drain arrived, or there was none.
+        // If no credit is left, the sender must answer each drain at once.
         for credit in [0, 1] {
             let mut connection = begun();
             feed(&mut connection, &flow(100, 1, credit)).unwrap();
@@ -1742,8 +1743,8 @@ mod tests {
             feed(&mut connection, &flow(100, 1, credit + 1)).unwrap();
             assert!(connection.may_send(LINK), "credit ends the drain");
         }
-        // The answer must come after the last frame of the last message, which waits for the
-        // session's window.
+        // The answer to a drain must follow the last frame of the last message, which waits here until the session's
+        // window has room.
         let mut connection = begun();
         feed(&mut connection, &drain(2, 1)).unwrap();
         connection.send(LINK, message(), 1);
@@ -1915,15 +1916,15 @@ mod tests {
         let error = || Some(EndError::Violation(Violation::invalid_field("a transfer without delivery-id")));
         let detached = ConnectionEvent::Detached { link: LINK, unsettled: vec![], scope: Scope::Link, error: error() };
         assert_eq!(feed(&mut connection, &of_none).unwrap(), [detached]);
-        // Transfers that the peer sent before it received the detach are dropped. The peer's answer to the detach
-        // causes no event.
+        // Transfers that the peer sent before it received the detach must be dropped, and the peer's answer to the
+        // detach must cause no event.
         assert_eq!(feed(&mut connection, &transfer(1, 3, false, b"x")).unwrap(), []);
         let mut detach = Vec::new();
         write_detach(&mut detach, LINK, true, None);
         assert_eq!(feed(&mut connection, &detach).unwrap(), []);
         assert!(connection.may_send(receiver), "the other link stays");
-        // Both sides have detached the link by now. Sending over it is an error that ends the session, and with the
-        // session its second link.
+        // Both sides have detached the link by now, so another transfer over it is an error that ends the session, and
+        // with it the second link.
         let events = feed(&mut connection, &transfer(1, 4, false, b"x")).unwrap();
         let [ConnectionEvent::Detached { link, unsettled, scope, .. }, ConnectionEvent::Ended { session, .. }] =
             &events[..]
@@ -1932,8 +1933,7 @@ mod tests {
         };
         assert_eq!((*link, &unsettled[..], *scope, *session), (receiver, &[7][..], Scope::Session, SessionId(0)));
         written_frames(&mut connection);
-        // Frames that still arrive for the session are dropped without an answer, until the peer
-        // ends the session.
+        // Until the peer has ended the session as well, its frames for the session must be dropped without an answer.
         let late = [
             transfer(1, 5, false, b"x"),
             flow(9, 2, 9),

@@ -122,8 +122,8 @@ impl SaslClient {
         }
         let mut state = LoginState::ExpectOutcome;
         let response = match &self.login {
-            // EXTERNAL sends an empty response, which stands for the identity in the certificate.
-            // Without a response, the server would send a challenge first.
+            // Send an empty response instead of none, because the server would otherwise send a challenge first. For
+            // EXTERNAL, the empty response stands for the identity in the client's certificate.
             ClientLogin::Anonymous | ClientLogin::External => Vec::new(),
             ClientLogin::Plain { user, password } => {
                 plain::message(user, password.reveal()).ok_or(LoginError::Forbidden)?

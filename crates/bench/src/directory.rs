@@ -75,7 +75,7 @@ impl RunDirectory {
                 remove(&directory.file(role, kind))?;
             }
         }
-        // Delete an older run's spool, because the relay would deliver the mail in it.
+        // Delete the spool of an older run, because the relay would deliver the mail in it during this run.
         remove_tree(&directory.spool())?;
         Ok(directory)
     }

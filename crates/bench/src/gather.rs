@@ -241,14 +241,14 @@ pub(super) fn relay(
             .map(|row| row.failed)
             .fold(0, u64::saturating_add)
     });
-    // Assume an empty queue, because the caller reads the queue itself if mail may be left in it.
+    // Assume an empty queue, because the caller reads the relay's queue if mail may be left in it.
     let queued = relay.is_own().then(Ledger::default);
     Some(BenchRelayResults { party, queued, given_up, notes: remarks })
 }
 
 fn relay_party(relay: &Relay, cpus: Option<&CpuList>, own: Option<&Record>) -> Option<Party> {
     relay.role()?;
-    // Only our own relay writes a record, so these figures of other relays are unknown.
+    // Only mailrun's own relay writes a record, so these figures are unknown for other servers.
     let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
     Some(Party {
         durability: relay.durability(),
@@ -473,8 +473,7 @@ pub(super) fn close_account(
         has_reply_for_each: source.workload.protocol == "lmtp",
         arrivals: sink.and_then(arrivals),
         queue,
-        // Subtract the accepted messages, because the source does not see deliveries and counts these messages as in
-        // flight.
+        // Subtract accepted messages, which the source counts as in flight because it sees no deliveries.
         open: ledger.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: ledger.overflow.unwrap_or_default(),
     };

@@ -308,7 +308,7 @@ fn collect_deliveries(
             let units = source.units.clone().unwrap_or_default();
             match sink.await_arrivals(run, &units, supervisor) {
                 Ok(results) => Ok(RemoteEnd { results: Some(results), ..empty_end }),
-                // Only print the error, because the source's figures are worth a report even if the sink is gone.
+                // Print the error and go on, because the source's figures are worth a report even if the sink is gone.
                 Err(error) => {
                     supervisor.print_line(&format!("{error:#}"));
                     Ok(RemoteEnd { ending: Some(Ending::SinkEnded), ..empty_end })

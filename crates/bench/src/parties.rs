@@ -274,8 +274,7 @@ impl PartyProcess {
         }
         let group = (party.scope == ProcessScope::Tree).then(|| ControlGroup::around(&child)).flatten();
         if let Some((mut stdin, options)) = child.stdin.take().zip(party.options.as_ref()) {
-            // Ignore an error, because if the process could not read its options, it exits and says
-            // so.
+            // Ignore an error, because a process that cannot read its options says so itself and exits.
             let _ = stdin.write_all(options.to_json().as_bytes());
         }
         let stdout = child.stdout.take().expect("it was piped");
@@ -349,8 +348,7 @@ impl PartyProcess {
         let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
         let more = match names.len().saturating_sub(MAX_LEFT_BEHIND) {
             0 => String::new(),
-            // A server that starts a process for each message may have left a thousand processes, so name only the
-            // first few.
+            // Name only the first few, because a server with a process for each message may leave a thousand of them.
             more => format!(" and {} more", count(more as u64)),
         };
         let first = names[..names.len().min(MAX_LEFT_BEHIND)].join(", ");
@@ -401,8 +399,8 @@ impl PartyProcess {
     /// Asks the process to write its files and exit.
     pub(super) fn terminate(&self) {
         if self.ended.is_none() {
-            // Ignore an error, because the process may have exited meanwhile. The ID still belongs to this process,
-            // because nobody has waited for it yet.
+            // Ignore an error, because the process may have exited meanwhile. No other process can have its ID yet,
+            // because nobody has waited for it.
             let _ = kill_process(self.pid(), Signal::TERM);
         }
     }
@@ -425,7 +423,7 @@ impl PartyProcess {
             Some(0 | 1 | 3 | 130) => Ok(()),
             Some(code) => {
                 let line = self.last_stderr_line(&format!("it exited with {code}"));
-                // The source's message needs no prefix, because it names the server.
+                // Add no prefix to an error of the source, because its text already names the server.
                 let prefix = if name == "source" { String::new() } else { format!("the {name} could not run: ") };
                 bail!("{prefix}{line}")
             }
@@ -482,17 +480,17 @@ impl PartyProcess {
     pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
         let output = fs::read(&self.stderr).unwrap_or_default();
         let output = String::from_utf8_lossy(&output);
-        // Prefer the line about a failed allocation, because notes on backtraces follow it.
+        // Prefer the line about a failed allocation to the last line, because notes on backtraces follow it.
         if let Some(line) = output.lines().find(|line| line.starts_with(ALLOCATION_FAILED)) {
             return line.to_owned();
         }
-        // Skip the line about the addresses or mailboxes of the process, because it is not a complaint.
+        // Skip the line that says where a process listens or which mailboxes it watches: it is no error message.
         let is_start = |line: &str| line.contains(": listening on ") || line.starts_with("mailrun sink: watching ");
         let is_telling = |line: &&str| !line.is_empty() && !is_start(line);
         let line = output.lines().rev().map(str::trim).find(is_telling);
         match line {
             Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),
-            // A process that stops because the disk is full may have had no room for its own message either.
+            // A full disk may have stopped the process and kept it from writing an error message.
             None if is_full(&self.stderr) => format!("No space left on device: {}", self.stderr.display()),
             None => otherwise.to_owned(),
         }
@@ -520,11 +518,10 @@ impl PartyProcess {
     /// Kills what is left of the party's processes, waits for the party, and reads the rest of its
     /// output.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
-        // The IDs of the process and of its group still belong to the party, because nobody has
-        // waited for it yet. A surviving child of the party would keep the pipe open, and the
-        // reader thread would never end.
+        // The IDs of the process and of its group still belong to the party, because nobody has waited for it yet. Kill
+        // surviving children as well, because they would keep the pipe open, and the reader thread would never end.
         if self.scope == ProcessScope::Tree {
-            // Kill these processes one by one, because some may have left the group.
+            // Kill the processes of the tree one by one, because some may have left the group that is killed below.
             for pid in tree::members(self.child.id()).into_iter().filter_map(|member| as_pid(member.pid)) {
                 let _ = kill_process(pid, Signal::KILL);
             }
@@ -578,11 +575,10 @@ fn as_pid(number: u32) -> Option<Pid> {
 /// its output.
 fn read_events(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, LiveEvent)>) {
     for line in stdout.split(b'\n').map_while(Result::ok) {
-        // Ignore an error, because a full disk must not stop the run, and the record at the end
-        // reports it.
+        // Ignore a failed write, because a full disk must not stop the run, and the record at the end reports it.
         let _ = transcript.write_all(&line).and_then(|()| transcript.write_all(b"\n"));
         if let Some(event) = LiveEvent::from_line(&String::from_utf8_lossy(&line)) {
-            // Ignore an error, because if the bench no longer listens, it is stopping the process.
+            // Ignore an error, because a bench that no longer listens is already stopping the process.
             let _ = events.send((role, event));
         }
     }
@@ -692,7 +688,7 @@ mod tests {
 
     #[test]
     fn its_processor_time_is_complete_though_it_has_ended() {
-        // CPU time is read once more after the process has ended, before it is reaped, so that the figure is complete.
+        // The bench reads CPU time once more between the end of a process and its reaping, so nothing is missing.
         let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
         wait(&mut shell.process);
         let usage = shell.process.observation().usage;

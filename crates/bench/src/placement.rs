@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_core_is_not_divided() {
-        // The host has four cores, each with the logical processors n and n + 4.
+        // The host has four cores of two logical processors each, n and n + 4, which must stay together.
         let siblings = |number: usize| CpuList::new(vec![number % 4, number % 4 + 4]);
         let cores = cores_of(&[0, 1, 2, 3, 4, 5, 6, 7], siblings);
         assert_eq!(cores, [[0, 4], [1, 5], [2, 6], [3, 7]]);

@@ -186,14 +186,14 @@ impl BenchOptions {
         let own_certificate = (self.trusted == TrustedCertificate::OwnSink).then(|| files.certificate());
         let mailboxes = self.mailboxes().map(|mailboxes| mailboxes.sink_options(listen)).unwrap_or_default();
         let sink_options = self.sink_options.clone().and(mailboxes);
-        // A sink that watches mailboxes accepts no connections, so it gets no address to listen on.
+        // Give no listening address to a sink that watches mailboxes, because it accepts no connections.
         let listen = Some(listen).filter(|_| !sink_options.has(MAILBOX));
         of_party(run, files)
             .and(self.party_options.clone())
             .and(sink_options)
             .with_some("listen", listen)
-            // If the number of arrivals does not tell whether all accepted messages are among them, the bench asks the
-            // sink over HTTP.
+            // With a relay, the number of arrivals does not tell whether all accepted messages are among them, so the
+            // bench must be able to ask the sink over HTTP.
             .with_some("http", self.relay().map(|_| "127.0.0.1:0"))
             .with("seed", self.workload.seed)
             .with_some("tls-write-cert", own_certificate)
@@ -205,8 +205,8 @@ impl BenchOptions {
         let workload = &self.workload;
         let limit_s = self.duration_limit_s().filter(|_| workload.stages.is_empty());
         let arrival = Some(workload.arrival).filter(|arrival| !matches!(arrival, Arrival::Closed | Arrival::Market));
-        // A server that the bench has just started is known to be ready. A preflight message might
-        // use up one of its fault rules, which are meant for the load.
+        // Send no preflight message to a server that the bench has just started, because it is known to be ready, and
+        // the message might use up a fault rule that is meant for the load.
         let is_own = !matches!(self.target, BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }));
         let options = of_party(run, files)
             .and(self.party_options.clone())

@@ -73,7 +73,7 @@ impl LatestProgress {
 
     pub(super) fn update_sink(&mut self, progress: LiveProgress) {
         if self.sink.is_none() {
-            // Until now, the rate was computed from accepted messages. From now on, it counts delivered messages.
+            // Restart the rate, because from now on, it counts delivered instead of accepted messages.
             self.rate.clear();
         }
         self.sink = Some(progress);
@@ -88,10 +88,10 @@ impl LatestProgress {
     /// processes.
     pub(super) fn figures(&self, parties: Vec<PartyLoad>) -> RunSnapshot {
         let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
-        // A source that has ended stops reporting, so add the time since its last report.
+        // The source's reports give the elapsed time, but end with the source, so add the time since the last report.
         let beyond_s = if silence_s > MAX_REPORT_INTERVAL_S { silence_s } else { 0.0 };
-        // Over MADES, the source reports the latencies of deliveries. Clear them here, so that no
-        // threshold takes them for the source's own.
+        // Over MADES, the source reports latencies of deliveries, so thresholds must find them only among the sink's
+        // values, and not among the source's.
         let untimed = LiveProgress { run: LiveTimes::default(), ..self.source };
         let (figures, values) = match self.protocol {
             RunProtocol::Smtp => {

@@ -151,7 +151,7 @@ impl RelayKeeper {
         let KeptRelay { directory, process, .. } = *kept;
         if let Some(relay) = process {
             let mut supervisor = Supervisor::with_relay(options, relay)?;
-            // Ignore a relay that does not exit cleanly: all runs are finished, so this cannot affect their results.
+            // Ignore a relay that does not exit cleanly, because all runs are finished, so their results cannot change.
             supervisor.stop_relay(PartyProcess::terminate)?;
         }
         directory.remove_spool()
@@ -254,7 +254,7 @@ fn start_both(
     let mailboxes = launch::free_port()?.to_string();
     let address = start_relay(program, options, directory, &mailboxes, supervisor, sampler)?;
     start_sink(supervisor, &mailboxes)?;
-    // Count the relay's usage from here on, because the logins of the sink are no part of the run.
+    // Count the relay's usage only from here on, because the logins of the sink are no part of the run.
     supervisor.begin_relay_usage();
     Ok((address, mailboxes))
 }
@@ -273,8 +273,7 @@ fn start_relay(
         return Ok(address.clone());
     }
     let launch = launch::prepare(relay, options, program, directory, sink)?;
-    // Restart the sampler, because the preparation of the relay, such as unpacking its root, is no
-    // part of the run.
+    // Restart the sampler, because preparing the relay, for example unpacking its root, is no part of the run.
     *sampler = HostSampler::start();
     let started = supervisor.start_relay(launch.context("no relay can be started")?);
     options.listener.remove_secrets(directory);

@@ -134,7 +134,7 @@ impl RemoteSink {
     /// Tells the sink that a run begins, so that the sink can report its activity during the run even if no message of
     /// the run arrives.
     pub(super) fn announce(&self, run: RunId) {
-        // Ignore errors, because the request for the results reports a sink that is gone.
+        // Ignore errors, because a sink that is gone is reported when its results are fetched.
         let _ = self.client.put(&format!("/ledger/{run}"));
         self.bounces.iter().for_each(|second| second.announce(run));
     }
@@ -171,8 +171,7 @@ impl RemoteSink {
         let began = Instant::now();
         std::thread::spawn(move || {
             while stopped.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                // Ignore errors, because if the sink is gone, the request for the results reports
-                // that.
+                // Ignore errors, because a sink that is gone is reported when its results are fetched.
                 let Ok(status) = sink.run_status(run) else { continue };
                 let elapsed_s = began.elapsed().as_secs_f64();
                 let progress = LiveProgress { elapsed_s, delivered: status.delivered, ..LiveProgress::default() };
@@ -306,7 +305,7 @@ fn without_earlier_usage(mut record: Record) -> Record {
         party.sys_s = None;
         party.write_bytes = None;
     }
-    // Clear `exhausted` and `surroundings`, because the sink was already running, so both may date
+    // The sink was already running before this run, so its exhausted resources and the figures of its host may date
     // from an earlier run.
     record.exhausted.clear();
     record.surroundings = None;
@@ -335,7 +334,7 @@ impl SinkClocks {
         let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));
         let rows: Vec<Option<SinkClockRow>> = after.collect();
         own.sinks = rows.iter().flatten().filter(|sink| sink.boot != own.boot).cloned().collect();
-        // Without a remote sink, this run is only a part of a load, so leave the judgement to `mailrun merge`.
+        // Without a remote sink, this run is only a part of a load, whose clocks `mailrun merge` judges.
         if remote_sink.is_none() {
             return;
         }

@@ -277,8 +277,7 @@ impl Supervisor {
         let name = self.party(role).name;
         loop {
             let ended = self.party(role).poll()?;
-            // Read the reports after the poll, because if the process has ended, its last reports
-            // have then arrived.
+            // Poll before reading the reports, because the last reports of a process have arrived once it has ended.
             self.process_events();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
                 let first = listening.addresses.first().cloned();
@@ -382,7 +381,7 @@ impl Supervisor {
             if now != arrived {
                 arrived = now;
                 quiet_since = Instant::now();
-                // Ask only after an arrival, because `are_all_there` may fetch the whole ledger of the sink.
+                // Call `are_all_there` only after an arrival, because it may fetch the whole ledger of the sink.
                 is_complete = arrived >= accepted && are_all_there();
             }
         }
@@ -655,8 +654,8 @@ mod tests {
     #[test]
     fn the_wait_ends_when_what_was_accepted_is_there_and_not_when_as_much_else_is() {
         let quiet = Duration::from_millis(150);
-        // Each report is (number of units that arrived, number of closed mailboxes). `has_last` says whether the last
-        // accepted unit has arrived.
+        // Each report of the sink has the number of messages that have arrived, and the number of mailboxes that are
+        // closed. With `has_last`, the last report means that all accepted messages have arrived.
         for (situation, reports, has_last, expected) in [
             ("all", vec![(10, 0)], true, Completeness::All),
             ("one whose 250 was lost instead of one that was accepted", vec![(10, 0)], false, Completeness::NotAll),
@@ -672,7 +671,7 @@ mod tests {
                 for (settled, closed) in reports {
                     let progress = LiveProgress { settled, closed, ..LiveProgress::default() };
                     events.send((Role::Sink, LiveEvent::Progress(progress))).unwrap();
-                    // While a mailbox is closed, pause for longer than `quiet`, which must not end the wait then.
+                    // Pause for longer than `quiet` while a mailbox is closed, because that must not end the wait.
                     std::thread::sleep(if closed > 0 { 3 * quiet } else { quiet / 3 });
                 }
             });

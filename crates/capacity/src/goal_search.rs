@@ -78,8 +78,8 @@ impl GoalSearch {
 
     /// Returns the result so far. The caller may ask for it at any point of the search.
     pub(crate) fn outcome(&self, facts: &SearchFacts) -> GoalOutcome {
-        // If this level has no bound yet, use the bound of the nearest coarser level. Skip a bound that contradicts a
-        // finer level, such as a lower bound above the upper bound.
+        // If this level of the search has no bound yet, use the bound of the nearest coarser level, unless it
+        // contradicts a finer level, as a lower bound above the upper bound would.
         let mut lower: Option<f64> = None;
         let mut upper: Option<f64> = None;
         for level in facts.levels[..=self.level].iter().rev() {

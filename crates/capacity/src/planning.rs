@@ -79,7 +79,7 @@ impl PlanningInputs {
 }
 
 fn instances(peak_per_s: f64, stable_per_s: f64) -> Result<u64, PlanningError> {
-    // A quotient of 3.0000000001 is a rounding error, and must not add a fourth server.
+    // A quotient of 3.0000000001 is 3 with a rounding error, and must not add a fourth server.
     let needed = (peak_per_s / stable_per_s - 1e-9).ceil().max(1.0);
     if needed <= MAX_INSTANCES {
         Ok(needed as u64)

@@ -100,8 +100,8 @@ impl CapacitySearch {
                     Err(error) => Err(error),
                 },
             };
-            // Undo what the last `next_step` did to the searches, because a confirmation may refute the loads on which
-            // it was based.
+            // Restore the searches from before the last `next_step`, because a confirmation may refute the loads on
+            // which that step was based, and the search then continues.
             self.searches = before;
             return result;
         }
@@ -117,7 +117,7 @@ impl CapacitySearch {
     pub fn take_confirmation(&mut self, trial: SearchTrial, figures: &TrialFigures) -> bool {
         let TrialLoad::RatePerS(rate) = trial.load else { return true };
         let met = self.facts.history.add(rate, trial.duration_s, figures, &self.goals);
-        // Refute loads down to the rate that the server delivered, because a queue grows at any load above it.
+        // Refute all loads from the delivered rate upwards, because a queue grows at any load above it.
         let delivered_per_s = Some(figures.delivered_per_s).filter(|delivered| delivered.is_finite()).unwrap_or(rate);
         self.facts.history.refute(delivered_per_s.clamp(rate * MAX_REFUTED, rate), &met);
         met.iter().all(|met| *met)
@@ -140,7 +140,7 @@ impl CapacitySearch {
             TrialOutcome::Void { spent_s, .. } => *spent_s,
             TrialOutcome::MailLost | TrialOutcome::Stopped => 0.0,
         };
-        // If the time is NaN, `max` uses the length of the trial.
+        // `f64::max` ignores NaN, so a trial with an unknown time counts with its planned length.
         self.spent_s += trial.duration_s.max(spent_s).min(self.facts.settings.time_limit_s);
         let met = match (&outcome, trial.load) {
             (TrialOutcome::MailLost, _) => self.end(SearchEnding::MailLost),

@@ -238,7 +238,7 @@ fn report_misuse(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     }
     if !error.use_stderr() {
         match short_help(error, typed) {
-            // Ignore the error, which means that standard output is closed.
+            // Ignore the error, because nobody reads the help if standard output is closed.
             Some(text) => drop(say(&text)),
             None => drop(error.print()),
         }

@@ -67,7 +67,7 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         }
     };
     if rounds <= MAX_EXACT_ROUNDS {
-        // The last round keeps its sign: flipping all signs gives the same statistic, so half of the flips suffice.
+        // The last round keeps its sign, because the opposite signs give the same statistic, an absolute value.
         let all = 1_u32 << rounds.saturating_sub(1);
         (0..all).for_each(|signs| count(&signs.to_le_bytes()));
         return reached.iter().map(|reached| *reached as f64 / f64::from(all)).collect();
@@ -78,7 +78,7 @@ pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64>
         signs.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]));
         count(&signs);
     }
-    // Count the observed result as well, because it is one of the possible flips. So p is never 0.
+    // Count the observed result as well, which is one of the possible flips, so that p is never 0.
     reached.iter().map(|reached| (reached + 1) as f64 / (draws + 1) as f64).collect()
 }
 

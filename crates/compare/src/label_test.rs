@@ -54,13 +54,13 @@ pub(crate) fn adjusted_p(family: &[(&[f64], &[f64])], draws: usize, seed: u64) -
     let mut order: Vec<usize> = (0..runs).collect();
     for draw in 0..draws as u64 {
         let mut random = SeededRng::new(seed, PURPOSE, draw);
-        // Shuffle only the first `of_a` places, because only the runs that land there count as A (Fisher and Yates).
+        // Shuffle only the first `of_a` places (Fisher and Yates), because the order of the others does not matter.
         for place in 0..of_a {
             order.swap(place, place + random.below((runs - place) as u64) as usize);
         }
         count(&order[..of_a]);
     }
-    // Count the observed result as well, because it is one of the possible divisions. So p is never 0.
+    // Count the observed result as well, which is one of the possible divisions, so that p is never 0.
     reached.iter().map(|reached| (reached + 1) as f64 / (draws + 1) as f64).collect()
 }
 

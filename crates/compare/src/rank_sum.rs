@@ -30,17 +30,17 @@ fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
 /// Returns the distribution of Mann and Whitney's U, the number of pairs in which B is greater, if all orders of the
 /// numbers are equally likely. The element at index `u` is the probability of `u` such pairs.
 fn u_probabilities(a: usize, b: usize) -> Vec<f64> {
-    // `with_b[k][u]` is the probability of `u` such pairs among the numbers of A so far and `k` numbers of B. It is a
-    // sum of two cases: the greatest of these numbers belongs to A, or it belongs to B.
+    // `with_b[k][u]` is the probability of `u` such pairs if B has `k` numbers and A has those added so far. It is a
+    // sum of two cases, because the greatest of these numbers belongs either to A or to B.
     let mut with_b = vec![vec![1.0]; b + 1];
     for from_a in 1..=a {
         for from_b in 1..=b {
             let share_of_b = from_b as f64 / (from_a + from_b) as f64;
             let mut next = vec![0.0; from_a * from_b + 1];
-            // If the greatest number belongs to B, it is greater than all numbers of A so far, and adds a pair for each
+            // A greatest number that belongs to B is greater than all numbers of A so far, so it adds a pair for each
             // of them.
             with_b[from_b - 1].iter().enumerate().for_each(|(u, chance)| next[u + from_a] += chance * share_of_b);
-            // If the greatest number belongs to A, it adds no pairs.
+            // A greatest number that belongs to A adds no pairs.
             with_b[from_b].iter().enumerate().for_each(|(u, chance)| next[u] += chance * (1.0 - share_of_b));
             with_b[from_b] = next;
         }
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn probabilities_are_those_of_the_tables() {
-        // Five runs against five have 252 orders. One of them has U = 0, one U = 1, and two U = 2.
+        // Of the 252 orders of five and five numbers, one has U = 0, one has U = 1, and two have U = 2.
         let probabilities = u_probabilities(5, 5);
         assert!((probabilities[0] - 1.0 / 252.0).abs() < 1e-12);
         assert!((probabilities[..=2].iter().sum::<f64>() - 4.0 / 252.0).abs() < 1e-12);
@@ -67,8 +67,8 @@ mod tests {
         let a = [1.0, 2.0, 3.0, 4.0, 5.0];
         let b = [11.0, 12.0, 13.0, 14.0, 15.0];
         let (middle, interval) = shift(&a, &b, 0.05);
-        // The reference is R: wilcox.test(b, a, conf.int = TRUE) gives a 95 percent interval from 7 to 13, which are
-        // the third differences from each end.
+        // The reference is R: wilcox.test(b, a, conf.int = TRUE) gives a 95 percent interval from 7 to 13, the third
+        // smallest and the third largest difference.
         let (lower, upper) = interval.unwrap();
         assert_eq!(middle, 10.0);
         assert!(lower < 10.0 && upper > 10.0 && (upper - 10.0 - (10.0 - lower)).abs() < 1e-12);

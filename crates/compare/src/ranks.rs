@@ -9,7 +9,7 @@ pub(crate) fn midranks(values: &[f64]) -> Vec<f64> {
     while begin < order.len() {
         let is_equal = |place: &&usize| values[**place] == values[order[begin]];
         let end = begin + order[begin..].iter().take_while(is_equal).count().max(1);
-        // The equal numbers have the ranks from `begin` + 1 to `end`, so each gets their mean.
+        // Equal numbers share the ranks from `begin` + 1 to `end`, so each of them gets the mean of these ranks.
         let mean = (begin + 1 + end) as f64 / 2.0;
         order[begin..end].iter().for_each(|place| ranks[*place] = mean);
         begin = end;

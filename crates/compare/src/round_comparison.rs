@@ -295,8 +295,8 @@ impl PairedMetric {
             verdict: finding.verdict.word("too few rounds"),
             is_beyond_margin: finding.is_beyond_margin,
             more_rounds: finding.verdict.more_rounds(),
-            // With an interval of this width, a ratio shows a difference only if it is at least half the width away
-            // from 1.
+            // An interval of this width excludes 1, and so shows a difference, only if the ratio is at least half the
+            // width away from 1.
             resolution: finding.interval.map(|(lower, upper)| (upper / lower).sqrt() - 1.0),
             finding,
         }

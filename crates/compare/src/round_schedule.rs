@@ -82,8 +82,8 @@ impl RoundSchedule {
         match self.turning {
             RoundTurning::Blocks { seed } => {
                 let block = self.done / BLOCK;
-                // More than two contestants have a random order in each block. Two have only two orders, which
-                // alternate.
+                // Draw a random order for each block, except for two contestants, which have only two orders and
+                // alternate between them.
                 if self.contestants > 2 {
                     let mut random = SeededRng::new(seed, PURPOSE, block as u64);
                     for place in (1..order.len()).rev() {

@@ -57,7 +57,7 @@ impl RoundComparison {
         plain(&format!(
             "{names}: {}{}, in {}{}",
             counted(self.course.rounds as u64, "round"),
-            // In a comparison of a scenario, `messages` is 0, because the scenario has a load of its own.
+            // In a comparison of a scenario, `messages` is 0, because the scenario defines its own load.
             if load.messages > 0 { &sent } else { "" },
             seconds(self.course.elapsed_s),
             self.course.keep_awake.map(|state| format!(", {}", state.words())).unwrap_or_default(),

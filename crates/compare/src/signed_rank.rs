@@ -120,8 +120,8 @@ mod tests {
         let values: Vec<f64> = (1..=10).map(f64::from).collect();
         assert_eq!(estimate(&values[..5], 0.05), (3.0, None));
         assert_eq!(estimate(&values[..6], 0.05), (3.5, Some((1.0, 6.0))));
-        // The reference is R: wilcox.test(1:10, conf.int = TRUE) on numbers without ties gives the 9th average from
-        // each end.
+        // The reference is R: for numbers without ties, wilcox.test(1:10, conf.int = TRUE) bounds the interval by the
+        // 9th average from each end.
         let (middle, interval) = estimate(&values, 0.05);
         assert_eq!((middle, interval), (5.5, Some((3.0, 8.0))));
     }

@@ -215,8 +215,8 @@ fn figure_rows(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> F
             side.iter().map(of_run).collect::<Option<Vec<f64>>>()
         };
         let (of_old, of_new) = (values(old), values(new));
-        // A value that is not finite, or a rate of 0, is the worst possible result but has no ratio to other values. If
-        // only judged runs have such values, the metric is therefore reported as missing, which counts as a regression.
+        // A value that is not finite, or a rate of 0, has no ratio to other values but is the worst possible result. If
+        // only judged runs have such values, report the metric as missing, which counts as a regression.
         let is_bad = |value: f64| !value.is_finite() || (metric.gain == Gain::Higher && value <= 0.0);
         let is_whole =
             |side: &Option<Vec<f64>>| side.as_ref().is_some_and(|values| !values.iter().copied().any(is_bad));
@@ -572,8 +572,8 @@ mod tests {
         let outcome = |counts: [u64; 6]| compare_stored(&rejected("b", counts), &against, 0.02).unwrap().judged(0.05);
         let (actual, reason) = outcome([2_000, 2_500, 1_800, 2_200, 1_900, 2_100]);
         assert_eq!((actual, reason.as_str()), (Outcome::Fail, "worse by 5 % or more: rejected, % of mail"));
-        // None of these counts is a regression: similar to the reference runs, no rejections at all, and far more
-        // rejections in only one run of six, which may be chance.
+        // None of these counts is a regression, because they are similar to those of the reference runs, or all 0, or
+        // far higher in only one run of six, which may be chance.
         for counts in [[19, 26, 17, 23, 1, 22], [0; 6], [20, 25, 18, 22, 0, 2_000]] {
             assert_eq!(outcome(counts).0, Outcome::Pass, "{counts:?}");
         }

@@ -638,7 +638,7 @@ impl FileSystem {
     pub fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
         let inode = self.look_up(from.0, from.1)?.inode;
         let replaced = self.directory(to.0)?.seen.get(to.1).copied();
-        // The kernel checks that a directory replaces only a directory, but not that this one is empty.
+        // The kernel lets a directory replace only a directory, but does not check that the replaced one is empty.
         let holds_names = |directory: &mut Directory| !directory.seen.is_empty();
         if replaced.is_some_and(|other| other != inode && self.directory(other).is_ok_and(holds_names)) {
             return Err(Errno::NOTEMPTY);
@@ -652,15 +652,16 @@ impl FileSystem {
             replaced.into_iter().for_each(|other| self.lose_name(other));
         }
         if replaced.is_some() && self.profile == Profile::Ext4 {
-            // ext4 writes the data of a file that replaces another one before its journal records the rename.
+            // ext4 writes the data of a file that replaces another one before its journal records the rename, so that a
+            // power cut leaves either the old or the new content.
             self.file(inode).into_iter().for_each(File::sync);
         }
         self.mark_modified(from.0);
         self.mark_modified(to.0);
         self.mark_changed(inode)?;
         let owned = |place: (Inode, &str)| (place.0, place.1.to_owned());
-        // With `Strict`, a rename of a file to another directory is two changes, because POSIX does not promise that
-        // two directories reach the media together.
+        // POSIX does not promise that two directories reach the disk together, so the profile `Strict` treats moving a
+        // file to another directory as two separate changes.
         let is_whole = self.profile != Profile::Strict || from.0 == to.0 || self.directory(inode).is_ok();
         self.note(NameChange::Rename { from: owned(from), to: owned(to), inode, is_whole });
         if !is_whole {
@@ -777,7 +778,7 @@ impl FileSystem {
     /// power cut.
     fn make_own_names_durable(&mut self, inode: Inode) {
         let mut own = BTreeSet::from([inode]);
-        // Go backwards through the changes, because a directory is made before the names in it.
+        // Go from the newest change to the oldest, because a directory is older than the names in it.
         for (change, _) in self.changes.iter().rev() {
             if own.contains(&change.inode()) {
                 own.extend(change.directories());
@@ -911,8 +912,7 @@ impl FileSystem {
             let age = now.duration_since(at).unwrap_or_default();
             self.profile.commits_after().is_some_and(|limit| age >= limit)
         };
-        // Search all changes instead of bisecting, because their times are out of order if somebody has set back the
-        // clock.
+        // Do not bisect the changes, because their times are out of order if somebody has set back the clock.
         let committed = self.changes.iter().rposition(|(_, at)| is_committed(*at)).map_or(0, |last| last + 1);
         for (change, _) in self.changes.drain(..committed).collect::<Vec<_>>() {
             self.make_durable(change);
@@ -949,7 +949,7 @@ impl FileSystem {
     /// that the kernel cannot confuse them with files that it remembers.
     fn revive(&mut self, surviving: &BTreeMap<Inode, &SurvivingData>) {
         let mut old = std::mem::take(&mut self.nodes);
-        // Remember the new number of each file, so that all names of a file lead to it.
+        // Map each old inode number to the new one, so that all hard links of a file lead to the same restored file.
         let mut revived = BTreeMap::new();
         let mut found: Vec<(Inode, Inode, Node)> =
             old.remove(&ROOT).map(|root| (ROOT, ROOT, root)).into_iter().collect();
@@ -965,7 +965,7 @@ impl FileSystem {
                             names.insert(name, *new);
                             continue;
                         }
-                        // Skip a directory that has been restored already, because it can have only one name.
+                        // Skip a directory that was already restored, because a directory can have only one name.
                         let Some(below) = old.remove(&inode) else { continue };
                         let new = self.next;
                         self.next += 1;

@@ -397,8 +397,8 @@ impl Shared {
         state.files.set_time(SystemTime::now());
         let fault = state.fault_of(operation);
         let is_cut = state.plan.cut_at == Some(state.operations);
-        // At the cut, the media may have completed the operation without having had time to report it, so chance
-        // decides.
+        // If the power fails during an operation other than a write, chance decides whether the disk had already
+        // carried it out.
         let is_done = !is_cut || matches!(operation, Operation::Write(..)) || state.chance.random();
         let State { files, chance, .. } = &mut *state;
         let changed = if is_done { change(files, fault, chance) } else { Err(Errno::IO) };
@@ -425,8 +425,8 @@ impl Shared {
 impl State {
     fn turn_off(&mut self) {
         if !self.is_off {
-            // Advance the time first, because changes that are old enough have been written by now, even if no
-            // operation came since.
+            // Set the time first, because the file system writes old changes to the disk by itself, and some may have
+            // become old enough since the last operation.
             self.files.set_time(SystemTime::now());
             self.files.turn_off();
         }
@@ -451,9 +451,8 @@ impl State {
     }
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
-        // A segment is in use once its header is durable. A durable name is not enough, because syncing the directory
-        // for another file may also make the name of an unfinished segment durable. The file `newest` does not count,
-        // because the spool can do without it.
+        // A segment is in use only once its header is durable. Its name may become durable earlier, when the directory
+        // is synced for another file. The file `newest` never counts as in use, because the spool can do without it.
         let is_used = |inode| {
             self.files.is_durably_named(inode)
                 && self.files.has_durable_header(inode)
@@ -547,9 +546,9 @@ fn answer_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
 
 impl Filesystem for Served {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Allow shared mappings, such as those of SQLite's WAL. The kernel keeps their pages, and writes them to this
-        // file system at msync(2) and fsync(2) before it syncs. Linux before 6.6 does not know this flag and refuses
-        // shared mappings.
+        // Allow shared mappings, which SQLite uses for its WAL. The kernel writes their changed pages to this file
+        // system at msync(2) and fsync(2), before it syncs. Ignore an error: Linux before 6.6 does not know this flag,
+        // and refuses shared mappings.
         let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         Ok(())
     }
@@ -732,7 +731,7 @@ impl Filesystem for Served {
                     files.fail_sync(inode.0, errno, rng)?;
                     return Err(errno);
                 }
-                // Only `ShortWrite` is left, because `can_have` admits no other fault of a write.
+                // All faults that `can_have` allows for a write are handled above, except `ShortWrite`.
                 Some(_) => rng.random_range(1..data.len().max(2)),
                 None => data.len(),
             };
@@ -822,7 +821,7 @@ impl Filesystem for Served {
     }
 
     fn readdir(&self, _: &Request, inode: INodeNo, handle: FileHandle, from: u64, mut reply: ReplyDirectory) {
-        // Take the list anew for a process that reads the directory from the start again (rewinddir(3)).
+        // Read the names again at offset 0, because after rewinddir(3), a process must see the directory as it is then.
         let is_first = from == 0;
         match self.0.look(Operation::Other, |files| is_first.then(|| files.list(inode.0)).transpose()) {
             Ok(names) => {

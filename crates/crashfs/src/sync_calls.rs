@@ -55,8 +55,8 @@ impl Drop for Instance {
 
 /// Watches for calls of sync(2) and syncfs(2) by means of tracefs.
 pub(crate) struct SyncCalls {
-    // The pipe must be closed before the instance can be removed, so it comes first: fields are dropped in the order of
-    // their declaration.
+    // `pipe` must be declared before `instance`, because fields are dropped in this order, and the kernel removes a
+    // tracing instance only after its pipe was closed.
     pipe: File,
     instance: Instance,
 }
@@ -72,7 +72,7 @@ impl SyncCalls {
         let path = instances.join(format!("{PREFIX}{}-{number}", std::process::id()));
         fs::create_dir(&path)?;
         let instance = Instance { path, _tracefs: tracefs };
-        // Watch the calling thread as well, because its own calls show whether the watch works.
+        // Trace the calling thread as well as its descendants, because its own syncfs(2) shows whether tracing works.
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
         for (file, value) in [
             ("buffer_size_kb", BUFFER_KIB),
@@ -88,8 +88,8 @@ impl SyncCalls {
         let pipe = File::from(rustix::fs::open(instance.path.join("trace_pipe"), flags, Mode::empty())?);
         let mut calls = Self { pipe, instance };
         if !calls.sees_own_call()? {
-            // In a PID namespace, the kernel takes this thread's number for the number of another thread, so watch all
-            // processes.
+            // In a PID namespace, tracefs takes this thread's number for a different thread, so trace all processes of
+            // the host instead.
             fs::write(calls.instance.path.join("set_event_pid"), "\n")?;
             if !calls.sees_own_call()? {
                 return Err(io::Error::other("its tracing shows no call of syncfs(2)"));

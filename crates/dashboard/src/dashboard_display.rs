@@ -126,7 +126,7 @@ impl DashboardDisplay {
         self.is_done = true;
         if let Some(thread) = self.thread.take() {
             self.shared.is_over.store(true, Ordering::Relaxed);
-            // Ignore a panic of the thread, because the panic hook has already left the screen.
+            // Ignore a panic of the display thread, because the panic hook has already left the alternate screen.
             let _ = thread.join();
             alternate_screen::leave();
         }
@@ -262,8 +262,7 @@ impl<'a> DashboardScreen<'a> {
                 return;
             }
             if self.read_keys().is_err() {
-                // Keys cannot be read, but continue to show the run. Sleep, because `read_keys` has returned without
-                // waiting.
+                // If the keyboard cannot be read, `read_keys` returns at once, so sleep to avoid spinning.
                 thread::sleep(KEY_TIMEOUT);
             }
         }

@@ -91,7 +91,7 @@ fn draw_title(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {
     let notice = if dashboard.is_paused() { " PAUSED " } else { "" };
     let right = elapsed.chars().count() + notice.len() + 1;
     let room = usize::from(row.width).saturating_sub(right);
-    // Show as many facts about the server and the load as fit beside the elapsed time.
+    // Stop at the first part that does not fit, so that the elapsed time at the right remains visible.
     for part in printable(&view.now.subject).split(" · ").filter(|part| !part.is_empty()) {
         if display_width(&title) + display_width(part) + 3 > room {
             break;

@@ -85,8 +85,7 @@ impl LoadHost {
     pub fn observe(has_rate: bool, thresholds: &[&[Threshold]], servers: &[String]) -> Self {
         let is_judged = has_rate || thresholds.iter().any(|list| !list.is_empty());
         let is_watched = is_judged && !servers.is_empty();
-        // Start the watch before the load begins. Its start takes some milliseconds, which must not count as part of a
-        // load.
+        // Start the watch before the load, because its start takes milliseconds that must not count for the load.
         let watch = is_watched.then(|| HostWatch::start(Parties::ThisProcess, servers));
         Self { sampler: HostSampler::start(), watch }
     }
@@ -304,8 +303,7 @@ mod tests {
         let limits = || vec![Threshold::parse("rejected <= 0", RunProtocol::Smtp).unwrap()];
         let plain = Load::default;
         let rejecting = |from| Load { abort_on: limits(), rejects_from: Some(ms(from)), ..Load::default() };
-        // The last three values are the expected ending and, in milliseconds, the time at which the load stopped, and
-        // the time at which the run ended.
+        // Expected values come last: the ending, and the milliseconds at which the load stops and the run ends.
         for (situation, load, signals, ending, stopped_ms, ended_ms) in [
             ("nobody stops it", plain(), vec![], Ending::Complete, None, None),
             ("it is done", Load { done_at: Some(ms(700)), ..plain() }, vec![], Ending::Complete, None, Some(700)),
@@ -370,7 +368,7 @@ mod tests {
             (false, &limits[..0], &servers[..], false),
             (true, &limits[..0], &servers[..], true),
             (false, &limits[..], &servers[..], true),
-            // An empty list means that another process watches the host, so this process must not.
+            // If the list of servers is empty, another process already watches this host.
             (true, &limits[..], &servers[..0], false),
         ] {
             let surroundings = LoadHost::observe(has_rate, &[&[], thresholds], servers).finish();

@@ -53,7 +53,6 @@ pub(crate) fn draw_rates(view: &DashboardView, palette: Palette, area: Rect, buf
         let peak = if index < rates { rate_peak } else { peaks[index] };
         let shown_peak = if index < rates { per_second(peaks[index]) } else { count(peaks[index].round() as u64) };
         draw_label(curve, &shown_peak, palette, Rect { x: area.x, width: chart.x - area.x, ..row }, buffer);
-        // Leave a row free between curves if each has at least four rows.
         let free = u16::from(height >= 4);
         let row = Rect { y: row.y + free, height: height - free, ..row };
         draw_curve(&columns[index], peak, palette.style(curve.ink), row, buffer);
@@ -122,7 +121,6 @@ pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect,
     ];
     const COLUMN: u16 = 9;
     let room = |x: u16| usize::from(area.right().saturating_sub(x));
-    // In a high pane, leave a row free after each figure.
     let step = if area.height >= 14 { 2 } else { 1 };
     for ((name, _), row) in ROWS.iter().zip(0..) {
         let y = area.y + 2 + row * step;
@@ -196,7 +194,7 @@ pub(crate) fn draw_messages(view: &DashboardView, palette: Palette, area: Rect, 
     rows.extend((unsent > 0).then(|| ("unsent", count(unsent), Ink::Error)));
     rows.extend([("accepted", count(messages.accepted), Ink::Accepted), ("delivered", delivered, Ink::Delivered)]);
     for (name, number) in [("rejected", messages.rejected), ("failed", messages.failed)] {
-        // If there is a row of unsent messages, make room for it by omitting rows that would show zero.
+        // A row of unsent messages takes space, so omit rows that would show zero, to keep the last row in the pane.
         if number > 0 || unsent == 0 {
             rows.push((name, count(number), if number > 0 { Ink::Error } else { Ink::Label }));
         }

@@ -22,7 +22,7 @@ pub fn snapshots() -> Vec<RunSnapshot> {
         let is_greylisted = GREYLISTED_S.contains(&elapsed_s);
         let rejected = if is_greylisted { offered * 4 / 5 } else { 0 };
         let accepted = offered - rejected;
-        // The relay delivers stored messages at its own pace, whatever the rate at which it accepts new ones.
+        // Deliver at a separate rate, because a relay empties its queue at its own pace.
         let delivered = (queue + accepted).min(180 + noise(number + 1) % 140);
         messages.due += offered;
         messages.created += offered;

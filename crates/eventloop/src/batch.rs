@@ -78,7 +78,7 @@ impl WriteBatch {
     pub(crate) fn push(&mut self, name: u64, descriptor: &Rc<OwnedFd>, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         match self.writes.last_mut() {
-            // Successive writes of a session are joined, so that they need one system call.
+            // Join successive writes of a session, so that one system call sends them.
             Some(last) if last.token == name => last.length += bytes.len(),
             _ => self.writes.push(PendingWrite { token: name, descriptor: Rc::clone(descriptor), length: bytes.len() }),
         }
@@ -243,8 +243,8 @@ mod tests {
             segment in prop_oneof![500..MAX_READ_AHEAD, Just(usize::MAX)],
             room in prop_oneof![1..10usize, 100..5000usize],
         ) {
-            // Reading long pieces into a small buffer takes many turns, so the pieces are shorter
-            // in that case.
+            // If the buffer is small, limit the pieces, because reading a long piece would take too
+            // many turns.
             let longest = if room < 10 { 3000 } else { usize::MAX };
             let lists: Vec<Vec<usize>> =
                 lists.into_iter().map(|list| list.into_iter().map(|length| length.min(longest)).collect()).collect();
@@ -255,8 +255,8 @@ mod tests {
 
     #[test]
     fn a_session_that_reads_little_gets_its_input_in_order() {
-        // An echo reads 64 times in a turn, so each segment takes several turns, and the next
-        // segment arrives before all of it was read.
+        // An echo task reads at most 64 times in a turn, here up to 10 bytes each, so the next
+        // segment arrives before the first one was read.
         for room in [1, 5, 10] {
             assert_eq!(conversations(vec![vec![3000; 2]; 8], 1500, room), 8, "{room}");
         }
@@ -300,7 +300,7 @@ mod tests {
         let work = async move {
             let socket = Socket::from_accepted(one).expect("watched");
             socket.time_writes();
-            // The peer reads only when the socket is full.
+            // Fill the socket's buffer, so that a part of the last write has to wait for the peer.
             let mut count = 0;
             while socket.is_flushed() {
                 count += socket.try_write(&[b'x'; MAX_BATCHED_WRITE]).expect("written");

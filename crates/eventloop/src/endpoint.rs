@@ -46,8 +46,8 @@ impl Endpoint {
         }
         let unknown = |detail: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{detail}"));
         let addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
-            // The look-up itself failed, for example because there are no more file descriptors.
-            // The host may exist, so the error must not say that it is unknown.
+            // A system error, such as too many open files, does not mean that the host is unknown,
+            // so report the error itself.
             Some(_) => error,
             None => unknown(""),
         })?;

@@ -43,8 +43,8 @@ fn listen_once(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    // Accepted sockets inherit this option. Without it, waiting 40 ms for a delayed ACK would often
-    // falsify results.
+    // Set TCP_NODELAY here, because accepted sockets inherit it. Without TCP_NODELAY, replies would
+    // often wait 40 ms for a delayed ACK, which would falsify results.
     sockopt::set_tcp_nodelay(&socket, true)?;
     net::bind(&socket, &address)?;
     net::listen(&socket, BACKLOG)?;
@@ -77,7 +77,7 @@ pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
     if matches!(endpoint, Endpoint::Tcp(_)) {
         sockopt::set_tcp_nodelay(socket, true)?;
     }
-    // If the socket already listens, this call only changes the length of its queue.
+    // If the socket already listens, listen(2) only changes the length of its queue.
     net::listen(socket, BACKLOG)?;
     Ok(())
 }

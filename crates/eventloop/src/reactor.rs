@@ -283,7 +283,7 @@ impl Reactor {
     }
 
     fn new(options: WorkerOptions) -> io::Result<Self> {
-        // Other threads write to the wake queue, so its descriptor must be in their table as well.
+        // Create the wake queue before unsharing the descriptor table, because other threads write to its descriptor.
         let wake_queue = Arc::new(WakeQueue::new()?);
         if options.fd_table == FdTable::Private {
             // Ignore an error, because the table then remains shared, which is merely slower.
@@ -336,8 +336,7 @@ impl Reactor {
         let mut ready = Vec::new();
         let mut woken = Vec::new();
         loop {
-            // Take the list out of its cell first, because polled tasks may add tasks for the next
-            // round.
+            // Swap the list out of its cell before polling, because polled tasks may add tasks for the next round.
             std::mem::swap(&mut *self.ready_tasks.borrow_mut(), &mut ready);
             for batch in ready.chunks(BATCH_EVENTS) {
                 batch.iter().for_each(|task| self.poll(*task));
@@ -459,7 +458,7 @@ impl Reactor {
             let Some(source) = find_source(&mut sources, event.data.u64()) else { continue };
             match source.buffered.take() {
                 None => {}
-                // The end of the connection need not be kept, because the next read finds it again.
+                // An empty read means the end of the connection, which the next read reports again, so keep nothing.
                 Some(BufferedRead::Read(place)) if place.is_empty() => source.readable = true,
                 Some(BufferedRead::Read(place)) => {
                     let read_ahead = self.read_ahead.borrow();
@@ -477,8 +476,7 @@ impl Reactor {
         let mut sources = self.sources.borrow_mut();
         self.write_batch.borrow_mut().drain(|piece, bytes| {
             let source = find_source(&mut sources, piece.token);
-            // Earlier output of the source still waits for the socket, so this output has to wait
-            // behind it.
+            // Earlier output of this socket is still unsent, so this output must wait behind it to stay in order.
             if let Some(source) = source.filter(|source| source.has_unsent()) {
                 source.is_write_batched = false;
                 source.cold().unsent.extend_from_slice(bytes);
@@ -499,8 +497,7 @@ impl Reactor {
                     source.writable = false;
                 }
                 Err(error) => {
-                    // The task gets the error only after it has read everything that the peer had sent before the
-                    // error.
+                    // Store the error until the task has read everything that the peer had sent before the error.
                     source.cold().error = Some(error);
                     source.readable = true;
                     self.ready_tasks.borrow_mut().push(source.task);
@@ -513,7 +510,7 @@ impl Reactor {
         if self.finished.get() {
             return;
         }
-        // Return if the task no longer exists, or is being polled already.
+        // Skip a task that has ended in the meantime, or is already being polled.
         let Some(mut task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
         self.current_task.set(key);
         self.budget.set(TASK_BUDGET);
@@ -521,12 +518,12 @@ impl Reactor {
         match catch_unwind(AssertUnwindSafe(|| task.work.as_mut().poll(&mut context))) {
             Ok(Poll::Pending) => self.tasks.borrow_mut()[key] = Some(task),
             Ok(Poll::Ready(())) => drop(self.tasks.borrow_mut().remove(key)),
-            // A panic of the main task ends the whole worker, unlike a panic of a session's task.
+            // Pass on a panic of the main task, because the worker has no result without this task.
             Err(panic) if key == MAIN_TASK => {
                 FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 resume_unwind(panic)
             }
-            // A panic of a session's task ends only this session. The panic was already reported on standard error.
+            // A panic of a session's task ends only this session. The panic hook has already reported it.
             Err(_) => {
                 FAILED_TASKS.fetch_add(1, Ordering::Relaxed);
                 drop(self.tasks.borrow_mut().remove(key));
@@ -536,7 +533,7 @@ impl Reactor {
 
     fn drop_tasks(&self) {
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
-        // The tasks are no longer borrowed here, because dropping a task may use the loop.
+        // Drop the tasks after the borrow has ended, because a dropped task may use the loop and borrow `tasks` again.
         drop(tasks);
     }
 
@@ -638,7 +635,7 @@ impl Reactor {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
         source.awaits_input = false;
-        // Input that was kept came before any other.
+        // Return input that was kept from an earlier batch first, because it arrived before the input of this batch.
         if let Some(kept) = source.cold.as_mut().and_then(|cold| cold.take_input(room)) {
             self.input_at.set(None);
             return Some(kept);
@@ -814,7 +811,7 @@ mod tests {
             while waiting.get() < CONNECTIONS {
                 yield_now().await;
             }
-            // All peers write within one turn, so all bytes have been sent when the loop next looks for events.
+            // This task does not yield between the writes, so the loop finds the input of all connections at once.
             for peer in &mut peers {
                 peer.write_all(b"x").expect("written");
             }
@@ -840,7 +837,7 @@ mod tests {
     fn no_more_is_read_ahead_of_a_task_than_it_has_asked_for() {
         let work = async {
             let mut peers = Vec::new();
-            // Two connections, because the loop does not read ahead for a single event.
+            // Use two connections, because the loop does not read ahead if there is only one event.
             for _ in 0..2 {
                 let (one, other) = UnixStream::pair().expect("sockets");
                 one.set_nonblocking(true).expect("an option");
@@ -875,7 +872,7 @@ mod tests {
             poll_fn(|_| {
                 let mut read = 0;
                 loop {
-                    // The peer sends at least as fast as this task reads, so there is always input.
+                    // Refill the socket before each read, so that the task always finds input.
                     while peer.write(&[b'x'; 4096]).is_ok() {}
                     match socket.poll_read(&mut room) {
                         Poll::Ready(count) => read += count.expect("read"),

@@ -29,8 +29,8 @@ impl Timer {
         if now >= deadline {
             return Poll::Ready(());
         }
-        // If the timer fires before the deadline or at it, it need not be set again. `now` cannot
-        // tell whether it has fired already, because the timers may have fired after `now`.
+        // Keep a pending timer that fires by the deadline. Whether it is pending cannot be told
+        // from `now`, because timers may have fired after `now` was taken.
         if !self.0.as_ref().is_some_and(|timer| timer.key.0 <= deadline && !timer.has_fired()) {
             self.arm(deadline);
         }
@@ -113,7 +113,7 @@ mod tests {
                     polls += 1;
                     match polls {
                         1 => timer.poll_due(Some(read_at + Duration::from_millis(5)), read_at),
-                        // The timer has fired, but the task still works with the time of its input.
+                        // The timer has fired, but `now` is still the time of the task's input.
                         2 => timer.poll_due(Some(read_at + Duration::from_millis(10)), read_at),
                         _ => Poll::Ready(()),
                     }

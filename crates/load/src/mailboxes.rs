@@ -65,7 +65,7 @@ pub fn mailboxes_of(
             let text = std::str::from_utf8(text).map_err(|_| "it is no UTF-8".to_owned())?;
             text.parse::<MailboxUrl>().map(drop).map_err(|error| error.to_string())
         };
-        // Expand the braces of every URL. This is safe, because a URL without a pattern has braces only as %7B and %7D.
+        // Braces in a URL always belong to a pattern, because a literal brace is written as %7B or %7D.
         let texts = AddressPattern::text(pattern, check).map_err(|error| anyhow!("--mailbox {error}"))?;
         if texts.count().saturating_add(urls.len() as u64) > MAX_MAILBOXES {
             bail!("--mailbox {pattern}: more than {MAX_MAILBOXES} mailboxes");

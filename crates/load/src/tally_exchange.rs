@@ -45,7 +45,7 @@ impl<T> TallySender<T> {
 impl<T> TallyTransfer<T> {
     /// Gives the tally back to its worker. The caller must have cleared it.
     pub(crate) fn give_back(self) {
-        // Ignore the error, because the worker may have ended.
+        // Ignore the error: if the worker has ended, nobody needs an empty tally.
         let _ = self.worker.try_send(self.tally);
     }
 }

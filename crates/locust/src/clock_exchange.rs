@@ -116,7 +116,7 @@ mod tests {
     fn a_measurement_needs_all_its_exchanges_and_is_made_again() {
         let mut exchange = measured(&[(1, 1); 7]);
         assert_eq!(exchange.estimate(ms(20)), None);
-        // A question that stays unanswered for a second is asked again.
+        // The worker asks again if the master has not answered for a second.
         assert!(exchange.question(ms(20), 5.0).is_some() && exchange.question(ms(30), 6.0).is_none());
         assert_eq!(exchange.question(ms(1_020), 7.0), Some(7.0));
         exchange.answer(5.0, 255.0, ms(1_021));

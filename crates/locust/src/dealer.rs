@@ -152,7 +152,7 @@ impl DealerConnection {
             (DealerState::ExpectReady, _) => return Err(DealerFault::Malformed),
             (_, true) => self.answer_ping(&body),
             (_, false) => {
-                // Skip multi-part messages, because every message of a master that a worker understands has one frame.
+                // Skip multi-part messages, because all messages of a master that this worker needs have one frame.
                 let is_whole = flags & MORE == 0 && !self.in_parts;
                 self.in_parts = flags & MORE != 0;
                 if is_whole {

@@ -174,7 +174,7 @@ impl WorkerMessage {
     /// Returns the fields that the master's handler of the message reads.
     fn data(&self, node: &str) -> Value {
         match self {
-            // A worker of Locust sends its version here. With -1 instead, the master compares no versions.
+            // Send -1 instead of a version of Locust, because the master then compares no versions.
             Self::ClientReady => Value::from(-1),
             Self::Heartbeat(state, processor, memory_bytes) => map([
                 ("state", state.name().into()),
@@ -195,7 +195,7 @@ fn map<K: Into<Value>>(entries: impl IntoIterator<Item = (K, Value)>) -> Value {
 }
 
 fn count(count: u64) -> Value {
-    // Limit the count, because Python adds these counts up as floats. The limit is far above any real count.
+    // Limit the count to a value far above any real count, because Python adds these counts up as floats.
     count.min(1 << 62).into()
 }
 
@@ -255,7 +255,7 @@ impl StatsEntry {
     fn data(&self) -> Value {
         let mut times: BTreeMap<u64, u64> = BTreeMap::new();
         for (ms, count) in &self.times {
-            // Use the bits as the key, because floats have no `Ord`. The bits of positive floats sort like the floats.
+            // Use the bits as the key, because floats have no `Ord` and the bits of positive floats sort like them.
             let ms = if ms.is_finite() && *ms > 0.0 { *ms } else { 0.0 };
             *times.entry(ms.to_bits()).or_default() += count;
         }

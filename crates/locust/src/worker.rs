@@ -257,8 +257,8 @@ impl LocustWorker {
     fn heartbeat(&mut self, now: Duration) {
         let state = match self.load {
             LoadState::Idle => UserState::Ready,
-            // Say that this worker is ready, because a new master starts its test once enough workers are ready. A
-            // master that still runs the earlier test sends its number of users (spawn) again.
+            // Report this worker as ready, because a new master starts its test once enough workers are ready. A master
+            // whose test still runs answers by sending its number of users (`spawn`) again.
             _ if self.resumes => UserState::Ready,
             _ => UserState::Running,
         };
@@ -287,8 +287,8 @@ impl LocustWorker {
                 self.send(WorkerMessage::ClientReady);
             }
             Link::Registered { since } => {
-                // If this worker has sent no heartbeat for longer than `CONTACT_LIMIT`, its process was stopped in that
-                // time, and the master may believe the worker missing.
+                // A gap of more than `CONTACT_LIMIT` between heartbeats means that this process was stopped, so the
+                // master may have listed the worker as missing.
                 let has_slept = now.saturating_sub(self.heartbeat_at) > CONTACT_LIMIT;
                 let is_silent = self.reply_at.is_some_and(|at| now.saturating_sub(at) > SILENCE_LIMIT);
                 if has_slept || is_silent {
@@ -339,7 +339,7 @@ impl LocustWorker {
 
     /// Applies the targets of a `spawn`, unless a newer `spawn` has arrived before.
     fn spawn(&mut self, target: SpawnTarget, now: Duration) {
-        // Only registered workers get a `spawn`, so this worker is registered even if its `ack` was lost.
+        // The master sends `spawn` only to registered workers, so this worker is registered even without an `ack`.
         self.registered(now);
         if self.leaving.is_some() || target.timestamp <= self.last_timestamp {
             return;
@@ -427,7 +427,7 @@ impl LocustWorker {
         if self.leaving.is_some() {
             return;
         }
-        // If the load ended because another test began, its master is gone and need not be told.
+        // If the load ended because another test began, the master of the old test is gone and need not be told.
         let is_superseded = std::mem::take(&mut self.is_superseded);
         if is_superseded && self.next_target.is_none() {
             self.actions.push_back(WorkerAction::ResetStats);

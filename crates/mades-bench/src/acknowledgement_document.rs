@@ -37,8 +37,8 @@ pub(super) struct AcknowledgementText {
 
 impl AcknowledgementText {
     pub(super) fn new(about_run: Uuid, created: jiff::Timestamp) -> Self {
-        // Flip one bit of the run's id, so that this id differs from it. The probability that another run has the same
-        // id is 1 in 2^122.
+        // Flip one bit of the run's id, to get another id for the documents. This id is the id of another run only with
+        // a probability of 1 in 2^122.
         let run = Uuid::from_u128(about_run.as_u128() ^ 1);
         Self { about_run, run, created: created.strftime("%Y-%m-%dT%H:%M:%SZ").to_string() }
     }
@@ -104,8 +104,7 @@ impl ReceivedAcknowledgement {
 fn find_root(octets: &[u8]) -> Option<&[u8]> {
     let front = &octets[..octets.len().min(PROLOGUE_BYTES)];
     if xml::is_utf16(front) {
-        // Remove the zero bytes of UTF-16, so that its ASCII characters stand one after another and can be searched for
-        // the name.
+        // Remove the zero bytes of UTF-16, so that ASCII text can be searched for the name of the root element.
         let ascii: Vec<u8> = octets.iter().take(2 * PROLOGUE_BYTES).copied().filter(|octet| *octet != 0).collect();
         return memmem::find(&ascii, ROOT.as_bytes()).map(|_| octets);
     }

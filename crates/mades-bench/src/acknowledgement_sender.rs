@@ -40,7 +40,7 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
         };
         let handed_over = transfers.run_alongside(hand_over).await;
         if let Err(error @ Error::TooLarge { .. }) = handed_over {
-            // The link is intact, so only this document is given up.
+            // The document is too large, but the link still works, so give up only this document.
             acknowledgements.handed_over();
             acknowledgements.settled(sequence);
             record_returned(&run_state, acknowledgements, TOO_LARGE, &error.to_string());
@@ -93,7 +93,7 @@ fn record_settlement(run_state: &MadesRunState, (sequence, settled): SettledTran
         Ok(Ok(Disposition::Rejected { condition, description })) => (condition, description),
         Ok(Ok(Disposition::Released)) => ("released".to_owned(), "the broker rejects it for now".to_owned()),
         Ok(Ok(Disposition::Modified { .. })) => ("modified".to_owned(), "the broker rejects it".to_owned()),
-        // The broker may or may not have accepted the document, so nothing is counted.
+        // Nobody knows whether the broker accepted the document, so mark it as in doubt.
         Err(_) | Ok(Err(_)) => {
             run_state.tracker.borrow_mut().add_document_fact(sequence, MessageFlags::DOCUMENT_IN_DOUBT);
             return;

@@ -72,7 +72,7 @@ fn reply(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         }
         ReplyOutcome::Status(status) if status.last.value.eq_ignore_ascii_case(FAILED) => {
             let text = status.last.text.as_deref().unwrap_or_default();
-            // If the toolbox has given the message no id, it has not accepted the message.
+            // The toolbox gives an id to each message that it accepts, so FAILED without an id is a refusal.
             if status.original_message_id.is_some() {
                 tracker.replied(sequence, now, EndpointReply::Failed { code: "", text });
             } else {
@@ -152,8 +152,7 @@ fn event(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         record_event(run_state, sequence, state.as_ref(), &text(&event.error_code), &text(&event.error_message), now);
         return Ownership::Own;
     }
-    // An event with the identity of another run is foreign. An event without an identity may be
-    // about a message of this run.
+    // An event with another run's identity is foreign, but an event without identity may belong to this run.
     let Some(id) = event.message_id.as_deref().filter(|_| event.identity().is_none()) else {
         return Ownership::Foreign;
     };
@@ -218,14 +217,14 @@ fn record_event(
     let mut tracker = run_state.tracker.borrow_mut();
     let is_tracing = tracker.mode() == MadesMode::Tracing;
     match state {
-        // The protocol sends TRACING. Accept DELIVERED as well, because go-mades-bench expects that event.
+        // The protocol sends TRACING, but accept DELIVERED as well, because go-mades-bench expects that event.
         Some(EventState::Tracing | EventState::Delivered) if is_tracing => {
             tracker.event(sequence, now, MessageStage::Traced)
         }
         Some(EventState::Delivered) => tracker.event(sequence, now, MessageStage::Delivered),
         Some(EventState::Received) if !is_tracing => tracker.event(sequence, now, MessageStage::Received),
         Some(EventState::Failed) => tracker.failed(sequence, now, code, text),
-        // Ignore these states, because the report has no stage for them.
+        // Ignore ACCEPTED and TRANSPORTED, because the report has no stage for these states.
         Some(EventState::Accepted | EventState::Transported) | None => {}
         Some(other) => {
             let text = format!("an event {other} of a message in mode {}", tracker.mode().name());
@@ -249,7 +248,7 @@ fn inbox(run_state: &MadesRunState, message: &DecodedMessage, now: Duration) -> 
         if acknowledgements.is_intact(number, sequence, &run_state.payloads, arrived.content.octets()) {
             run_state.tracker.borrow_mut().acknowledged(sequence, now);
         } else {
-            // Each changed copy counts, so that the report agrees with the endpoint's own count of copies.
+            // Count every changed copy, as the endpoint does, so that the report agrees with the endpoint's count.
             count_one(&acknowledgements.counts.corrupt);
             let text = format!("the acknowledgement of message {sequence} is not what was sent");
             run_state.record_trouble(TroubleKind::Acknowledgement, "corrupt", &text);
@@ -413,7 +412,7 @@ mod tests {
         let refusal = message(&[about, (names::ERROR_CODE, "E1")], |body| body.described_binary(0x75, b""));
         let accepted = message(&[about, (names::MESSAGE_ID, "id-1")], |body| body.described_binary(0x75, b""));
         let failure = message(&[about], |body| body.described_string(0x77, "FAILED"));
-        // This event names the document by the endpoint's id alone.
+        // This event names the document only by the id that the endpoint gave it.
         let failure_by_id = message(&[(names::MESSAGE_ID, "id-1")], |body| body.described_string(0x77, "FAILED"));
         let steps = [
             (ReceiveQueue::Reply, &refusal, (1, 0)),

@@ -49,7 +49,7 @@ pub(super) struct InFlightTable {
 
 impl InFlightTable {
     pub(super) fn new(limit: usize) -> Self {
-        // The table is at most half full, so that a free slot is always near.
+        // Keep the table at most half full, so that the search for a free slot is short.
         let places = (limit.max(1) * 2).next_power_of_two();
         Self { entries: vec![None; places].into(), count: 0, limit: limit.max(1) }
     }

@@ -139,7 +139,7 @@ async fn execute(
     };
     let surroundings = monitor.host.finish();
     sides.stop(&run_state, interrupt).await;
-    // The search in the outbox comes after the run, so it must not lengthen the time of observation.
+    // Take the time before the search in the outbox, because the search must not count as time of observation.
     let observed_until = clock::now();
     if ending != Ending::Interrupted {
         outbox::find_waiting(&run_state).await;

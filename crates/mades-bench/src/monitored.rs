@@ -46,8 +46,7 @@ pub(super) async fn follow(monitor: &mut Monitor<MadesLoad>, interrupt: &Interru
         let now = clock::now();
         state.tracker.borrow_mut().expire(now);
         state.give_up_if_silent(now);
-        // Wake the waiting sender, because there may be room for another message now, or the creation of messages may
-        // be over.
+        // Wake the sender, because there may be room for another message now, or the load may be over.
         state.room_notify.notify_one();
         if monitor.poll(now, requested_stop(&state, interrupt.requested(), now)) {
             return;
@@ -74,7 +73,7 @@ impl MadesLoad {
         let arrived = tracker.waterfall.count(tracker.mode().arrival());
         let offered_s = self.state.offered().unwrap_or_default().as_secs_f64();
         let usual_s = MAX_USUAL_GAPS * offered_s / arrived.max(1) as f64;
-        // The time until the first delivery is the latency of the route, so it does not count as a stall.
+        // The time until the first delivery is the latency of the route and not a stall.
         let is_stall = |row: &StallRow| row.from_s > 0.0 && row.to_s - row.from_s >= usual_s.max(MIN_STALL_S);
         // After the end of the load, waiting for a lost message does not count as a stall.
         let within_offer = |row: StallRow| match row.to_the_end {
@@ -88,7 +87,7 @@ impl MadesLoad {
 
     fn record_stalls(&mut self, now: Duration) {
         let mut tracker = self.state.tracker.borrow_mut();
-        // If a message is due and has room but was not created, then the connection or the credit is missing.
+        // If a message is due and there is room for it, only a lost connection or missing credit can have held it up.
         let is_held_up = tracker.has_room() && matches!(self.state.pacer.borrow().next(now), PacerAction::Create(_));
         let first_open = tracker.waterfall.take_span(MessageStage::Created).map(|(first, _)| first);
         let (first, last) = tracker.waterfall.take_span(MessageStage::Settled).unzip();
@@ -192,7 +191,7 @@ impl MonitoredLoad for MadesLoad {
         let tracker = self.state.tracker.borrow();
         use_figures(&RunningFigures {
             stages: &|of| stage(&tracker, now, of),
-            // Messages in flight are not finished, so they do not count as late yet.
+            // Subtract messages in flight, because it is still open whether they will be late.
             finished: tracker.created().saturating_sub(tracker.in_transit() as u64),
             created_units: tracker.created(),
             ledger: &|| tracker.final_ledger().ledger,

@@ -145,7 +145,7 @@ impl MadesOptions {
         let AcknowledgementOptions::Sent { far_outbox, .. } = self.acknowledgement.as_ref()? else { return None };
         match self.mode {
             MadesMode::Tracing => None,
-            // Without endpoints, acknowledgements go into the same queue as the messages.
+            // Without endpoints, the bench writes acknowledgements into the queue from which it reads.
             MadesMode::Amqp => Some(&self.queues.inbox),
             MadesMode::Endpoint | MadesMode::Toolbox => Some(far_outbox.as_ref().unwrap_or(&self.queues.outbox)),
         }

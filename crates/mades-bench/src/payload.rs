@@ -382,8 +382,8 @@ mod tests {
             let at = at.index(payload.len());
             payload[at] ^= change;
             let intact = payloads.is_intact(4, [&payload[..]].into_iter());
-            // The checksum does not cover the trace. Its time, its clock and the case of its
-            // hexadecimal digits may therefore vary.
+            // The checksum does not cover the trace, so the time, the clock and the case of the hexadecimal digits in
+            // the trace may vary.
             let trace = payloads.trace_at..payloads.trace_at + Trace::HEADER_BYTES;
             prop_assert!(!intact || trace.contains(&at), "octet {} of {}", at, size);
         }

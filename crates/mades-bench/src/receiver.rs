@@ -151,7 +151,7 @@ impl QueueReceiver {
     fn release_held(&mut self) -> Result<(), Error> {
         self.last_release = clock::now();
         self.held_since = None;
-        // The messages of the unmatched events are still unknown, so these events count as foreign.
+        // The messages to which these events belong are still unknown, so count the events as foreign.
         self.unmatched.iter().for_each(|_| self.run_state.count_foreign(self.queue));
         let unmatched = self.unmatched.drain(..).map(|(entry, _)| entry);
         self.link.release(self.foreign.drain(..).chain(unmatched))

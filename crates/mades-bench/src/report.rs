@@ -246,8 +246,8 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
         SlowMessage {
             message: entry.sequence,
             created_s: entry.since.saturating_sub(origin).as_secs_f64(),
-            // If the connection was cut before the broker settled the message, only the arrival is
-            // known.
+            // If the connection was cut before the broker settled the message, use its arrival as
+            // the time of its acceptance.
             accepted_ms: Some(ms(entry.since, entry.time(MessageStage::Settled).unwrap_or(arrived))),
             delivered_ms: Some(ms(entry.since, arrived)),
             waited_ms: ms(entry.since, entry.created),

@@ -49,7 +49,7 @@ impl RunPayloads {
     /// payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut BytesMut) {
         if self.forms.len() > 1 {
-            // The buffer may hold the document of another shape, whose parts cannot be used again.
+            // Parts of another shape's payload, which the buffer may hold, cannot be reused.
             buffer.clear();
         }
         self.of(sequence).render(sequence, created, buffer);

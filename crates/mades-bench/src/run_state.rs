@@ -113,8 +113,8 @@ pub(super) enum OutageEnd {
 
 impl MadesRunState {
     pub(super) fn new(mut options: MadesOptions, run: RunId, mut payloads: RunPayloads, now: Duration) -> Self {
-        // A message that arrives after the time-out has no latency. The time-out must therefore be at least as long as
-        // the longest time in a threshold.
+        // A message that arrives after the time-out has no latency, so the time-out must be at least as long as the
+        // longest time in a threshold.
         let shapes = options.market.iter().flat_map(|market| &market.shapes).flat_map(MarketShape::thresholds);
         let asked = options.thresholds.iter().chain(&options.abort_on).chain(shapes);
         let longest = asked.filter_map(Threshold::within).max().unwrap_or_default();
@@ -284,7 +284,7 @@ impl MadesRunState {
     }
 
     pub(super) async fn ended(&self) {
-        // Ignore the error of a closed channel, which cannot occur, because `self` owns the sender.
+        // Ignore the error, which cannot occur: it means that the channel is closed, but `self` owns the sender.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
 }

@@ -36,18 +36,18 @@ pub(super) async fn send(
         let message = builder.build(&run_state, sequence);
         let offered = transfers.run_alongside(offer(&run_state, &mut sender, message, sequence)).await;
         if let Err(error @ Error::TooLarge { .. }) = offered {
-            // The message was not sent, and the link is intact, so only this message is given up.
+            // The message is too large, but the link still works, so give up only this message.
             run_state.unsent.set(None);
             let now = clock::now();
             run_state.tracker.borrow_mut().returned(sequence, now, TOO_LARGE, &error.to_string());
             run_state.record_arrival(now);
-            // Nothing above waits if all messages are too large, so let the other tasks run.
+            // If every message is too large, this loop never waits, so let other tasks run here.
             tokio::task::yield_now().await;
             continue;
         }
         let Some(settling) = offered? else {
-            // The broker gave no credit before the message's time-out. The tracker gives the message up at the same
-            // time, so it is not sent later.
+            // The broker gave no credit before the message's time-out, at which the tracker gives the message up, so do
+            // not send it later.
             run_state.unsent.set(None);
             continue;
         };
@@ -70,7 +70,7 @@ async fn offer(
     message: &AmqpMessage,
     sequence: u64,
 ) -> Result<Option<DispositionFuture>, Error> {
-    // Hardly any message has to wait, so the clock is read only for a message that waits.
+    // Hardly any message has to wait, so try to send it first without reading the clock.
     if let Some(settling) = sender.send(message).now_or_never() {
         return settling.map(Some);
     }
@@ -96,7 +96,7 @@ async fn offer(
 /// nothing more to send.
 async fn next_message(run_state: &MadesRunState, sender: &SenderLink, timer: &TimerFd) -> Option<u64> {
     if let Some(sequence) = run_state.unsent.get() {
-        // This message was being sent when the connection was lost, and may have timed out since.
+        // Send the message that was being sent when the connection was lost, unless it has timed out since.
         if run_state.tracker.borrow().is_open(sequence) {
             return Some(sequence);
         }
@@ -175,7 +175,7 @@ impl MessageBuilder {
     fn build(&mut self, run_state: &MadesRunState, sequence: u64) -> &AmqpMessage {
         let since = run_state.tracker.borrow().since(sequence);
         let spare = self.spare.pop_front().unwrap_or_default();
-        // Use a new buffer if the old buffer is still being sent, or if there is none yet.
+        // Reuse the oldest buffer, unless it is still being sent.
         let mut buffer = spare.try_into_mut().unwrap_or_else(|_| BytesMut::new());
         run_state.payloads.render(sequence, since, &mut buffer);
         let body = buffer.freeze();
@@ -237,8 +237,8 @@ fn record_settlement(run_state: &MadesRunState, (sequence, settled): SettledTran
         Ok(Ok(Disposition::Modified { .. })) => {
             tracker.returned(sequence, now, "modified", "the broker rejects it");
         }
-        // Record nothing here, because the tracker's time-out gives up this message, or the end of
-        // the connection gives up all of them.
+        // Record nothing, because the tracker itself gives up an unsettled message at its time-out or when the
+        // connection ends.
         Err(_) | Ok(Err(_)) => {}
     }
     drop(tracker);

@@ -55,7 +55,7 @@ impl ShapeSchedule {
                 cycle.extend(times(shape).into_iter().map(|time| ((begin + time).as_nanos() as i128, number)));
             }
         }
-        // The sort is stable, so messages with the same time stay in the order of the options.
+        // The sort is stable, so shapes that are due at the same time stay in the order in which the user gave them.
         cycle.sort_by_key(|(time, _)| *time);
         let mut schedule = Self {
             start,
@@ -179,13 +179,12 @@ mod tests {
     fn each_shape_has_its_times_by_the_clock() {
         for (shape, start, expected) in [
             ("quarter-hour:2x1", "2026-11-26T09:00:00Z", &[0.0, 0.0, 900.0, 900.0, 1_800.0][..]),
-            // Half a second after the quarter of an hour began, its burst is already over. The first burst therefore
-            // belongs to the next quarter.
+            // The run starts half a second after the burst of 09:00, so its first burst is that of 09:15.
             ("quarter-hour:2x1", "2026-11-26T09:00:00.5Z", &[899.5, 899.5, 1_799.5]),
             ("quarter-hour:2x1", "2026-11-26T09:14:59Z", &[1.0, 1.0, 901.0]),
             ("heartbeat 12m,7m30s,3m before quarter", "2026-11-26T09:00:00Z", &[180.0, 450.0, 720.0, 1_080.0]),
             ("heartbeat 3m,12m,7m30s before quarter", "2026-11-26T09:05:00Z", &[150.0, 420.0, 780.0]),
-            // Both times of the current quarter, 09:03 and 09:07:30, have already passed.
+            // Both times of this quarter, 09:03 and 09:07:30, have passed, so the first message is due at 09:18.
             ("heartbeat 12m,7m30s before quarter", "2026-11-26T09:08:00Z", &[600.0, 870.0, 1_500.0]),
             ("heartbeat 15m before quarter", "2026-11-26T09:15:00Z", &[0.0, 900.0]),
             ("heartbeat every 5m", "2026-11-26T09:07:00Z", &[180.0, 480.0, 780.0]),

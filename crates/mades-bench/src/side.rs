@@ -79,13 +79,13 @@ pub(super) fn sides(options: &MadesOptions) -> Vec<BrokerSide> {
     match options.mode {
         MadesMode::Endpoint | MadesMode::Toolbox if is_far => {
             let near = BrokerSide { receivers: [outbox.receivers, incoming()].concat(), ..outbox };
-            // The endpoint answers acknowledgements at the broker to which they were sent.
+            // The endpoint answers acknowledgements at the broker where it got them, so read its answers there.
             let far = if acknowledger.is_some() { [incoming(), answers()].concat() } else { incoming() };
             vec![near, BrokerSide { acknowledger, receivers: far, ..inbox(None) }]
         }
         MadesMode::Endpoint | MadesMode::Toolbox => vec![BrokerSide { acknowledger, ..outbox }, inbox(None)],
         MadesMode::Tracing => vec![outbox],
-        // Without endpoints, messages go into the queue and come out of the same queue.
+        // In mode `amqp`, there is no endpoint, so the bench sends to a queue and receives from the same queue.
         MadesMode::Amqp => vec![BrokerSide { acknowledger, ..inbox(sender(&queues.inbox)) }],
     }
 }
@@ -171,13 +171,13 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
         let Err(error) = run_links(links, &run_state, &timer).await else { return };
         let lost_at = clock::now();
         record_loss(&side, &run_state, &error);
-        // Reset the pause only after a connection that lasted. A broker that ends each connection at once is tried more
-        // and more rarely, like a broker that refuses connections.
+        // Reset the pause only after a connection that lasted, so that a broker which ends each connection at once is
+        // tried more and more rarely, like a broker that refuses connections.
         if lost_at - start >= MAX_RECONNECT_DELAY {
             pause = Duration::ZERO;
         }
         let new_links = match error {
-            // Do not reconnect, because the same error would end the new links. For example, the broker would deliver
+            // Do not reconnect, because the same error would end the new links: the broker would, for example, deliver
             // an oversized message again.
             _ if error.is_permanent() => {
                 give_up(&side, &run_state, &error);
@@ -194,7 +194,7 @@ pub(super) async fn maintain(side: BrokerSide, mut links: OpenLinks, run_state: 
         }
         let reconnected_at = clock::now();
         run_state.record_outage(side.name, lost_at, reconnected_at, OutageEnd::Reconnected, &error.to_string());
-        // The endpoint could not answer over the lost connection, so its silence counts from now.
+        // Count the endpoint's silence from now, because it could not answer over the lost connection.
         run_state.tracker.borrow_mut().restart_silence(reconnected_at);
         run_state.room_notify.notify_one();
     }
@@ -243,7 +243,7 @@ fn record_loss(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
 }
 
 fn give_up(side: &BrokerSide, run_state: &MadesRunState, error: &Error) {
-    // Give up the whole run, because messages that are sent from now on could not arrive, or nobody would see them.
+    // Give up the run, because without this connection, messages cannot be sent or cannot be seen to arrive.
     run_state.give_up(TroubleKind::Connection, &format!("{}: {error}", side.name));
 }
 

@@ -42,7 +42,7 @@ fn run(ways: &[Way], per_s: f64, timeout: f64, max_in_transit: u64, thresholds: 
     let mut tracker = MessageTracker::new(MadesMode::Endpoint.into(), ways.len(), s(timeout));
     tracker.waterfall.is_open_loop = true;
     let mut lag = Latencies::default();
-    // Each message has two events, its creation and its arrival, which are sorted by time.
+    // The last field is true for the creation of a message, and false for its arrival.
     let mut events: Vec<(Duration, usize, bool)> = Vec::new();
     for (number, way) in ways.iter().enumerate() {
         let due = ZERO + s(number as f64 / per_s);
@@ -262,7 +262,7 @@ fn what_held_messages_up_is_told_apart() {
         ways[after..].fill(Way::Waits);
         ways
     };
-    // Only 250 messages were created in the 4 s in which 400 were due.
+    // Pretend that 400 messages were due in 4 s, so that the 250 created messages are too few.
     let fewer: RecordEdit = |record, _| (record.offered_s, record.due) = (Some(4.0), Some(400));
     let no_change: RecordEdit = |_, _| ();
     let mut wrong = Vec::new();
@@ -373,8 +373,7 @@ fn what_held_messages_up_is_told_apart() {
             wrong.push(format!("{situation}: expected {expected:?}, and none of {unwanted:?}\n  found {verdict:?}"));
         }
     }
-    // When the broker is killed, both connections are lost. A larger `--max-in-transit` would not have helped, so the
-    // report must not advise it.
+    // When the broker is killed, a larger `--max-in-transit` would not help, so the report must not advise it.
     let mut record = run(&vec![ARRIVES; 250], 100.0, 3.0, 100_000, &[]);
     (record.offered_s, record.due) = (Some(4.0), Some(400));
     let mut mades = record.mades.clone().unwrap();
@@ -426,7 +425,7 @@ fn a_busy_host_excuses_what_it_explains() {
     const OTHERS: &str = "Other programs of this host used";
     let arrives = |took: f64| Way::Arrives { lag: 0.0, took };
     let sound = || vec![arrives(0.02); 400];
-    // Every twentieth message takes `took` seconds to the inbox.
+    // Every twentieth message takes `took` seconds, so this time is also the 99th percentile of the latency.
     let slow = |took: f64| each(sound(), 20, arrives(took));
     let busy = |wait_ms: f64| host(Some(0.5), 0.99, wait_ms);
     let p99 = &["inbox.p99 < 100ms"][..];
@@ -504,8 +503,8 @@ fn a_busy_host_excuses_what_it_explains() {
             wrong.push(format!("{situation}: expected {outcome:?} {why:?}\n  found {verdict:?}"));
         }
     }
-    // The bench created only 63 of the 100 messages per second. In the first case, foreign programs explain the missing
-    // messages, and in the second case, they used only 1 % of the host.
+    // The bench created only 63 of the 100 messages per second. Foreign programs used half of the host in the first
+    // case, which explains the rate, and only 1 % in the second case.
     for (around, outcome, why) in [
         (busy(0.0), Invalid, "The bench offered 63/s of the 100/s asked for, and these programs explain that."),
         (host(Some(0.01), 0.99, 0.0), Fail, "The bench offered 63/s of the 100/s asked for"),
@@ -523,7 +522,7 @@ fn a_busy_host_excuses_what_it_explains() {
 
 #[test]
 fn no_more_messages_are_in_transit_than_there_are() {
-    // Most messages take a millisecond, and one message is given up after a minute.
+    // One of the 100 messages is lost and given up after a minute, so on average about one message is in transit.
     let ways = each(vec![Way::Arrives { lag: 0.0, took: 0.001 }; 100], 100, Way::Lost { lag: 0.0 });
     let record = run(&ways, 1_000.0, 60.0, 1_000, &[]);
     let mean = record.mades.as_ref().unwrap().in_transit_mean;

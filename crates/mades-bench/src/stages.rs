@@ -266,7 +266,7 @@ pub(super) fn fate(mode: MadesMode, flags: MessageFlags, wait: WaitState) -> Mad
 pub(super) fn is_finished(path: MessagePath, flags: MessageFlags) -> bool {
     let is_answered = !path.stages().contains(&MessageStage::Replied) || flags.has(MessageStage::Replied);
     let is_given_up = flags.contains(MessageFlags::REFUSED) || (flags.contains(MessageFlags::FAILED) && is_answered);
-    // A document that rejects the message ends the wait for a document that accepts it.
+    // After a document that rejects the message, no document that accepts it is expected.
     let is_declined = flags.contains(MessageFlags::DECLINED);
     let reached = if is_declined { flags.with(MessageStage::Acknowledged) } else { flags };
     flags.contains(MessageFlags::RETURNED)
@@ -359,7 +359,7 @@ mod tests {
             let has_inbox = mode != MadesMode::Tracing;
             assert_eq!(path.last() == MessageStage::Acknowledged, has_inbox, "{mode:?}");
             assert_eq!(path.stages().len(), stages(mode).len() + usize::from(has_inbox));
-            // Without acknowledgement documents, no message waits for a document.
+            // Without acknowledgement documents, a message is finished once it has passed all other stages.
             assert!(is_finished(mode, flags(stages(mode))));
             assert_eq!(is_finished(path, flags(stages(mode))), !has_inbox, "{mode:?}");
             assert!(is_finished(path, flags(path.stages())));

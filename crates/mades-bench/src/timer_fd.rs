@@ -17,7 +17,7 @@ impl TimerFd {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("cannot create a timer")?;
         // `AsyncFd::new` is deprecated because some types return a different descriptor at each call. `OwnedFd` always
-        // returns the same one, and the replacement would need unsafe code.
+        // returns the same descriptor, and the replacement of `AsyncFd::new` would need unsafe code.
         #[expect(deprecated)]
         Ok(Self(AsyncFd::new(timer).context("cannot create a timer")?))
     }
@@ -32,8 +32,8 @@ impl TimerFd {
                 return;
             }
             let Ok(mut ready) = self.0.readable().await else { return };
-            // Clear the readiness without reading the timer. The loop looks only at the clock, and setting the timer
-            // again resets it.
+            // Clear the readiness without reading the timer: this loop checks the clock itself, and setting the timer
+            // again resets the count of expirations.
             ready.clear_ready();
         }
     }

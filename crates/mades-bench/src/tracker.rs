@@ -295,7 +295,7 @@ impl MessageTracker {
     pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: PayloadIntegrity) -> bool {
         let redelivered_before = self.redelivered;
         let is_new = self.is_new(sequence, MessageStage::Inbox, ReceiveQueue::Inbox);
-        // A redelivery is a copy that was already counted.
+        // A redelivered copy was counted when it first arrived, so do not count it as corrupt again.
         if content == PayloadIntegrity::Corrupt && self.redelivered == redelivered_before {
             self.corrupt += 1;
         }
@@ -336,7 +336,7 @@ impl MessageTracker {
     }
 
     pub(super) fn failed(&mut self, sequence: u64, now: Duration, code: &str, text: &str) {
-        // Ignore the event if a reply or an earlier event has already reported the failure.
+        // Count a failure only once, even if both a reply and an event report it.
         if self.history.flags(sequence).contains(MessageFlags::FAILED) {
             return;
         }
@@ -414,7 +414,7 @@ impl MessageTracker {
     /// Returns true if a message reaches a stage for the first time. A repeated stage counts as a
     /// duplicate unless a cut connection explains it.
     fn is_new(&mut self, sequence: u64, stage: MessageStage, queue: ReceiveQueue) -> bool {
-        // Include the stage in the mark, because a message has several events, each of which comes once.
+        // Include the stage in the mark, because several events of a message come through one queue, each of them once.
         let mark = sequence * MessageStage::ALL.len() as u64 + stage as u64;
         let deliveries = &mut self.recent_deliveries[queue as usize];
         let flags = self.history.flags(sequence);
@@ -547,7 +547,7 @@ mod tests {
 
     #[test]
     fn one_lost_message_does_not_hold_its_place_for_ever() {
-        // A lost message must free its slot. go-mades-bench hangs if a single message is lost (reference §1.6).
+        // A lost message must free its slot, unlike in go-mades-bench, which then hangs (reference §1.6).
         let mut tracker = tracker(MadesMode::Endpoint);
         for round in 0..100 {
             let now = ms(1 + round * 100);
@@ -723,7 +723,7 @@ mod tests {
     #[test]
     fn the_mean_in_transit_is_littles_law() {
         let mut tracker = tracker(MadesMode::Amqp);
-        // Four messages are always in flight, each for 4 ms.
+        // A message is created each millisecond and arrives 4 ms later, so four are always in flight.
         for number in 0..1_000 {
             let now = ms(10 + number);
             if number >= 4 {

@@ -82,8 +82,8 @@ impl Troubles {
             kind.count += 1;
             kind.times.last = now;
         } else if self.counts.len() < MAX_KINDS || TroubleKind::OWN_CODES.contains(&trouble) {
-            // These kinds get a row even beyond the limit, because `GIVEN_UP` must reach the verdict. There are only a
-            // few such rows, because the bench itself chooses their codes.
+            // Errors of the bench itself get a row even beyond the limit, because `GIVEN_UP` must reach the verdict.
+            // The bench chooses the codes of these errors itself, so there are only a few such rows.
             let times = TroubleTimes { first: now, last: now };
             self.counts.insert((trouble, code), TroubleCount { text: clipped(text, MAX_TEXT_CHARS), count: 1, times });
         } else {

@@ -44,7 +44,7 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let is_stopped = unanswered.as_ref().is_some_and(|reason| reason.cause == Cause::ServerGone);
     let is_lost = is_lost || is_stopped;
     let stopped = lost_connection.or(unanswered).or_else(|| given_up(record, mades));
-    // A lost connection or a stopped endpoint explains missing messages, and is reported first.
+    // Report a lost connection or a stopped endpoint first, because it explains why messages are missing.
     let is_explained = |cause: Cause| is_lost && matches!(cause, Cause::Lost | Cause::Missing);
     let mut reasons: Vec<Reason> = unread_queue(record, mades).into_iter().chain(stopped).collect();
     let new_reasons = faults(record, mades).into_iter();
@@ -53,8 +53,8 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         false => reason,
     }));
     reasons.extend(refusals(record, mades));
-    // A threshold for a fate, such as `lost`, replaces the usual judgement of this fate, so remove the usual reason.
-    // Keep rejected and failed messages, because `refusals` has already considered their thresholds.
+    // If a threshold limits a fate, such as `lost`, only the threshold judges this fate, so remove the usual reason.
+    // Keep the reasons about rejected and failed messages, because `refusals` has already considered their thresholds.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && has_threshold(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(threshold_reasons(record));
@@ -75,7 +75,7 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
     let is_silent = after.iter().all(|row| row.count == 0) && before.iter().all(|row| row.count > 0);
     let LedgerRow { rejected, expired, .. } = record.ledger;
     let is_told = rejected.unwrap_or_default() + expired.unwrap_or_default() > 0;
-    // In the mode `amqp` there is no outbox, because there is no endpoint.
+    // Without an outbox, as in mode `amqp`, there is no endpoint that should read it.
     let outbox = mades.queues.iter().find(|queue| queue.role == "outbox")?;
     let reader = if mades.mode == "toolbox" { "a toolbox" } else { "an endpoint" };
     (is_silent && !is_told && never_arrived(record) > 0).then(|| {
@@ -84,7 +84,7 @@ fn unread_queue(record: &Record, mades: &Mades) -> Option<Reason> {
             first.name.name(),
             outbox.name
         );
-        // If no message counts as lost, all missing messages are still in the outbox, so nobody reads it.
+        // If no message is lost, all missing messages still wait in the outbox, which nobody seems to read.
         let cause = if record.ledger.lost > Some(0) { Cause::Lost } else { Cause::ServerGone };
         Reason::new(cause, text)
     })
@@ -155,7 +155,7 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         add(Cause::Duplicates, Some(duplicates), &|count| {
             format!("Duplicates: {} reached the stage {} more than once.", counted(count, "message"), row.name.name())
         });
-        // A message that never arrived also lacks all later stages, so it is reported only once.
+        // A message that never arrived lacks all later stages as well, so do not report it again for each of them.
         add(Cause::Missing, Some(missing).filter(|missing| *missing != never_arrived(record)), &|count| {
             let explanation = missing_text(mades, row);
             format!("Missing: {} never reached the stage {}{explanation}", counted(count, "message"), row.name.name())
@@ -311,11 +311,11 @@ fn rate_validity(record: &Record, is_our_fault: bool) -> Option<Reason> {
         );
         return Some(Reason::new(cause, text));
     }
-    // A single message has no rate that could be too low.
+    // A single message has no rate, because no time passes between the first and the last message.
     record.stage(Stage::Created).filter(|row| row.duration_s > 0.0)?;
     let sentence = match missed_rate(record, "The bench offered")? {
-        // Something else explains the missed rate, for example other programs on this host. Also say what the bench
-        // saw, because only a repeated run shows which of the two was the cause.
+        // Something outside the bench, such as other programs on this host, may explain the missed rate. Also report
+        // what the bench saw, because only another run shows which of the two was the cause.
         MissedRate::Excused(Reason { cause, text }) => {
             let seen = shortfall(record).map(|seen| format!(" The bench saw that {seen}.")).unwrap_or_default();
             return Some(Reason::new(cause, format!("{text}{seen}")));
@@ -418,7 +418,7 @@ fn notes(record: &Record, mades: &Mades) -> Vec<String> {
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
     notes.extend(behind_note(record));
     notes.extend(window_note(record, mades));
-    // Hide the lag from `warnings`, because `lag_text` has already reported it.
+    // Hide from `warnings` that the bench fell behind its schedule, because `lag_text` has reported it.
     notes.extend(warnings(&Record { lag_ms: None, ..record.clone() }));
     notes
 }

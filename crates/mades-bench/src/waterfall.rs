@@ -137,7 +137,7 @@ impl Waterfall {
 
     /// Records that a message reaches a stage for the first time, but after its time-out.
     pub(super) fn late(&mut self, sequence: u64, stage: MessageStage, now: Duration) {
-        // The due time of a message that is no longer in flight is forgotten, so zero stands in for it.
+        // A message that has timed out is no longer in flight, so its due time is unknown, and zero stands in for it.
         self.add(sequence, stage, now, Reach { at: now, due: Duration::ZERO, latency: None });
         self.count_second(stage, now);
     }
@@ -274,8 +274,8 @@ mod tests {
 
     #[test]
     fn every_sample_counts_in_the_median() {
-        // The median of go-mades-bench ignores samples that are below the first sample (reference §1.7.1). Here the
-        // first sample is the largest, 60 ms, so go-mades-bench gave a median of 0.
+        // The median of go-mades-bench ignores samples that are below the first one (reference §1.7.1), so with the
+        // largest sample, 60 ms, in the first place, its median was 0.
         let waterfall = run(MadesMode::Amqp, 2_000, |number| {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(MessageStage::Sent, 0), (MessageStage::Settled, 1), (MessageStage::Inbox, inbox)]
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_median_is_not_a_millisecond_wide() {
-        // For the times 1, 100 and 100 ms, go-mades-bench gave a median of 1 ms (§1.7.3).
+        // go-mades-bench gave a median of 1 ms for the times 1, 100 and 100 ms (reference §1.7.3).
         let waterfall =
             run(MadesMode::Amqp, 3, |number| vec![(MessageStage::Inbox, if number == 0 { 1 } else { 100 })]);
         assert!(near(waterfall.stage_rows(Duration::ZERO, 0.0, |_| 0)[3].latency_ms.unwrap().p50, 100.0));

@@ -194,11 +194,11 @@ impl EndpointRunner {
             EndpointWait::Until(None) => self.queues.changed().await,
             EndpointWait::Until(Some(deadline)) => {
                 let rest = deadline.saturating_sub((self.clock)());
-                // The deadline has passed, so do not wait, but give other tasks a turn.
+                // The deadline has passed, so give other tasks a turn instead of sleeping.
                 if rest.is_zero() {
                     return tokio::task::yield_now().await;
                 }
-                // Ignore whether the deadline or an event ended the wait, because the next turn handles both.
+                // Whether the deadline or an event ended the wait does not matter, because the next turn handles both.
                 let _ = tokio::time::timeout(rest, self.queues.changed()).await;
             }
         }
@@ -276,7 +276,7 @@ impl EndpointRunner {
     }
 
     fn accept(&mut self, key: MessageKey) {
-        // Take the delivery now, because the model forgets the message afterwards if this acceptance is its last step.
+        // Take the delivery first, because `step_done` makes the model forget the message after its last step.
         if let Some(delivery) = self.simulator.content_mut(key).and_then(|content| content.delivery.take()) {
             self.queues.accept(delivery);
         }

@@ -153,8 +153,8 @@ impl AmqpClientState {
 
     /// Adds the frames that are due to the output: returned credit, and the settlements of messages.
     pub(crate) fn prepare_output(&mut self) {
-        // If the peer has asked to drain a link, return the unused credit. The tasks that waited for credit have had
-        // their turn since the request, so no task will use the rest.
+        // If the peer has asked to drain a link, return the remaining credit. All tasks that waited for credit have run
+        // since then, so no task will use it.
         for slot in self.links.iter().filter(|slot| slot.role == LinkRole::Sender) {
             self.amqp.complete_drain(slot.id);
         }
@@ -223,8 +223,7 @@ impl SharedClient {
                 }
             }
             ConnectionEvent::Settled { sent, outcome, error } => {
-                // Ignore an error, because it means that the task that sent the message no longer waits for the
-                // outcome.
+                // Ignore an error, because the sending task may no longer wait for the outcome.
                 let _ = sent.send(Ok(Disposition::of(outcome, error.as_deref())));
             }
             ConnectionEvent::CreditChanged => state.wake_senders(),
@@ -312,7 +311,7 @@ impl SharedClient {
         state.is_closing = true;
         state.amqp.close(None);
         if state.amqp.is_closed() {
-            // The connection was never open, so the broker will not answer the close.
+            // End the connection now, because it was never open, so the broker will not answer the close.
             self.end_with(&mut state, Error::Lost { why: "it was closed".to_owned() });
         }
         state.wake_driver();

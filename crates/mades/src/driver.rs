@@ -35,7 +35,7 @@ pub(crate) async fn drive<Io: AsyncRead + AsyncWrite + Unpin>(
 ) {
     let mut driver = ConnectionDriver::new(client, io, idle_timeout);
     std::future::poll_fn(|context| driver.poll(context)).await;
-    // The peer may already be gone, so an error is ignored.
+    // Ignore an error of the shutdown, because the peer may already be gone.
     let shutdown = std::future::poll_fn(|context| Pin::new(&mut driver.io).poll_shutdown(context));
     let _ = tokio::time::timeout(LINGER_TIMEOUT, shutdown).await;
 }
@@ -132,7 +132,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
                 Poll::Ready(Ok(())) => {
                     self.read_at = Instant::now();
                     self.client.process(state, &mut self.input);
-                    // Ask for another pass at once, because the answers to this input are written in the next pass.
+                    // Wake this task at once, because it writes the answers to this input only when it is polled again.
                     context.waker().wake_by_ref();
                 }
                 Poll::Ready(Err(error)) => self.client.end(state, &ConnectionFailure::Io(error)),
@@ -169,8 +169,8 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             self.timer.as_mut().reset(deadline);
         }
         if self.heartbeat_interval.is_none() && state.amqp().is_open() {
-            // Heartbeats are sent twice within the peer's limit, because a heartbeat may be late. A limit counts as at
-            // least 2 ms, so that the interval is not 0.
+            // Send heartbeats twice within the idle timeout of the peer, because a heartbeat may be late. Treat a
+            // timeout below 2 ms as 2 ms, so that the interval is at least 1 ms.
             let limit = state.amqp().peer_idle_timeout_ms().map(|limit| Duration::from_millis(u64::from(limit.max(2))));
             self.heartbeat_interval = Some(limit.map_or(self.idle_timeout, |limit| limit / 2));
             self.timer.as_mut().reset(Instant::now());
@@ -182,7 +182,7 @@ impl<Io: AsyncRead + AsyncWrite + Unpin> ConnectionDriver<Io> {
             }
             let next = self.on_timer(state, now);
             self.timer.as_mut().reset(self.linger_deadline.map_or(next, |deadline| deadline.min(next)));
-            // Ask for another pass at once, because the frames that are due now are written in the next pass.
+            // Wake this task at once, because it writes the frames that are due only when it is polled again.
             context.waker().wake_by_ref();
         }
         Poll::Pending

@@ -107,7 +107,7 @@ pub(crate) fn of_detach(queue: &str, scope: Scope, error: &PeerError) -> Error {
         "amqp:resource-locked" => Error::QueueHeld { queue, why },
         "amqp:link:stolen" => Error::LinkStolen { queue, why },
         "amqp:unauthorized-access" => Error::NotPermitted { queue, why },
-        // Artemis reports both cases as amqp:internal-error or amqp:not-allowed, so only the text distinguishes them.
+        // Artemis reports both a held and a missing queue as amqp:internal-error or amqp:not-allowed, so read the text.
         _ if why.contains("exclusive") => Error::QueueHeld { queue, why },
         _ if why.contains("does not exist") => Error::MissingQueue { queue, why },
         _ => Error::Detached { queue, scope, why },
@@ -125,7 +125,7 @@ pub(crate) fn of_refusal(queue: &str) -> Error {
 pub(crate) fn of_violation(queue: &str, message_limit: u64, scope: Scope, violation: &Violation) -> Error {
     match violation.condition {
         Violation::MESSAGE_SIZE => Error::Oversized { queue: queue.to_owned(), limit: message_limit },
-        // The limit is the client's own, so the broker has broken no rule.
+        // The broker has broken no rule, because this client itself limits the bytes of incomplete messages.
         Violation::RESOURCE_LIMIT => Error::Misuse(format!("{queue}: {}", violation.description)),
         _ => Error::PeerMisbehaved { ended: format!("the {scope} of {queue}"), why: violation.to_string() },
     }
@@ -216,8 +216,8 @@ fn of_login(attempt: &OpenAttempt<'_>, error: &LoginError) -> Error {
     match error {
         LoginError::NotOffered if attempt.mechanism == "ANONYMOUS" => attempt.rejected(),
         LoginError::NotOffered | LoginError::NoSasl => Error::NoSuchMechanism { address, mechanism: attempt.mechanism },
-        // RabbitMQ accepts SASL ANONYMOUS from every client, but afterwards asks clients without rights for SASL again
-        // (part 2 §2.2). Such a request counts as a rejection of the login.
+        // RabbitMQ accepts SASL ANONYMOUS from every client, but then asks clients without rights for SASL again (part
+        // 2 §2.2), which counts as a rejected login.
         LoginError::Rejected | LoginError::Unproven => attempt.rejected(),
         LoginError::Unavailable => Error::Closed { why: error.to_string() },
         LoginError::Forbidden => Error::Misuse(error.to_string()),

@@ -117,7 +117,7 @@ pub fn check(data: &[u8]) {
     let options = WatchOptions { whole: choice & 1 > 0, starts_tls: choice & 2 > 0, ..options() };
     let options = Arc::new(options);
     if choice & 4 > 0 {
-        // Cut the input after each line, because the driver must handle each message before it passes more input.
+        // Pass the input line by line, because the driver must handle each message before it passes more input.
         let _ = pop(
             &options,
             Some(Listing::default()),
@@ -128,7 +128,7 @@ pub fn check(data: &[u8]) {
         return;
     }
     let position = (choice & 8 > 0).then(|| Position::new(7, 12));
-    // Results are compared only without STARTTLS. Otherwise, the session discards the bytes that follow the permission
+    // Compare the results only without STARTTLS: a session discards the bytes that arrive together with the permission
     // to start TLS, and their number depends on how the input was divided.
     let whole = imap(&options, position.clone(), &mut std::iter::once(input));
     let cut = imap(&options, position, &mut input.chunks(1));

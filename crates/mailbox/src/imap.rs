@@ -267,8 +267,8 @@ impl ImapSession {
         events: &mut Vec<Event>,
     ) -> Result<(), SessionError> {
         if self.waiting == Waiting::TlsStarted {
-            // Begin with a new client and ask for the capabilities again, because somebody may have changed the
-            // server's output before TLS (RFC 3501 §6.2.1).
+            // Discard the client and its capabilities, because an attacker may have changed the output before TLS (RFC
+            // 3501 §6.2.1).
             self.client = client(&self.options, true);
             self.is_encrypted = true;
             self.offer = None;
@@ -336,7 +336,7 @@ impl ImapSession {
             ClientEvent::ContinuationRequestReceived { .. } => {
                 Err(self.violation("it asks to continue where nothing is to continue".to_owned()))
             }
-            // Unreachable: the first `match` has already returned for these events.
+            // Unreachable: the first `match` returns for the greeting and for events about sent commands.
             ClientEvent::GreetingReceived { .. }
             | ClientEvent::CommandSent { .. }
             | ClientEvent::AuthenticateStarted { .. }
@@ -445,7 +445,8 @@ impl ImapSession {
     }
 
     fn open(&mut self, now: Duration) {
-        // Forget what came before, because messages exist only in an open mailbox. TLS may not have protected it.
+        // Discard earlier announcements: without an open mailbox, no messages exist, and TLS may not have protected
+        // them.
         self.opened = Position::default();
         self.exists = 0;
         self.announcements.clear();
@@ -502,7 +503,7 @@ impl ImapSession {
             if self.step() != Step::Delete {
                 return Err(refusal);
             }
-            // A refused deletion does not end the session, because messages can still be watched.
+            // Continue after a refused deletion, because the session can still watch for mail.
             events.push(Event::NotDeleted(refusal));
             self.deletes_from = now + self.options.deletion_retry;
             self.fetch_or_watch(now);
@@ -536,7 +537,7 @@ impl ImapSession {
                 self.delete_or_watch(now);
             }
             Waiting::Flag if self.offer.is_some_and(|offer| offer.deletes_by_uid) => self.expunge(now),
-            // Leave the message marked as deleted. Without UIDPLUS, only EXPUNGE could remove it, but EXPUNGE would
+            // Without UIDPLUS, leave the message marked as deleted: only EXPUNGE could remove it, but EXPUNGE would
             // also remove messages that other clients have marked.
             Waiting::Flag => {
                 self.deletion_done();
@@ -564,8 +565,8 @@ impl ImapSession {
             return Err(self.violation("it did not tell both UIDNEXT and UIDVALIDITY".to_owned()));
         }
         let opened = std::mem::take(&mut self.opened);
-        // Messages that the server announced while it opened the mailbox are older than this session. The first session
-        // of a mailbox skips them by default, and later sessions fetch those that came between two sessions.
+        // Messages that the server announced while it opened the mailbox arrived before this session. The first session
+        // of a mailbox skips them by default, and later sessions fetch those that arrived between two sessions.
         let is_first = !self.has_position;
         let renumbered = !is_first && self.position.validity != opened.validity;
         let skips = is_first && !self.options.existing;
@@ -574,7 +575,7 @@ impl ImapSession {
             self.has_position = true;
         }
         if skips || renumbered {
-            // Store the new UIDVALIDITY even if this session fails because of it, so that the next session works.
+            // Store the new UIDVALIDITY although the change ends this session, so that the next session works.
             let before = std::mem::replace(&mut self.position, opened);
             self.has_position = true;
             if renumbered {
@@ -603,7 +604,7 @@ impl ImapSession {
                 let section = if self.options.whole {
                     None
                 } else {
-                    // The conversion never fails, because the name of our trace field is an atom.
+                    // The conversion cannot fail, because the name of the trace field is a valid atom in IMAP.
                     AString::try_from(self.options.trace_field)
                         .ok()
                         .map(|name| Section::HeaderFields(None, Vec1::from(name)))
@@ -738,7 +739,7 @@ impl ImapSession {
                 _ => {}
             }
         }
-        // Servers also announce changed flags with FETCH. Ignore such a response, because it has no content.
+        // Ignore a FETCH response without a UID or content, because servers also use FETCH to announce changed flags.
         let (Some(uid), Some(content)) = (uid, content) else { return Ok(()) };
         // `UID FETCH n:*` returns the last message even if its UID is below n (RFC 3501 §6.4.8), so skip old messages.
         if self.waiting != Waiting::Fetch || uid < self.position.next_uid || !self.position.reported.insert(uid) {

@@ -242,7 +242,7 @@ impl PopSession {
     fn refused(&mut self, text: &[u8], now: Duration, out: &mut Vec<u8>) -> Result<(), SessionError> {
         let text = printable(&String::from_utf8_lossy(text));
         match self.waiting {
-            // CAPA is an extension, so a server may refuse it.
+            // CAPA is an extension, so if the server refuses it, assume that it supports USER.
             Waiting::Capabilities => {
                 self.offer.user = true;
                 self.log_in(now, out)
@@ -384,7 +384,7 @@ impl PopSession {
                 let listed = std::mem::take(&mut self.listed);
                 match &mut self.known {
                     None => self.known = Some(Listing(listed)),
-                    // Forget the identifiers of messages that are gone, so that the list does not grow.
+                    // Forget the identifiers of messages that are gone, because the list would otherwise grow forever.
                     Some(Listing(known)) => known.retain(|id| listed.contains(id)),
                 }
                 events.push(Event::Watching { idle: false });
@@ -404,7 +404,7 @@ impl PopSession {
                     bytes: message.bytes,
                     content,
                 }));
-                // Send no further command until the driver has decided whether to delete this message.
+                // Wait until the driver has decided about this message, because the next command may have to be DELE.
                 self.waiting = Waiting::Driver;
                 self.deadline = now + self.options.reply_timeout;
             }
@@ -450,7 +450,7 @@ impl PopSession {
         };
         let exchange = ClientExchange::new(chosen, credentials, Some(nonce)).map_err(exchange_error)?;
         let mut command = format!("AUTH {}", chosen.name());
-        // RFC 5034 allows the client's first response in the AUTH command, if the line is not too long.
+        // RFC 5034 allows the first response in the AUTH command, whose length is limited to 255 octets (RFC 2449 §4).
         let initial = exchange.initial().map(encode).filter(|response| command.len() + response.len() < 250);
         self.exchange = Some(match initial {
             Some(response) => {

@@ -70,7 +70,7 @@ fn what_servers_say_has_these_results() {
     let opened = [GREETING, LOGGED_IN, OPENED].concat();
     let fetching = [GREETING, LOGGED_IN, OPENED, NEWS].concat();
     for (what, script, expected) in [
-        // These servers follow the protocol, so no error is expected.
+        // This output is unusual but valid, so it must not cause an error.
         ("a flag changed", opened.clone() + "+ idling\r\n* 1 FETCH (FLAGS (\\Seen))\r\n", "idle"),
         ("a response of an extension", opened.clone() + "* VANISHED (EARLIER) 1:5\r\n+ idling\r\n", "idle"),
         ("the last message is not new", fetching.clone() + "* 3 FETCH (UID 11 BODY[] {1}\r\nx)\r\nm4 OK done\r\n", "idle"),
@@ -89,7 +89,7 @@ fn what_servers_say_has_these_results() {
                 .to_owned(),
             "poll",
         ),
-        // These servers refuse a step of the session. The error must name the step.
+        // These servers refuse a step of the session, such as the login, so the error must name this step.
         ("a full server", "* BYE too many\r\n".to_owned(), "! the server closed the session (greeting): too many"),
         (
             "a wrong password",
@@ -109,7 +109,7 @@ fn what_servers_say_has_these_results() {
         ("BYE", opened.clone() + "+ idling\r\n* BYE down\r\n", "idle ! the server closed the session (waiting for mail): down"),
         ("BYE", fetching.clone() + "* BYE down\r\n", "idle ! the server closed the session (fetching): down"),
         ("NO", fetching.clone() + "m4 NO [SERVERBUG] oops\r\n", "idle ! the server refused (fetching): oops"),
-        // Here the server breaks the protocol, for example by a wrong tag. The error must name the step and what was wrong.
+        // These servers break the protocol, for example by a wrong tag. The error must name the violation and its step.
         (
             "a wrong tag",
             fetching.clone() + "m3 OK fetched\r\n",
@@ -173,7 +173,7 @@ fn a_broken_connection_loses_and_repeats_nothing() {
         let line = |uid: &u32| format!("* {} FETCH (UID {uid} RFC822.SIZE 1 BODY[] \"x\")\r\n", uid - 8);
         uids.iter().map(line).collect()
     };
-    // The server sent message 14 first, and the connection broke before 13. The next session must report only 13.
+    // The connection broke after message 14 and before message 13, so the next session must report only 13.
     let first = [GREETING, LOGGED_IN, OPENED, NEWS, &fetch(&[12, 14])].concat();
     let (played, position) = play_imap(options(), None, &first);
     assert_eq!(events(&played), "idle 12:1 14:1");
@@ -273,7 +273,7 @@ fn a_silent_server_is_left_and_one_in_idle_is_asked_now_and_then() {
     idle.tick(check, &mut out, &mut events).unwrap();
     idle.receive(b"m3 OK ended\r\nm4 OK nothing\r\n+ idling\r\n", check, &mut out, &mut events).unwrap();
     assert_eq!(String::from_utf8_lossy(&out), "DONE\r\nm4 NOOP\r\nm5 IDLE\r\n");
-    // Cyrus does not always announce the last message, so the session also asks for it.
+    // Cyrus does not always announce the last message during IDLE, so the session also asks for it with NOOP.
     out.clear();
     let check = idle.deadline();
     idle.tick(check, &mut out, &mut events).unwrap();
@@ -299,7 +299,7 @@ fn messages_are_deleted_by_their_uids() {
         "m5 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\nm6 UID EXPUNGE 12\r\nm7 IDLE\r\n"
     );
     assert_eq!(events.last(), Some(&Event::Deleted(1)));
-    // A deletion must interrupt IDLE, because no later arrival wakes the session after the last message of a run.
+    // A deletion must interrupt IDLE, because after the last message of a run, no new mail would end IDLE.
     out.clear();
     let more = "* 4 EXISTS\r\nm7 OK ended\r\n* 4 FETCH (UID 13 BODY[] \"x\")\r\nm8 OK done\r\n+ idling\r\n";
     session.receive(more.as_bytes(), now, &mut out, &mut events).unwrap();
@@ -342,7 +342,7 @@ fn a_deletion_that_fails_is_tried_again() {
     session.tick(retry, &mut out, &mut events).unwrap();
     session.receive(b"m7 OK ended\r\n", retry, &mut out, &mut events).unwrap();
     assert_eq!(String::from_utf8_lossy(&out), "DONE\r\nm8 UID STORE 12 +FLAGS.SILENT (\\Deleted)\r\n");
-    // Now the connection breaks before the deletion is done, so the next session must delete the message.
+    // If the connection breaks before the server has deleted the message, the next session must delete it.
     let mut next = new(session.into_position());
     let opened = OPENED.replace("UIDNEXT 12", "UIDNEXT 13");
     out.clear();

@@ -134,8 +134,8 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let matched = Matched::new(state.accepted, arrivals.units, arrivals.bounced, relay.queued);
     let arrivals = Arrivals { units: &matched.arrived, bounced: &matched.bounced, ..arrivals };
     let relay = RelayInputs { queued: &matched.queued, ..relay };
-    // In LMTP, an apparent copy is more likely a unit in doubt: its reply was lost, and the server delivered the unit
-    // under a rewritten address.
+    // In LMTP, a lost reply leaves a recipient in doubt. If the server delivered under a rewritten address, the
+    // delivery looks like a copy, so count such copies as deliveries.
     let doubtful = if state.has_reply_for_each { matched.copied.min(state.in_doubt) } else { 0 };
     let delivered = arrivals.units.count() + doubtful;
     let reported = arrivals.bounced.count_without(arrivals.units);
@@ -147,8 +147,7 @@ pub fn reconcile(state: AccountInputs) -> LedgerRow {
     let heard_of = known_units.count_without(state.accepted) + doubtful;
     let strangers = strangers(&state, &arrivals);
     let bounced = reported - strangers;
-    // The relay's count of units that it gave up on includes bounced units. Subtract these units, because each of them
-    // already counts as bounced.
+    // The relay also counts bounced mail as given up, so subtract this mail, which already counts as bounced.
     let expired = relay.given_up.saturating_sub(bounced).min(missing);
     let unheard = Unheard::among(&state, heard_of - strangers);
     let (lost, not_delivered) = match state.queue {

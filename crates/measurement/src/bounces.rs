@@ -73,7 +73,7 @@ impl Bounces {
 /// `MAX_REASONS` rows, a new reason counts under the last one.
 fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
     let is_full = rows.len() >= MAX_REASONS;
-    // Texts often contain the recipient, so only the status and the reply code distinguish reasons.
+    // Compare only the reply code of a text, because the rest often contains the recipient.
     let code = |row: &BounceRow| row.text.get(..3).map(str::to_owned);
     let known = rows.iter().position(|known| known.status == row.status && code(known) == code(&row));
     match known.or(is_full.then_some(MAX_REASONS - 1)) {

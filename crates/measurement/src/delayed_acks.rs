@@ -146,26 +146,26 @@ mod tests {
     const TABLE: &[(&[(u64, u64)], bool)] = &[
         (&[], false),
         (&[(1, 1000)], false),
-        // A share of delayed times just above 1 % counts, and a share of exactly 1 % does not.
+        // More than 1 % of all times must look like delayed ACKs, so 11 of 1,000 are enough and 10 are not.
         (&[(1, 989), (41, 11)], true),
         (&[(1, 990), (41, 10)], false),
         // Fewer than ten delayed times may be chance, whatever their share.
         (&[(1, 50), (41, 9)], false),
         (&[(1, 50), (41, 10)], true),
-        // Times from 38 to 44 ms lie in the window, and 37 and 45 ms lie outside it.
+        // A delayed ACK takes 40 ms plus up to 4 ms for the timer of a 250 Hz kernel, so 37 and 45 ms do not count.
         (&[(1, 900), (37, 100)], false),
         (&[(1, 900), (38, 100)], true),
         (&[(1, 900), (44, 100)], true),
         (&[(1, 900), (45, 100)], false),
-        // More than half of the times must be below 10 ms. In the second row, it is exactly half of them.
+        // Delayed ACKs stand out only if more than half of all times are below 10 ms, so exactly half is not enough.
         (&[(9, 501), (41, 499)], true),
         (&[(9, 500), (20, 400), (41, 100)], false),
-        // If most messages wait for a delayed ACK, the median itself is 41 ms, and no short times are required.
+        // If more than half of the times are delayed ACKs, these stand out even without short times.
         (&[(41, 1000)], true),
         (&[(20, 499), (41, 501)], true),
         (&[(20, 500), (41, 500)], false),
-        // The window must contain at least three times the count of the range below it, and at least the count of the
-        // range above it. Otherwise the times in it are part of a long tail.
+        // The times around 41 ms must be at least three times as many as in the range before, and at least as many as
+        // in the range after. Otherwise, they are part of a long tail.
         (&[(1, 800), (33, 34), (41, 101), (48, 60)], false),
         (&[(1, 800), (33, 33), (41, 100), (48, 60)], true),
         (&[(1, 800), (41, 60), (48, 61)], false),
@@ -184,7 +184,7 @@ mod tests {
             let mut latencies = Latencies::coarse();
             let mut apart = TimesApart::default();
             for [began, ended] in in_turn(times) {
-                // Record the middle of the millisecond, so that rounding to two digits keeps each time in its range.
+                // Add half a millisecond, so that rounding to two digits does not move a time into another range.
                 latencies.record(ended - began + Duration::from_micros(500));
                 apart.record(began, ended);
             }
@@ -202,7 +202,7 @@ mod tests {
             let mut times = of(&[(1, 2000)]);
             for at in 0..pauses {
                 let began = Duration::from_millis(at * 100);
-                // A hundred sessions wait at the same time, which counts as a single pause.
+                // A hundred sessions that wait at the same time count once, because the whole server pauses.
                 (0..100).for_each(|n| {
                     times.record(began + Duration::from_micros(n * 5), began + Duration::from_millis(41))
                 });

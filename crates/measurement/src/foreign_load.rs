@@ -58,8 +58,8 @@ impl<'a> BusyHost<'a> {
         if share <= 0.0 {
             return 0.0;
         }
-        // The longer a delay is, the fewer messages can have had it. Bisection therefore finds the longest delay that
-        // is possible for this share of the messages.
+        // The longer a delay is, the fewer messages can have had it, so bisection finds the longest delay that this
+        // share of the messages can have had.
         let mut most = (0.0, latency_ms.max(0.0));
         // 50 halvings narrow even an hour to less than a nanosecond.
         for _ in 0..50 {

@@ -55,7 +55,8 @@ pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<Fres
         age_s = row.oldest_ms.map_or(age_s + span_s, |ms| ms / 1e3);
         let from_s =
             begin as f64 + (row.second.saturating_sub(begin) as f64 / window_s).floor().max(0.0) * finite(window_s);
-        // A rest of less than half a window belongs to the window before it.
+        // Add a rest of less than half a window to the window before, because a few seconds must not decide the worst
+        // window.
         let is_rest = (end as f64 - from_s) < window_s * MIN_WINDOW_SHARE && window_s.is_finite();
         let is_same = |last: &FreshWindow| is_rest || (last.from_s - from_s).abs() < 1e-6;
         if !windows.last().is_some_and(is_same) {
@@ -95,7 +96,7 @@ fn with_unsent(rows: &[SeriesRow], record: &Record) -> Vec<SeriesRow> {
     let mut rows = rows.to_vec();
     let is_cut_short = matches!(record.ending, Some(Ending::Interrupted | Ending::Aborted));
     let Some((begin, end)) = span(&rows).filter(|_| account::unsent(record) > 0) else { return rows };
-    // The planned length includes the warm-up, whose seconds are not judged. The time of the offer does not.
+    // The planned length includes the warm-up, but `offered_s` counts only from the end of the warm-up.
     let planned_s = record.workload.duration_limit_s.filter(|_| !is_cut_short);
     let Some(end_s) = planned_s.or(record.offered_s.map(|offered_s| begin as f64 + offered_s)) else { return rows };
     let width = step(&rows);
@@ -194,8 +195,8 @@ mod tests {
         let fresh = |record: &Record| windows(record, FreshnessLimit { age: Duration::from_secs(2), window: None });
         assert_eq!(fresh(&record).unwrap()[0].fresh_percent, 100.0, "all that was due was sent");
         record.due = Some(20);
-        // The age is 1 s at the end of the last second, which is 13 s after a warm-up of 3 s began. After that, it grows
-        // up to the planned end, because messages are still due and none arrives.
+        // The newest message is 1 s old at the end of the last row, which is 13 s. Its age then grows until the planned
+        // end, because messages are still due but none arrives.
         let window = &fresh(&record).unwrap()[0];
         assert_eq!((window.fresh_percent.round(), window.from_s, window.to_s), (65.0, 3.0, 20.0));
         let length_s = record.workload.duration_limit_s.take();

@@ -129,7 +129,7 @@ pub fn judge(record: &Record, circumstances: &VerdictInputs) -> Verdict {
         || reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate_reason(record, circumstances.topology, is_our_fault));
     reasons.extend(threshold_reasons(record));
-    // If our own process ran out of memory, drop the reasons that may follow from its death, because they say nothing
+    // If our own process ran out of memory, drop the findings that may follow from its death, because they say nothing
     // about the server.
     if lacked_memory(record) {
         reasons.retain(|reason| !follows_from_death(reason.cause));
@@ -187,7 +187,7 @@ pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, p
         true => Reason { cause: Cause::Ordered, ..known },
         false => known,
     });
-    // The sort is stable, so the sentence that states the order comes before the accepted reasons.
+    // `decide` sorts stably, so the sentence about what the user ordered stays before the reasons that it excuses.
     let reasons = std::iter::once(reason).chain(known).collect();
     *verdict = Verdict { closed, ..decide(reasons, pass) };
 }
@@ -319,8 +319,8 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let fate_reasons = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
         match () {
-            // Add no reason if a threshold on this fate decides instead. A threshold that is missed adds its own
-            // reason.
+            // If the user set a threshold on this kind of fault, the threshold decides and adds its own reason if it is
+            // missed.
             () if has_threshold(record, fate) => None,
             () if count == 0 && bounds.min(fate) == 0 => None,
             () if !fate.is_fault() => None,
@@ -328,15 +328,14 @@ fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.name(), grouped(count))))
             }
             () if matches!(fate, Fate::Failed | Fate::InDoubt) && gone_server(record).is_some() => None,
-            // Add no reason if the source itself could not connect, because `validity::limits` reports which resource
-            // it lacked.
+            // If the source itself lacked a resource to connect, `validity::limits` reports it, so add no reason.
             () if fate == Fate::Failed && count <= refused_by_ourselves(record) => None,
             () => Some(Reason::new(fate.cause(), fate_text(record, fate, count, &bounds))),
         }
     });
     let mut reasons: Vec<Reason> = fate_reasons.collect();
-    // A threshold may allow connections that fail now and then, but not a server that has disappeared. This reason is
-    // therefore added in any case.
+    // Report a server that has disappeared even if a threshold allows failed connections, because such a threshold is
+    // meant for failures now and then.
     if let Some(stall) = gone_server(record) {
         reasons.push(Reason::new(Cause::ServerGone, server_gone_text(record, stall)));
     }
@@ -396,7 +395,7 @@ impl OrderedBounds {
             topology: circumstances.topology,
             quiet_timeout: circumstances.quiet_timeout,
             missing: if ledger.lost.is_none() { Fate::NotDelivered } else { Fate::Lost },
-            // With streaming, a connection has two messages in transit, and a cut may concern both.
+            // With streaming, a connection has two messages in transit, so a cut can make both of them fail.
             each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
             // Records of other programs may contain any numbers, so the sum must not overflow.
             slack: others.into_iter().flatten().fold(0, u64::saturating_add),
@@ -416,8 +415,8 @@ impl OrderedBounds {
             Fate::Lost | Fate::NotDelivered => 0,
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
-            // The sink may have refused a command that belongs to no message, or a message that was then tried again.
-            // So the minimum for these fates is 0.
+            // The minimum is 0, because the sink may have refused a command that belongs to no message, or a message
+            // that was then tried again.
             Fate::Rejected | Fate::Failed | Fate::InDoubt | Fate::Bounced | Fate::Rewritten | Fate::Copied => 0,
         }
     }
@@ -427,15 +426,15 @@ impl OrderedBounds {
         match fate {
             Fate::Lost | Fate::NotDelivered if fate == self.missing => ordered.lost,
             Fate::Lost | Fate::NotDelivered => 0,
-            // A sender that gets no 250 sends the message again, so it may arrive twice.
+            // A sender that gets no 250 sends the message again, so each unanswered message may arrive twice.
             Fate::Duplicates => ordered.duplicates.saturating_add(ordered.unanswered),
             Fate::Corrupt => ordered.corrupt,
-            // With a server in between, the source does not talk to the sink, so the sink's faults cannot cause these
-            // fates.
+            // With a server in between, the source does not talk to the sink, so the sink cannot make its messages
+            // fail.
             Fate::Rejected | Fate::Failed | Fate::InDoubt if self.topology == Topology::Server => 0,
             Fate::Rejected => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
             Fate::Failed | Fate::InDoubt => ordered.cuts.saturating_mul(self.each),
-            // Without a server, nobody sends notifications, so no unit can bounce.
+            // Without a server in between, nobody sends notifications, so no message can bounce.
             Fate::Bounced if self.topology == Topology::Direct => 0,
             Fate::Bounced => ordered.replies.saturating_add(ordered.cuts).saturating_mul(self.each),
             Fate::Rewritten | Fate::Copied => 0,
@@ -466,8 +465,8 @@ fn fate_text(record: &Record, fate: Fate, count: u64, bounds: &OrderedBounds) ->
         Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived{faults}."),
         Fate::NotDelivered => not_delivered_text(record, count, bounds.quiet_timeout, &faults),
         Fate::Duplicates => {
-            // The ledger numbers recipients by their addresses. An address that a server rewrote without ORCPT may by
-            // chance get the number of another recipient, who then seems to have two copies.
+            // Without ORCPT, the ledger numbers recipients by their addresses, so a rewritten address may by chance get
+            // the number of another recipient, who then seems to have two copies.
             let is_doubtful = record.workload.recipients > 1
                 && record.ledger.rewritten.is_some_and(|count| count > 0)
                 && record.rewrites.is_empty();
@@ -528,8 +527,8 @@ fn rewritten_text(record: &Record, count: u64) -> String {
 /// `100 copies arrived for addresses that were no recipients: audit@b.example.`
 fn copied_text(record: &Record, count: u64) -> String {
     let added: u64 = record.rewrites.iter().filter(|row| row.original.is_none()).map(|row| row.count).sum();
-    // If the recipients that the server added do not account for all copies, the other copies went to further addresses
-    // of rewritten recipients. Name these pairs as well.
+    // If the recipients that the server added did not get all copies, also list the rewritten recipients, because the
+    // server must have rewritten some of them to several addresses.
     let pairs = record.rewrites.iter().filter(|row| row.original.is_none() || added < count);
     let pairs = pairs_text(pairs, count).map_or_else(String::new, |pairs| format!(": {pairs}"));
     match count {
@@ -581,7 +580,7 @@ fn faults_behind(record: &Record, fate: Fate) -> String {
     };
     let sinks = record.parties.iter().filter(|party| party.role == Role::Sink);
     let at_work = sinks.filter(|party| party.ordered.as_ref().is_some_and(|done| number(done) > 0));
-    // In records, a rule looks like `'.: drop 0.02' (15 times)`. Remove the quotes, the command `.` and the count.
+    // In records, a rule looks like `'.: drop 0.02' (15 times)`. Keep only `drop 0.02`.
     let rule = |text: &String| {
         let rule = text.rsplit_once("' (").map_or(text.as_str(), |(rule, _)| rule).trim_matches('\'');
         rule.strip_prefix(".: ").unwrap_or(rule).to_owned()
@@ -601,8 +600,8 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     let explanation = missing_explanation(record, count);
     let server = known_server(record);
     let shows = server.map_or_else(String::new, |(_, command)| format!(" Look into the queue with {command}."));
-    // Suggest a longer wait only if a pause in arrivals ended the wait. Otherwise the run was stopped, and a longer
-    // --lost-after would not help.
+    // Suggest a longer --lost-after only if the run ended because no mail arrived for that time. It would not help a
+    // run that was stopped.
     let waits = if quiet_timeout.is_some() { " A longer --lost-after waits for retries." } else { "" };
     let owner = server.map_or("the server", |(name, _)| name);
     format!(
@@ -623,7 +622,7 @@ fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(hidden) = receptions(record).find_map(|sink| hidden_text(sink.mailboxes.as_ref()?)) {
         return format!(" {hidden}");
     }
-    // If the sink has seen any mail of the run, the server does deliver to it, so do not ask whether it does.
+    // If the sink has seen any mail of the run, do not ask the user whether the server delivers to it.
     let has_seen = [record.ledger.bounced, record.ledger.copied].iter().flatten().any(|count| *count > 0);
     if record.ledger.delivered != Some(0) || has_seen {
         return String::new();
@@ -911,7 +910,7 @@ pub fn busy_share(record: &Record, party: &Party) -> Option<f64> {
     let offered_s = record.offered_s.unwrap_or(record.duration_s);
     let workers = party.workers.filter(|_| offered_s >= MIN_BUSY_S)?;
     let warm_up_s = record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
-    // The processor time of the whole process also covers the warm-up, so divide it by the time of both.
+    // The processor time of the whole process includes the warm-up, so divide it by the length of warm-up and load.
     let of_process = || Some(party.work_s()? / (warm_up_s + offered_s));
     let cores = cores_from(record, party, warm_up_s, warm_up_s + offered_s).or_else(of_process)?;
     let share = cores / f64::from(workers);
@@ -943,10 +942,10 @@ pub fn missed_rate(record: &Record, party_offered: &str) -> Option<MissedRate> {
     let requested = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = record.stage(Stage::Created)?;
     let offered_s = record.offered_s.filter(|offered_s| *offered_s > 0.0);
-    // Divide by the time in which the load had to create the messages. The rate of the created stage is no substitute:
-    // it uses the times at which sessions began the messages, so a source that is late at the end would lower it.
+    // Divide by the time for which the load was offered. The rate of the created stage counts until the last message
+    // really began, so it would be lower if the source was late at the end.
     let offered = offered_s.map(|offered_s| created.count as f64 / offered_s).or(created.rate_per_s)?;
-    // A Poisson count of n has a standard deviation of √n. A miss of up to twice that may be chance.
+    // A Poisson count of n has a standard deviation of √n, so a deviation of up to 2√n may be chance.
     let tolerance = match record.workload.arrival {
         Arrival::Poisson => 2.0 / (created.count.max(1) as f64).sqrt(),
         Arrival::Closed | Arrival::Constant | Arrival::Market => 0.0,
@@ -1200,7 +1199,7 @@ fn wait_note(record: &Record) -> Option<String> {
 pub fn behind_note(record: &Record) -> Option<String> {
     let accepted = record.stage(Stage::Accepted)?;
     let delivered = record.stage(Stage::Delivered)?;
-    // Messages that never arrived may never have been in a queue, so leave them out.
+    // Do not count messages that never arrived as queued, because they may never have been in a queue.
     let never = accepted.count.saturating_sub(delivered.count);
     let queued = |rows: &[SeriesRow]| rows.iter().map(|row| row.queued).max().unwrap_or_default().saturating_sub(never);
     let deepest = queued(&record.series);

@@ -217,8 +217,8 @@ impl<W: Write> IntervalLog<W> {
                 &nothing
             }
         };
-        // Create a writer for each line. hdrhistogram's writer borrows its output, so a struct that owns the output
-        // cannot also keep the writer.
+        // Create a writer for each line, because hdrhistogram's writer borrows its output, and a struct cannot own an
+        // output together with its borrower.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.to, &mut self.serializer)?
             .write_histogram(histogram, from, length, Tag::new(&tag))
@@ -285,7 +285,7 @@ mod tests {
     fn what_lies_between_is_counted() {
         let latencies = of([1, 5, 39, 40, 44, 45, 900].map(Duration::from_millis));
         let between = |from, to| latencies.count_between(Duration::from_millis(from), Duration::from_millis(to));
-        // No edge of a range is a recorded time, because the histogram keeps only three digits and may count such a
+        // Avoid recorded times as edges of a range, because the histogram keeps only three digits and may count such a
         // time on either side of the edge.
         assert_eq!([between(0, 10), between(38, 42), between(42, 48), between(48, 800)], [2, 2, 2, 0]);
         assert_eq!([between(901, 5000), between(10_000_000, 20_000_000), between(5, 5)], [0; 3]);

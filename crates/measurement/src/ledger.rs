@@ -212,7 +212,7 @@ impl Ledger {
                 let bits = |ledger: &Self, key: &PageKey| ledger.page(*key).map_or(0, |page| page[word]);
                 let strangers = |key: &PageKey| bits(self, key) & !bits(other, key);
                 let known = others.iter().fold(0, |sum, key| sum | bits(other, key));
-                // Each bit of a word is a message, so 64 messages are compared at once.
+                // Compare 64 messages at once, because each bit of a word stands for one message.
                 let mut messages = keys.iter().fold(0, |sum, key| sum | strangers(key)) & known;
                 while messages != 0 {
                     let bit = messages & messages.wrapping_neg();

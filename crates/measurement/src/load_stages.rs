@@ -67,7 +67,7 @@ impl LoadStageRow {
             due: self.due,
             series: run.series.iter().filter(|row| is_within(row.second)).cloned().collect(),
             observed_until_s: run.observed_until_s,
-            // Without a warm-up, `offered_s` also tells when the offer ended, so it is the end of the stage.
+            // Without a warm-up, the load ends at `offered_s`, so set it to the end of the stage.
             offered_s: Some(self.end_s),
             workload: Workload { arrival: run.workload.arrival, rate_per_s, ..Workload::default() },
             lag_ms: run.lag_ms,
@@ -90,7 +90,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
         let arrived = whole.arrivals.map(|arrivals| arrivals.units.of_load_stage(number));
         let bounced = whole.arrivals.map(|arrivals| arrivals.bounced.of_load_stage(number));
         let arrivals = arrived.as_ref().zip(bounced.as_ref()).map(|(units, bounced)| {
-            // The number of changed messages is unknown here, because sinks do not count them by stage.
+            // Sinks do not count changed messages by stage, so their number is unknown here.
             Arrivals { corrupt: None, ..Arrivals::unharmed(units, bounced) }
         });
         let (queued, has_given_up) = match whole.queue {
@@ -111,7 +111,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
             failed: count(of_source.failed),
             in_doubt: count(of_source.in_doubt),
             has_reply_for_each: whole.has_reply_for_each,
-            // Subtract the accepted units. The source does not see deliveries, so its own row counts them as in flight.
+            // Subtract accepted messages, which the source counts as in flight because it does not see deliveries.
             open: count(of_source.in_flight).saturating_sub(count(of_source.accepted)),
             overflow: 0,
             arrivals,
@@ -120,7 +120,7 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
         let has_overflow = whole.overflow > 0 || whole.arrivals.is_some_and(|arrivals| arrivals.overflow > 0);
         row.ledger = known_by_stage(ledger, has_overflow);
         if has_given_up {
-            // The relay does not tell which units it gave up on, so each missing unit may be either lost or expired.
+            // The relay does not say on which messages it gave up, so a missing message may be lost or expired.
             (row.ledger.lost, row.ledger.expired) = (None, None);
         }
     }
@@ -133,8 +133,8 @@ pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
     }
-    // `arrived` lacks units that did not fit into the ledger and units of missing parts of the load. Their arrivals are
-    // no duplicates, so there cannot be more than the sink has counted.
+    // Never count more duplicates than the sink did: mail that did not fit into the ledger, or that belongs to a
+    // missing part of the load, is not in `arrived`, so its arrivals would look like duplicates.
     let most = sink.ledger.duplicates.map_or(u64::MAX, |count| count.saturating_add(sink.ledger.copied.unwrap_or(0)));
     let again =
         |stage: &StageRow, units: &Ledger| stage.count.saturating_sub(units.without_warm_up().count()).min(most);
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn a_message_that_a_stage_lost_is_lost_in_no_other() {
         let (tally, mut record) = source([&[5, 10], &[20, 500, 900]]);
-        // Message 1 of the first stage is lost, and message 2 of the second arrived twice.
+        // Message 1 of the first stage is lost, and message 2 of the second stage arrives twice.
         let (arrived, mut far_end) = sink(&[(0, 1), (2, 2), (2, 2), (3, 2), (4, 2)]);
         let nothing = Ledger::default();
         let mut with_queue = record.clone();
@@ -318,14 +318,14 @@ mod tests {
             ("stage calm: lost <= 0", (false, true)),
             ("stage calm: lost <= 50%", (true, false)),
             ("stage peak: lost <= 0", (true, false)),
-            // A message that never arrived misses any limit, even one of an hour.
+            // A lost message misses any limit, even one of an hour.
             ("stage calm: delivered.max < 1h", (false, true)),
             ("stage peak: delivered.within(60ms) >= 100%", (true, false)),
             ("stage night: accepted.p99 < 1s", (false, false)),
         ] {
             assert_eq!(value(text), expected, "{text}");
         }
-        // Nobody knows which units the relay gave up on, so the fate of a missing unit is unknown.
+        // The relay does not say on which message it gave up, so the missing one may be lost or expired.
         let queue = ServerQueue::Known(RelayInputs { queued: &nothing, given_up: 1 });
         close_accounts(&mut with_queue, &AccountInputs { queue, ..whole });
         assert_eq!(known(&with_queue)[0], [Some(2), Some(1), None, None]);

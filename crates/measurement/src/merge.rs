@@ -50,8 +50,8 @@ pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) ->
         run.observed_until_s = run.observed_until_s.into_iter().chain(until_s).reduce(f64::max);
     }
     if run.ledger.delivered.is_some() && run.stage(Stage::Delivered).is_none() {
-        // A sink that has received nothing has no row for the stage delivered. Add an empty row, because it is known
-        // that nothing arrived.
+        // If a sink received nothing, it has no row for the stage delivered, so add an empty one: it is known that
+        // nothing arrived.
         let nothing = as_seen_from_source(StageRow::new(Stage::Delivered, "sink"), None, &run.ledger);
         run.stages.push(nothing);
     }
@@ -176,7 +176,7 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let shift = (i128::from(sink.origin_ns) - i128::from(source.origin_ns) + NS_PER_S / 2).div_euclid(NS_PER_S);
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
     let end = tail_end_s(source);
-    // In a long run, rows cover several seconds, and the sink's may begin in the middle of the source's. Use one grid.
+    // Rows of long runs cover several seconds, and may begin at different seconds in sink and source, so align them.
     let width = series::width(&source.series).max(series::width(&sink.series));
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
     let mut add = |second: u64, row: SeriesRow| {
@@ -246,7 +246,7 @@ mod tests {
             ..SeriesRow::default()
         };
         let record = |rows: Vec<SeriesRow>| Record { series: rows, ..Record::empty() };
-        // Each row covers two seconds. The source's rows begin at even seconds, the sink's rows at odd seconds.
+        // Rows cover two seconds, and begin at even seconds at the source and at odd seconds at the sink.
         let source = record((0..20_000).map(|at| row(2 * at, 200, 0, None)).collect());
         let sink = record((0..20_000).map(|at| row(2 * at + 1, 0, 200, Some(150.0))).collect());
         let joined = join_series(&source, &sink);

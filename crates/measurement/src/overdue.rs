@@ -54,8 +54,8 @@ pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     };
     let units = |message: &MissingMessage| u64::from(message.recipient_count.max(1));
     let old = record.missing.iter().filter(|_| is_of_far_end(row.name)).filter(is_old).map(units).sum();
-    // `open` and `old` include units of the warm-up, and `absent` does not. Subtract `old` from `open`, so that the
-    // warm-up decides nothing about the messages after it.
+    // Messages of the warm-up are in `open` and `old`, but not in `absent`, so subtract `old` from `open`. Subtracting
+    // `old` from `absent` would hide missing messages of the load.
     let young = young.fold(0, |sum: u64, row| sum.saturating_add(row.created));
     absent.min(open.saturating_sub(old)).min(young)
 }
@@ -75,7 +75,7 @@ fn open(record: &Record, stage: Stage) -> u64 {
         let counts = [ledger.queued, ledger.not_delivered].into_iter().flatten();
         return counts.fold(in_flight, u64::saturating_add);
     }
-    // Without a sink, the ledger counts accepted messages as in flight, although they have reached this stage.
+    // Without a sink, messages count as in flight even after the server has accepted them, so subtract these.
     if ledger.delivered.is_none() { in_flight.saturating_sub(ledger.accepted.unwrap_or_default()) } else { in_flight }
 }
 
@@ -91,7 +91,7 @@ pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f
     }
     let waited_s = record.observed_until_s.map_or(0.0, |until_s| (until_s - load_end_s(record)).max(0.0));
     let is_open = absent(record, row).min(open(record, row.name)) > 0;
-    // If no absent message can still arrive, each of them counts as later than the slowest message that arrived.
+    // If no absent message can still arrive, count each as later than the slowest message that arrived.
     let longest_ms = times.filter(|_| !is_open).and_then(Latencies::summary).map_or(0.0, |times| times.max);
     longest_ms.max(waited_s * 1e3)
 }
@@ -136,7 +136,7 @@ pub fn complete_stages(record: &mut Record) {
         let times = row.histogram.as_deref().and_then(Latencies::decode);
         let absent = absent(record, row);
         let is_left = row.name == Stage::Created && is_closed;
-        // If messages arrived but none has a usable time, add no figures: they would describe only the absent messages.
+        // If messages arrived without a usable time, figures would describe only the absent messages, so add none.
         let is_untimed = times.is_none() && (row.count > 0 || !is_timed);
         let latency_ms = if is_left || is_untimed { row.latency_ms } else { summary(times.as_ref(), absent) };
         let is_beyond = latency_ms.is_some_and(|times| times.max.is_infinite());

@@ -44,20 +44,21 @@ mod tests {
 
     #[test]
     fn the_full_rate_is_that_of_half_of_the_mail() {
-        // This receiver accepts only 10 messages a second at first, and any number after 3.5 s. The server waits for
-        // its next retry, so nothing arrives until second 9. That wait is part of the recovery.
+        // The receiver takes only 10 messages a second until 3.5 s. The server then waits for its next retry, so
+        // nothing arrives until second 9, and this wait is part of the recovery.
         let waits = [10, 10, 10, 10, 0, 0, 0, 0, 0, 400, 410, 390, 20];
         assert_eq!(found(&waits, 3.5), Some((5.5, 400.0)));
-        // The first server delivers at once, and the second server needs some seconds to reach its rate. A single fast
-        // second, such as the one with 900 messages, is not the full rate.
+        // The first server reaches its full rate at once, which is not the 900 messages of its fastest second. The
+        // second server needs some seconds to reach its full rate.
         assert_eq!(found(&[0, 300, 500, 520, 480, 900, 500, 90], 1.25), Some((0.75, 500.0)));
         assert_eq!(found(&[0, 50, 100, 200, 400, 400, 400, 400, 400], 1.0), Some((3.0, 400.0)));
         // Deliveries before the outage ended do not count, however fast they were.
         assert_eq!(found(&[900, 900, 0, 0, 90, 90], 2.0), Some((2.0, 90.0)));
-        // All mail arrives in the second in which the outage ends, or in bursts with pauses between them.
+        // In the first case, all mail arrives in the second in which the outage ends. In the second case, mail arrives
+        // in bursts, and the pauses between them do not lower the full rate.
         assert_eq!(found(&[0, 0, 77], 2.9), Some((0.0, 77.0)));
         assert_eq!(found(&[0, 0, 0, 60, 0, 0, 58, 0, 0, 61], 0.0), Some((3.0, 60.0)));
-        // A second with 90 % of the rate counts as a second at the full rate.
+        // The full rate counts as reached in a second with 90 % of it.
         assert_eq!(found(&[0, 89, 90, 100, 100, 100], 0.0), Some((2.0, 100.0)));
     }
 

@@ -59,8 +59,8 @@ impl SourceTally {
     /// Makes rows for the phases that look like delayed ACKs. Only phases that end with data from the server are
     /// examined.
     pub fn delayed_acks(&self, party: &str) -> Vec<PauseRow> {
-        // Leave out two phases that do not wait for data from the server. Connecting sends no segment that could be
-        // held back, and the body counts as sent as soon as the kernel has it.
+        // Leave out connecting, which sends no segment that could be held back, and the body, which counts as sent as
+        // soon as the kernel has it.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
         let row = |phase: Phase| {
             let place = phase as usize;
@@ -81,8 +81,8 @@ impl RunTally {
             times: &self.delivered,
             service: &Latencies::default(),
         };
-        // `self.duplicates` counts duplicate recipients. Only if each message had one recipient, this is also the
-        // number of duplicate messages.
+        // `self.duplicates` counts duplicate recipients, so it is the number of duplicate messages only if each message
+        // had one recipient.
         let duplicates = if self.recipients == self.messages { self.duplicates } else { 0 };
         StageRow { duplicates, ..figures.row(Stage::Delivered, party, since, self.first_created, origin) }
     }

@@ -117,8 +117,8 @@ impl Series {
         }
         all.fill_gaps();
         let first = (self.from - self.zero).as_secs();
-        // Keep a row of the warm-up if it counts messages, so that the sum of all rows is complete.
-        // For example, a message that was due in the last second of the warm-up may count.
+        // Keep a row of the warm-up if it counts messages, such as one that was due in the last second of the warm-up,
+        // so that the sum of all rows is complete.
         let belongs = |row: &SeriesRow| {
             row.second + all.width_s > first || row.created + row.sent + row.accepted + row.delivered > 0
         };
@@ -156,8 +156,8 @@ impl Series {
         let end_of_this = now.map_or(end(second), |now| now.min(end(second)));
         let oldest_ms = newest.map(|newest| oldest_ms.max(age_ms(end_of_this, newest)));
         if let Some(newest) = self.newest {
-            // In the silent seconds before this one, the newest message only became older, so their rows need an age as
-            // well.
+            // No newer message arrived in the seconds before this one, so add the growing age of the newest message to
+            // their rows.
             for silent in self.first_open..second {
                 let oldest_ms = Some(age_ms(end(silent), newest));
                 join(self.row(silent), &SeriesRow { oldest_ms, ..SeriesRow::default() });
@@ -307,7 +307,7 @@ mod tests {
     fn rows_of_the_warm_up_are_left_out_and_the_others_keep_their_second() {
         let mut series = Series::new(ZERO).omit_before(ZERO + Duration::from_millis(2_500));
         for number in 0..5 {
-            // Events other than messages, such as these errors, are counted in the warm-up as well.
+            // Errors are counted in the warm-up as well, but must not keep its rows in the result.
             series.add_errors(ZERO + Duration::from_secs(number), number + 1);
             series.add(&second(number, number.saturating_sub(2), None));
         }

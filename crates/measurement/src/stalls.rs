@@ -69,8 +69,8 @@ impl StallDetector {
         }
         if let (Some(first), Some(last)) = (tick.first, tick.last) {
             self.end(first);
-            // Workers report at different times, so the last message of a tick may be older than
-            // the last message of the previous tick.
+            // Workers report at different times, so the last message of this tick may be older than the last message of
+            // the tick before.
             self.begin(last.max(self.since), &tick);
         } else if !is_waiting && !self.is_failing() {
             self.begin(tick.now, &tick);
@@ -117,7 +117,7 @@ impl StallDetector {
 
     fn end(&mut self, at: Duration) {
         let (whole, gone) = self.split(at, false);
-        // A message that another worker reports only now may have ended the latest stall earlier.
+        // If another worker only now reports a message that came during the latest stall, that message ended the stall.
         let at_s = self.second(at);
         if let Some(last) = self.rows.last_mut().filter(|last| at_s > last.from_s && at_s < last.to_s) {
             last.to_s = at_s;
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_server_that_died_accepts_nothing_since_its_last_reply() {
-        // Each message fails at once, so no message is waiting when the collector looks.
+        // No message is waiting when the collector looks, because each of them fails at once.
         let at = |number: u64| Tick {
             first_open: Some(ms(9_800 + number * 250)),
             open: 0,
@@ -246,8 +246,8 @@ mod tests {
 
     #[test]
     fn a_server_is_gone_from_its_last_rejection_on() {
-        // The server accepts until 1.5 s, rejects until `last_rejection`, and every connection fails
-        // from then on. The first failures come with the last rejections.
+        // The server accepts until 1.5 s and then rejects until `last_rejection`. From the last rejection on, every
+        // connection fails.
         let at = |last_rejection: u64| {
             move |number: u64| Tick {
                 rejected: number.min(last_rejection),
@@ -262,7 +262,7 @@ mod tests {
         let failing = StallRow { from_s: 3.0, failed: 18, ..gone };
         let stalls = of(30, at(12));
         assert_eq!((stalls.rows(), stalls.current()), (vec![rejecting, failing], failing));
-        // A server that comes back after that was gone as well.
+        // A server that accepts again later must still count as gone until then.
         let stalls = of(31, |number| if number == 31 { busy(31) } else { at(12)(number) });
         let failing = StallRow { to_s: 7.51, to_the_end: false, ..failing };
         assert_eq!(stalls.rows(), [rejecting, failing]);
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_server_that_rejects_to_the_end_is_not_gone() {
-        // The last rejection may be followed by a failure, or by a time without replies.
+        // Neither a single failure nor silence after the last rejection shows that the server is gone.
         for failed in [0, 1] {
             let at = move |number: u64| {
                 let rejected = number.min(13);

@@ -697,8 +697,8 @@ impl RunTally {
     /// Adds the counts of another worker, or of this worker since its last tick. A unit in both ledgers is a duplicate.
     /// All units in `other`'s ledger have recipients in that worker's first domain.
     fn merge(&mut self, other: &Self, names: WorkerNames<'_>) {
-        // If a unit arrived under another address before and now arrives under its own, the earlier arrival was a copy.
-        // The unit is therefore no duplicate.
+        // If mail first arrived under another address and now arrives under the recipient's own, the first arrival was
+        // a copy, so the recipient has no duplicate.
         let copied = self.rewrites.units.remove(&other.units);
         let merged = self.units.merge(&other.units);
         let again = merged.again - copied;
@@ -849,7 +849,7 @@ mod tests {
         let run = RunId([1; 16]);
         let pair =
             |original: Option<&str>| Rewrite { original: original.map(str::to_owned), address: "x@y".to_owned() };
-        // Each inner list has the arrivals that one worker saw in one tick.
+        // Each inner list contains the arrivals that one worker saw in one tick.
         for (what, ticks, [delivered, rewritten, copied, duplicates]) in [
             ("as named", &[&[Own(1, 0), Own(2, 1)][..]][..], [2, 0, 0, 0]),
             ("rewritten", &[&[Other(1, 50)], &[Other(2, 60)]], [2, 2, 0, 0]),
@@ -1039,7 +1039,7 @@ mod tests {
         arrive(&mut worker, run(1), 0, 1);
         for second in 2..50 {
             (0..MAX_RUNS as u8).for_each(|_| arrive(&mut worker, run(second), 0, second.into()));
-            // At a tick, the worker's counts are merged and start again, but the worker remembers its own run.
+            // Clearing the counts of the worker at a tick must not make the worker forget its own run.
             if second % 20 == 0 {
                 all.merge(&worker);
                 worker.clear();
@@ -1107,8 +1107,7 @@ mod tests {
         let unit = |sequence| DomainUnit { sequence, recipient: 0, domain: 1 };
         let mut one = SinkTally { domain_names: names(&["a", "b"]), ..SinkTally::default() };
         let mut other = SinkTally { domain_names: names(&["b", "a"]), ..SinkTally::default() };
-        // One worker's first domain is the other worker's second. Messages 1 and 2 are for a,
-        // messages 3 and 4 for b.
+        // The workers number the domains in opposite order. Messages 1 and 2 are for a, and messages 3 and 4 are for b.
         arrive(&mut one, run, 1, 1);
         arrive(&mut one, run, 1, 1);
         one.runs.open(run).domain_units.extend([unit(3), unit(3), unit(4)]);

@@ -485,8 +485,8 @@ impl Threshold {
                 ThresholdRow { beyond: Some(bound), passed, missed, why, ..row }
             }
             Value::Few(arrived) => {
-                // If enough messages were due for a rate, the server failed to deliver them. Otherwise, the load was
-                // too small to decide anything.
+                // If enough messages were due to compute a rate, the server failed to deliver them. Otherwise, the load
+                // was too small, so the threshold is neither met nor missed.
                 let is_enough_due = figures.due().is_some_and(|due| due >= MIN_ARRIVALS);
                 let why = match is_enough_due {
                     true => format!("only {} arrived, which is no rate", counted(arrived, "message")),
@@ -591,13 +591,13 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
 /// Returns the number of arrivals if every message that was due had arrived. `again` of the `arrived` messages are
 /// repeated arrivals. They are added to the due messages, because they do not make up for messages that never came.
 fn with_repeated(due: u64, arrived: u64, again: u64) -> u64 {
-    // A server may split a message by its recipients, so more messages may arrive than were due.
+    // More messages may arrive than were due, because a server may split a message by its recipients.
     due.max(arrived.saturating_sub(again)).saturating_add(again)
 }
 
 fn share_within(figures: &impl MetricValues, place: MetricSource, time: Duration) -> Value {
     let Some(arrived) = figures.count(place) else { return Value::Unknown };
-    // If nothing arrived, nothing was in time. If messages arrived without times, the value is unknown.
+    // Without times, the share is 0 if nothing arrived, and unknown if messages arrived.
     let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
     let Some(in_time) = times.map(|times| times.count_within(time)).or((arrived == 0).then_some(0)) else {
         return Value::Unknown;
@@ -618,7 +618,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     let overdue = figures.overdue(place);
     let absent = overdue.as_ref().map_or(0, Overdue::count);
     let known = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place));
-    // If arrivals have no usable time, the value is unknown, however many messages did not arrive.
+    // If messages arrived without a usable time, the absent messages alone do not determine the value.
     let is_untimed = known.is_none() && figures.count(place) != Some(0);
     if is_untimed || (known.is_none() && absent == 0) {
         return Value::Unknown;
@@ -637,7 +637,7 @@ fn time_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, 
     };
     let Some(overdue) = overdue.filter(|_| value == Some(f64::INFINITY)) else { return Value::known(value) };
     let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or(Duration::MAX);
-    // Number of absent messages that would miss the limit even if the run waited for longer.
+    // Count only absent messages that would miss the limit even if the run waited for longer.
     let never = absent - overdue.undecided(limit);
     let count = times.as_ref().map_or(0, Latencies::count);
     let share = match metric {
@@ -746,13 +746,13 @@ pub fn is_undecided_by_lag(record: &Record, row: &ThresholdRow, negligible_ms: f
         return false;
     };
     let Some(times) = record.times(place).filter(|times| times.count() > 0) else { return false };
-    // Include messages that were sent and never arrived, because the source did not delay them.
+    // Add messages that were sent and never arrived, because their absence is not the fault of the source.
     let whole = times.count() + record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain());
     let above = |limit_ms: f64| {
         let limit = Duration::try_from_secs_f64(limit_ms / 1e3).unwrap_or_default();
         1.0 - times.count_within(limit) as f64 / whole as f64
     };
-    // Each pair has a delay, and the share of messages that were delayed by more than this delay.
+    // Each pair is a delay of the source and the share of the messages that it delayed for longer.
     let delayed = [(lag.p50, 0.5), (lag.p90, 0.1), (lag.p95, 0.05), (lag.p99, 0.01), (lag.p999, 0.001), (lag.max, 0.0)];
     let limit_ms = limit.as_secs_f64() * 1e3;
     let is_within = |share: f64| share <= allowed + 1e-9;
@@ -771,15 +771,15 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     let Some(record) = threshold.record_of(record) else { return false };
     let Subject::Figure(place, metric) = threshold.subject else { return false };
     let holds = |value: f64| threshold.comparison.holds(value, threshold.limit);
-    // An idle host cannot improve the figures beyond two limits: the rate that the source offered, and the time of the
-    // fastest message.
+    // Even on an idle host, the rate cannot exceed the offered rate, and no time can be below that of the fastest
+    // message.
     let offered_per_s = record.workload.rate_per_s.filter(|_| is_open_loop(&record)).unwrap_or(f64::INFINITY);
     let times = record.times(place).filter(|times| times.count() > 0);
     let fastest_ms = times.as_ref().and_then(Latencies::summary).map_or(0.0, |times| times.min);
     let holds_without = |ms: f64, delay_ms: f64| holds((ms - delay_ms).max(fastest_ms));
     let arrived = times.as_ref().map_or(record.count(place).unwrap_or_default(), Latencies::count);
     let whole = arrived.saturating_add(record.overdue(place).map_or(0, |overdue| overdue.sent_in_vain()));
-    // However small the share of messages that may be late is, a wait must have delayed at least one message.
+    // Even if less than one message may be late, only a wait that delayed at least one message can explain the miss.
     let at_least_one = |share: f64| share.max(1.0 / whole.max(1) as f64);
     match (metric, threshold.comparison.is_upper()) {
         (Metric::Rate, false) => row.value.is_some_and(|per_s| holds(host.rate_without(per_s).min(offered_per_s))),

@@ -149,8 +149,7 @@ impl Steps {
 
     /// Returns the same counts with each time replaced by the result of `to`, which must keep the order of times.
     fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
-        // Move the middle of each step and not its beginning, so that its events get into the step with which it then
-        // overlaps most.
+        // Move the middle of each step, so that its events get into the new step that overlaps most with the moved one.
         let middle = (1_u64 << self.shift) / 2;
         let mut moved = Self { shift: self.shift, counts: Vec::new() };
         self.iter().for_each(|(at_ns, count)| moved.push((to(at_ns + middle) >> self.shift, count)));
@@ -210,8 +209,8 @@ impl Throughput {
             arrived = arrived.saturating_add(count);
             end_ns = begin_ns.saturating_add(1 << self.steps.shift);
         }
-        // All messages of the last counted step count, so the time includes the whole step. If it is the last step of
-        // all, the time ends with the last message.
+        // The count includes all messages of the last step, so the time must include the whole step. If no messages are
+        // left, the time ends with the last message.
         let end_ns = if arrived < total { end_ns } else { self.last_ns };
         let elapsed_s = end_ns.saturating_sub(self.first_ns) as f64 / 1e9;
         (elapsed_s > 0.0).then(|| (arrived - 1) as f64 / elapsed_s)
@@ -331,8 +330,7 @@ mod tests {
         };
         let warm = queued(due(500, 50.0), 18.0).skip(250);
         let slower: Vec<f64> = due(10_000, 1_000.0).chain((0..100).map(|second| 10.0 + f64::from(second))).collect();
-        // In the slow part of the load, the processor sleeps between messages, so each message takes 1 ms instead of
-        // 0.1 ms.
+        // While the load is slow, each message takes 1 ms instead of 0.1 ms, because the processor sleeps in between.
         let slept = slower.clone().into_iter().map(|due| (due, due + if due < 10.0 { 0.000_1 } else { 0.001 }));
         let released = due(500, 50.0).enumerate().map(|(number, due)| (due, 20.0 + number as f64 / 5_000.0));
         for (situation, rate, throughput) in [

@@ -394,7 +394,7 @@ impl RestoredBody {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
         }
-        // A line that fills the buffer may have been cut, so its value is unreliable.
+        // Ignore a line that fills the buffer, because the end of its value may have been cut off.
         let is_whole = line.len() < UnfinishedLine::LIMIT;
         let value = line.get(..ENCODING.len()).filter(|name| is_whole && name.eq_ignore_ascii_case(ENCODING));
         let value = value.map(|_| line[ENCODING.len()..].trim_ascii())?;
@@ -485,8 +485,8 @@ impl TraceReader {
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
         if !self.has_line && self.line.kept().is_empty() && is_named(block) {
-            // The trace comes first, so this message comes directly from its source. Search only for the end of the
-            // header, which is faster than reading each line.
+            // The trace is in the first line, so no server has put a Received line before it, and only the end of the
+            // header is still needed. Searching for the end is faster than reading each line.
             if let Some(end) = EMPTY_LINE.find(block) {
                 self.read_line(&block[..memchr(b'\n', block).map_or(end, |at| at + 1)]);
                 self.part = MessagePart::Body;
@@ -501,7 +501,7 @@ impl TraceReader {
                 self.part = MessagePart::Body;
                 return rest;
             }
-            // The decoder begins at this line, so it has not seen the rest of this block.
+            // This line has just created the decoder, so pass it the rest of this block.
             if let Some(original) = self.original.as_mut().filter(|_| !was_original) {
                 original.receive(rest);
             }
@@ -598,7 +598,7 @@ impl RecipientId {
         let lower = &mut lower[..length];
         lower.copy_from_slice(&address[..length]);
         lower.make_ascii_lowercase();
-        // CRC is linear, so the checksums of similar addresses share bits. The multiplication mixes them.
+        // CRC is linear, so the checksums of similar addresses have bits in common. The multiplication mixes them.
         Self { tag: tag(address) as u16, hash: checksum(lower).wrapping_mul(0x9e37_79b9) }
     }
 
@@ -709,7 +709,7 @@ fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     let is_letter = (octets >> 6) & ONES;
     let values = (octets & (0x0f * ONES)) + 9 * is_letter;
     let at_least_ten = ((values + 6 * ONES) >> 4) & ONES;
-    // Encoding the values again must give the input, apart from case. Otherwise, a byte was not a hexadecimal digit.
+    // Encode the values again and compare them with the input, because only hexadecimal digits give the same octets.
     let written = values.wrapping_add(0x30 * ONES + 0x27 * at_least_ten);
     if values & (0xf0 * ONES) != 0 || written != octets | (is_letter << 5) {
         return None;
@@ -926,7 +926,7 @@ mod tests {
         assert_eq!(number(8, "ann@a.example"), number(32, "ann@a.example") >> 24);
         assert_eq!(number(0, "ann@a.example"), 0);
         assert_eq!(number(99, "ann@a.example"), number(32, "ann@a.example"));
-        // Similar addresses must get many different numbers.
+        // Similar addresses must spread over all 64 numbers of six bits.
         let numbers: std::collections::BTreeSet<u32> = (0..1000).map(|n| number(6, &format!("user{n}@b"))).collect();
         assert_eq!(numbers.len(), 64);
         let long = "x".repeat(1000);
@@ -1016,7 +1016,6 @@ mod tests {
             assert_eq!(found(&converted), TraceResult::Converted(trace), "{}", converted.escape_ascii());
             let again = message(&[b"Received: by another\r\n", &converted]);
             assert_eq!(found(&again), TraceResult::Converted(trace), "through another relay");
-            // Change a character in the middle of the encoded text, which must make the message corrupt.
             let at = memchr::memmem::rfind(&converted, b"=C3").map_or(converted.len() - 8, |at| at + 2);
             converted[at] = if converted[at] == b'4' { b'5' } else { b'4' };
             assert_eq!(found(&converted), TraceResult::Corrupt(Some(trace)), "{}", converted.escape_ascii());

@@ -81,7 +81,7 @@ impl TimeSpan {
     /// with the party at `begin_s`. Returns `None` if nothing happened.
     fn of_stage(row: &StageRow, arrivals: &Throughput, begin_s: f64) -> Option<Self> {
         let last_s = arrivals.last().map(|last| last.as_secs_f64() - axis_time(0).as_secs_f64());
-        // A sink may run for days before its first message, so its begin says nothing about the run.
+        // Count back from the last arrival, because a sink may run for days before its first message.
         let begin_s = last_s.map_or(begin_s, |last_s| last_s - row.duration_s);
         (last_s.is_some() || row.duration_s > 0.0).then(|| Self::of(begin_s, row.duration_s))
     }
@@ -277,7 +277,7 @@ impl RecordUnion {
         };
         record.load_stages = std::mem::take(&mut self.load_stages).into_values().filter_map(sum_of).collect();
         record.stalls.retain(|stall| stall.to_s - stall.from_s >= MIN_STALL_S);
-        // Seconds of a record are not negative, so move the origin back to the earliest second of any record.
+        // A record cannot contain negative seconds, so move the origin back to the earliest second of all records.
         let earliest = self.seconds.keys().chain(self.usage.keys()).min().copied().unwrap_or_default().min(0);
         let lead = u64::try_from(-earliest).unwrap_or_default().min(record.origin_ns / NS_PER_S);
         record.origin_ns -= lead * NS_PER_S;
@@ -288,8 +288,8 @@ impl RecordUnion {
         }
         move_times(&mut record, lead as f64);
         let second = |second: i64| u64::try_from(second + lead as i64).unwrap_or_default();
-        // Rows of long runs cover several seconds, and a row of one party may begin in the middle of another party's
-        // row. Therefore, join all rows that begin within the widest row.
+        // Rows of long runs cover several seconds, and rows of different parties may overlap in part, so join all rows
+        // that begin within the same widest row.
         let row_s = self.row_s.max(1);
         let mut rows: BTreeMap<u64, SeriesRow> = BTreeMap::new();
         for (at, row) in self.seconds {
@@ -395,7 +395,7 @@ fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
 
 fn add_rows(sum: &mut Record, more: Record) {
     sum.due = sum.due.zip(more.due).map(|(one, other)| one.saturating_add(other));
-    // Use the earliest end, because the sum is known only as long as all parties observed.
+    // Use the earliest end, because the sum is unknown as soon as one of the parties stops observing.
     sum.observed_until_s = sum.observed_until_s.into_iter().chain(more.observed_until_s).reduce(f64::min);
     sum.parties.extend(more.parties);
     let is_same_tls = |one: &TlsRow, other: &TlsRow| (&one.version, &one.cipher) == (&other.version, &other.cipher);
@@ -475,7 +475,7 @@ fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<Slo
 fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     let common = |one: &StallRow, other: &StallRow| {
         let from_s = one.from_s.max(other.from_s);
-        // If both stalls last to the end of their load, the longer load goes on alone, so use the later end.
+        // If both stalls last to the end, nothing arrives in the rest of the longer load either, so use its end.
         let to_s = match (one.to_the_end, other.to_the_end) {
             (true, true) => one.to_s.max(other.to_s),
             _ => one.to_s.min(other.to_s),
@@ -620,7 +620,7 @@ mod tests {
         };
         move_times(&mut record, 10.5);
         let text = serde_json::to_string(&record).unwrap();
-        // Collect every field that the record documents as a time since its origin.
+        // `move_times` must move every field that is documented as a time since the origin.
         let source = include_str!("record.rs");
         let mut fields: Vec<&str> = Vec::new();
         for (_, after) in source.match_indices("since `origin_ns`").map(|(at, _)| source.split_at(at)) {
@@ -628,9 +628,8 @@ mod tests {
             fields.extend(field.split_once(": ").map(|(name, _)| name));
         }
         fields.extend(["last_s", "to_s"]);
-        // These fields need not move. `began_s` of a part is taken into account before the part is merged. `back_s`
-        // concerns a relay's backlog, which is computed from the record of a single host. Rows of seconds are merged by
-        // their `second`.
+        // Three fields need not move: `began_s` of a part is applied before the part is merged, `back_s` is computed
+        // from the record of a single host, and rows of seconds are merged by their `second`.
         for not_moved in ["began_s", "back_s", "second"] {
             let before = fields.len();
             fields.retain(|field| *field != not_moved);
@@ -698,7 +697,7 @@ mod tests {
 
     #[test]
     fn sinks_that_were_started_an_hour_apart_have_the_duration_of_the_run() {
-        // The run begins at 4,000 s. Each sink receives messages from 4,000.5 s on, for `length_s`.
+        // The run begins at 4,000 s, and each sink receives its first message half a second later.
         let sink = |started_s: u64, length_s: u64| {
             let created = Duration::from_secs(4_000);
             let first = created + Duration::from_millis(500);

@@ -137,7 +137,7 @@ impl<'a> Converter<'a> {
     fn end_leaf(&mut self, at: usize, end: BodyEnd) -> Result<(), ConversionError> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
-            // There is no body. Copy the header that ends here without an empty line, if there is one.
+            // If the part ends before its body begins, copy its header unchanged.
             self.out.extend_from_slice(&message[self.header.min(at)..at]);
             self.header = at;
             return Ok(());
@@ -178,8 +178,8 @@ impl<'a> Converter<'a> {
         encoding.encode(content, &mut self.out);
         match (end, encoding) {
             (BodyEnd::Delimiter, _) => {}
-            // The message must end in a line end. If the content does not, a soft line break marks
-            // the line end as added.
+            // The message must end in a line end. If the content has none, add a soft line break, which decoders
+            // remove.
             (BodyEnd::Message, Encoding::QuotedPrintable) if content.ends_with(b"\r\n") => {}
             (BodyEnd::Message, Encoding::QuotedPrintable) => self.out.extend_from_slice(b"=\r\n"),
             (BodyEnd::Message, Encoding::Base64) => self.out.extend_from_slice(b"\r\n"),
@@ -234,8 +234,8 @@ impl<'a> Converter<'a> {
             add(b"MIME-Version: 1.0\r\n");
         }
         if !entity.has_type {
-            // No charset was declared, so choose one. Bytes that are valid UTF-8 are almost
-            // certainly UTF-8. For other bytes, RFC 1428 §3 defines `unknown-8bit`.
+            // Text that is valid UTF-8 is almost certainly UTF-8. For other text without a declared charset, RFC 1428
+            // §3 defines `unknown-8bit`.
             let charset = if std::str::from_utf8(content).is_ok() { "utf-8" } else { "unknown-8bit" };
             add(format!("Content-Type: text/plain; charset={charset}\r\n").as_bytes());
         }

@@ -99,15 +99,15 @@ fn quote_line(line: &[u8], out: &mut Vec<u8>) {
             byte => byte.is_ascii_graphic(),
         };
         let width = if is_literal { 1 } else { 3 };
-        // The last line needs no space for the `=` of a soft line break, but treating all lines
+        // Reserve a column for the `=` of a soft line break. The last line does not need it, but treating all lines
         // alike is simpler.
         if column + width > MAX_LINE_BYTES - 1 {
             out.extend_from_slice(b"=\r\n");
             column = 0;
         }
         match (is_literal, byte) {
-            // A soft line break may have moved this hyphen to the start of a line, at which it must
-            // be encoded.
+            // Encode this hyphen, because a soft line break has moved it to the start of a line, where it could look
+            // like a delimiter.
             (true, b'-') if column == 0 => column += push_quoted(b'-', out),
             (true, byte) => {
                 out.push(*byte);

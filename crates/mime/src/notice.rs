@@ -125,7 +125,7 @@ impl NoticeReader {
             Some((decoder, lines)) => {
                 let mut text = Vec::new();
                 decoder.decode(line, &mut text);
-                // Add the line end that the splitter has removed, because the encoding needs it.
+                // Restore the line end that the splitter has removed, because quoted-printable text may contain it.
                 decoder.decode(b"\r\n", &mut text);
                 let mut lines = std::mem::take(lines);
                 lines.split(&text, |line| self.content_line(line));
@@ -266,7 +266,7 @@ impl NoticeReader {
 
     /// Reads a field about the message or a recipient (RFC 3464 §2.2, §2.3).
     fn report_field(&mut self, name: &[u8], value: &[u8]) {
-        // A type comes before the value, for example `rfc822; to@example.com`.
+        // Remove the type before the value, for example `rfc822;` from `rfc822; to@example.com`.
         let untyped = memchr::memchr(b';', value).map_or(value, |at| value[at + 1..].trim_ascii());
         match name {
             b"original-envelope-id" => self.notice.envelope_id = mailbox(value),
@@ -365,7 +365,7 @@ impl LineSplitter {
     }
 
     fn keep(&mut self, part: &[u8]) {
-        // A line of the maximum length still has its CR here, so keep one more byte.
+        // Keep one byte more than the maximum, because the CR of the line end is removed only when the LF arrives.
         let room = (MAX_LINE_BYTES + 1).saturating_sub(self.rest.len());
         self.rest.extend_from_slice(&part[..part.len().min(room)]);
     }
@@ -440,12 +440,12 @@ mod tests {
             assert_eq!(notice.recipients, expected, "{returned}");
             assert_eq!(notice.returned_field.as_deref(), Some(TRACE.as_bytes()), "{returned}");
         }
-        // This server removed the trace from the returned message, and names only the envelope id that the sender
-        // chose.
+        // If a server has removed the trace from the returned message, the reader must still find the envelope id that
+        // the sender chose.
         let groups = format!("Original-Envelope-Id: run-7\n{POSTFIX}");
         let notice = read(&report(&groups, "Content-Type: text/rfc822-headers\n\nSubject: x\n")).unwrap();
         assert_eq!((notice.envelope_id.as_str(), notice.returned_field), ("run-7", None));
-        // A gateway has wrapped the report in another multipart, to add a footer.
+        // The reader must understand a report that a gateway has wrapped in another multipart to add a footer.
         let wrapped = format!(
             "Content-Type: multipart/mixed; boundary=out\n\n--out\n{}\n--out\n\nA footer.\n--out--\n",
             report(POSTFIX, RETURNED)
@@ -511,7 +511,7 @@ mod tests {
         assert_eq!(read(&delayed).unwrap().recipients[0].action, NoticeAction::Delayed);
         let warning = SENDMAIL.replace("permanent fatal", "transient non-fatal");
         assert!(read(&warning).unwrap().recipients.iter().all(|one| one.action == NoticeAction::Delayed));
-        // The texts of Exim can be configured, but not its header field, so the recipients can still be read.
+        // Administrators can change the texts of Exim but not its header field, so read the recipients from the field.
         let translated = EXIM.replace("The following address(es) failed:", "Diese Adressen sind unbekannt:");
         let notice = read(&translated).unwrap();
         let failed: Vec<_> = notice.recipients.iter().map(NoticeRecipient::known_as).collect();

@@ -179,8 +179,8 @@ impl Restorer {
         if is_inner {
             self.out.extend_from_slice(b"\r\n");
         } else if matches!(content, EntityContent::Fixed(_)) {
-            // The outermost header has no marker for its own encoding, so read the encoding of a
-            // message with a single part from the field itself.
+            // The marker of the outermost header is not part of the input, so read the encoding of a message with a
+            // single part from the header itself.
             match label {
                 Some(TransferEncodingKind::QuotedPrintable) => self.expect(b"quoted-printable"),
                 Some(TransferEncodingKind::Base64) => self.expect(b"base64"),
@@ -201,7 +201,7 @@ impl Restorer {
         if let Some(decoder) = self.decoder.take() {
             self.is_valid &= decoder.is_valid();
             if decoder.encoding() == Encoding::Base64 {
-                // Add the line end that belongs to the delimiter, because the base64 decoder does not return it.
+                // Add the line end before the delimiter, because base64 does not contain it.
                 self.out.extend_from_slice(b"\r\n");
             }
         }

@@ -152,8 +152,8 @@ impl Walker {
         let boundary = |number: &usize| self.open[*number].boundary.as_slice();
         let mut looks_like_one = false;
         let mut matches = Vec::new();
-        // `near` are the multiparts whose boundary begins with the first `length` bytes of the text. Each byte narrows
-        // this range by binary search, so the cost hardly depends on how many multiparts are open.
+        // `near` holds the open multiparts whose boundary begins with the first `length` bytes of the text. They are
+        // sorted, so a binary search narrows them with each byte, at a cost that hardly depends on their number.
         let mut near = self.sorted.as_slice();
         for length in 0..=text.len() {
             let ended = near.partition_point(|number| boundary(number).len() == length);

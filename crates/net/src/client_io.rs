@@ -114,7 +114,7 @@ impl Drop for BlockingTls {
     /// Sends a close alert, if the socket accepts it.
     fn drop(&mut self) {
         self.0.conn.send_close_notify();
-        // Ignore an error, because if the peer is gone, it needs no alert.
+        // Ignore an error, because a peer that is gone needs no alert.
         let _ = self.0.conn.write_tls(&mut self.0.sock);
     }
 }

@@ -224,7 +224,7 @@ impl RateBucket {
     /// Counts an event against the rate, or returns false if the allowance is used up.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
-        // An empty bucket fills up in a minute. An event after which this would take longer exceeds the rate.
+        // An empty bucket fills up in a minute, so an event after which this would take longer exceeds the rate.
         let has_one = full_at.saturating_sub(now) <= MINUTE;
         if has_one {
             self.full_at = full_at;
@@ -288,7 +288,7 @@ impl Clients {
         };
         if let Err(limit) = outcome {
             let times = table.count_refusal(client, now, || self.may_report(now));
-            // Release the lock first, so that no other worker waits for it while the embedding program's callback runs.
+            // Release the lock first, so that no other worker waits for the callback of the embedding program.
             drop(table);
             self.refuse(client, limit, times);
             return Err(limit);

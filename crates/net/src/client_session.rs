@@ -181,8 +181,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
             match (pause.await, self.security.clone()) {
                 (PauseReason::Ended(ended), _) => {
                     if self.is_write_batched {
-                        // Do not wait for the end of the turn, because only the result of the write tells whether the
-                        // server may have the message.
+                        // Write the batch now, because only its result tells whether the server may have the message.
                         self.stream.flush_batch();
                         self.report_batched();
                     }
@@ -218,8 +217,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut IoBuffers) -> Poll<PauseReason> {
-        // The worker writes batched output at the end of its turn. If the task is polled twice in a turn, for example
-        // because of a timer, the output may still wait.
+        // The worker writes batched output at the end of its turn, so if a timer has caused a second poll in the same
+        // turn, the output may not be written yet.
         self.report_batched();
         if self.client.wants() == Want::Transaction {
             self.now = clock::now();
@@ -259,8 +258,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
 
     /// Begins transactions and renders messages until the session needs input from the server.
     fn advance(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
-        // If several messages may be under way at a time, a session with BDAT renders each message right after MAIL and
-        // RCPT, and begins the next transaction without waiting for replies.
+        // With BDAT and several messages in transit, the session renders each message right after MAIL and RCPT, and
+        // begins the next transaction without waiting for replies.
         while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
 
@@ -352,8 +351,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         self.is_woken = false;
         let has_ended = self.stream.has_ended();
         loop {
-            // Replies arrive in the order of the messages, and the unwritten messages come last. If all awaited replies
-            // are for unwritten messages, this reply is for such a message and comes too early.
+            // Servers reply in the order of the messages. If replies are awaited only for messages that are not yet
+            // written, this reply comes too early.
             let is_early = self.unwritten_messages > 0 && self.client.awaited_messages() <= self.unwritten_messages;
             let is_last = has_ended && self.client.awaits_last_reply_to_message();
             match self.client.next_event(&mut input, now, out) {
@@ -389,7 +388,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
     fn write_failed(&mut self, input: &mut [u8], error: io::Error) -> SessionEnd {
         let outcome = match self.stream.try_read(input) {
             Ok(count) if count > 0 => self.process_replies(&input[..count], &mut Vec::new()),
-            // This error is a TLS alert, or reports input that is not TLS. Both tell the user more than a broken pipe.
+            // Report a TLS alert, or input that is not TLS, because it tells the user more than a broken pipe.
             Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
             Ok(_) | Err(_) => Ok(()),
         };
@@ -487,8 +486,7 @@ mod tests {
                 let talk =
                     ClientSession::new(socket, client, &mut source, &mut timer, reply_timeout, worker_buffers).run();
                 let mut talk = pin!(talk);
-                // A timer or another task may wake a session in the turn in which it wrote. The
-                // session is then polled again before its output is written.
+                // Poll the session again before its output is written, which a timer or another task may also do.
                 poll_fn(|cx| match talk.as_mut().poll(cx) {
                     Poll::Pending => talk.as_mut().poll(cx),
                     ready => ready,
@@ -634,7 +632,7 @@ mod tests {
             let (accepted, ended) = send_to(Peer { offer, protocol, reply, reads_all: false }, LARGE_BYTES, false);
             assert_eq!(accepted, 0, "{reply} {ended:?}");
             let is_early = matches!(ended, SessionEnd::Violated(_, Violation::Early(250)));
-            // The session may also be lost, because the reset may arrive before the reply.
+            // A lost connection is also valid, because the reset may arrive before the reply.
             assert!(is_early || reply == REFUSED || matches!(ended, SessionEnd::Lost(..)), "{ended:?}");
         }
     }

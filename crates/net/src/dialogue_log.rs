@@ -387,7 +387,7 @@ mod tests {
         drop(open);
         for _ in 0..100 {
             long.client(format!("NOOP {}\r\n", "x".repeat(900)).as_bytes());
-            // This line would still fit when the long one no longer does.
+            // A short line would still fit after the long line no longer does, but must be left out too.
             long.client(b"NOOP\r\n");
         }
         let ShownState::Held(held) = &long.state else { panic!("nobody wants it") };
@@ -395,7 +395,7 @@ mod tests {
         transaction(&mut long, "a@wanted", "b@c");
         let lines = written.take();
         let gap = lines.iter().position(|(_, line)| line.ends_with(" lines are left out here")).expect("a gap");
-        // The client's address and the greeting are lines as well.
+        // Besides the 200 commands, the client's address and the greeting count as lines.
         let left_out = 1 + 200 + 1 - gap;
         assert_eq!(lines[gap].1, format!("=== {left_out} lines are left out here"));
         assert_eq!(lines[gap + 1].1, " -> MAIL FROM:<a@wanted> SIZE=5");

@@ -140,8 +140,8 @@ impl BufferBudget {
     }
 
     fn try_take(&self, bytes: usize) -> bool {
-        // Take the bytes first, and give them back if they exceed the limit. If this checked the limit first, another
-        // worker could take the last bytes after the check.
+        // Take the bytes first, and give them back if they exceed the limit: after a check in advance, another worker
+        // could take the last bytes.
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         let has_room = before.checked_add(bytes).is_some_and(|after| after <= self.limit);
         if !has_room {
@@ -360,7 +360,7 @@ impl<H: MessageHandler> Handler for BufferingHandler<H> {
 
     fn tls_established(&mut self, handshake: &Handshake) {
         self.message.handshake = Some(handshake.clone());
-        // Everything that was sent before TLS must be discarded (RFC 3207 §4.2).
+        // Discard everything that the client sent before TLS, because TLS did not protect it (RFC 3207 §4.2).
         self.message.hello.clear();
         self.message.user = None;
     }

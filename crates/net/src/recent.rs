@@ -40,7 +40,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
             self.make_room();
             return self.young.entry(key).or_insert(value);
         }
-        // The key exists, so `make` is not called.
+        // Only a known key gets here, so this call never uses `make`.
         self.young.entry(key).or_insert_with(make)
     }
 
@@ -135,7 +135,7 @@ mod tests {
             capacity in 2..40_usize, steps in prop::collection::vec((0..60_u8, 0..4_u8), 0..400)
         ) {
             let mut map = RecentMap::new(capacity);
-            // A removed key becomes `None`, which still counts as one of the latest uses.
+            // A removed key leaves `None` in the list, because its removal still counts as a use.
             let mut used: VecDeque<Option<(u8, usize)>> = VecDeque::new();
             for (number, (key, what)) in steps.into_iter().enumerate() {
                 let at = used.iter().position(|one| one.is_some_and(|(one, _)| one == key));
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn shards_share_the_keys() {
-        // Keys are spread at random, so each shard needs room for all of them.
+        // The hash may put all 500 keys into one shard, so each shard needs room for all of them.
         let shards = Shards::new(SHARDS * 1000, RecentMap::new);
         for key in 0..500_u32 {
             shards.lock(&key).insert(key, key);

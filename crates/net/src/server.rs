@@ -340,7 +340,7 @@ impl RunningServer {
     /// Waits until the workers end by themselves, which they do only after a failure.
     pub fn wait(mut self) {
         for worker in std::mem::take(&mut self.workers) {
-            // A worker that panicked has already reported this on standard error, so continue with the other workers.
+            // Ignore a panic, because the worker has already reported it on standard error.
             let _ = worker.join();
         }
     }
@@ -375,7 +375,7 @@ async fn serve<S: Service>(
 ) -> io::Result<()> {
     let service = Rc::new(make());
     let acceptor = Acceptor::new(listener)?;
-    // Ignore an error, because if another worker failed, the starting thread may already be gone.
+    // Ignore an error, because the starting thread may have given up after another worker failed.
     let _ = begun.send(());
     let sessions = Rc::new(WorkerSessions::default());
     tokio::select! {
@@ -388,7 +388,7 @@ async fn serve<S: Service>(
     wait_while(|| sessions.are_open(), stopped_at + DRAIN_TIMEOUT).await;
     sessions.close();
     wait_while(|| sessions.are_deciding(), stopped_at + DECISION_TIMEOUT).await;
-    // Sessions that are still open are dropped when this worker ends, and then send 421.
+    // When this worker ends, it drops the sessions that are still open, which then send 421.
     service.drain().await;
     service.tick(clock::now());
     Ok(())
@@ -430,7 +430,7 @@ async fn accept<S: Service>(
         let client = classify(&**service, address.ip());
         let (client, admission) = match place.proxied {
             Proxied::No => (client, admit(&place.clients, client, address.ip())),
-            // This address is the proxy's, so the client is counted only when the header has named it.
+            // This address belongs to the proxy, so count the client only when the PROXY header has named it.
             Proxied::Yes => (ClientClass::Exempt, Ok(None)),
         };
         let outcome = match admission {
@@ -459,8 +459,7 @@ async fn accept<S: Service>(
         let proxied = place.proxied;
         let admit_named = Rc::clone(&admit_named);
         worker::spawn_local(async move {
-            // Without another descriptor the connection cannot be watched, so it is closed
-            // immediately.
+            // If no descriptor is left to watch the connection, close it immediately.
             if let Ok(socket) = Socket::from_accepted(descriptor) {
                 let session =
                     ServerSession::new(socket.into(), handler, settings, security, worker_buffers, admit_named, slot);

@@ -141,8 +141,7 @@ impl<H: Handler> ServerSession<H> {
         };
         self.notify_disconnect(reason);
         if reason == CloseReason::HungUp && !self.is_aborted {
-            // Boxed, because few sessions end like this, and the future must not make every session
-            // larger.
+            // Boxed, because few sessions linger, and the future would make every session larger.
             Box::pin(self.linger()).await;
         }
     }
@@ -198,7 +197,7 @@ impl<H: Handler> ServerSession<H> {
             Err(error) => {
                 self.handler.proxy_header_missing(&error);
                 self.show_event("no PROXY header: ", &error);
-                // Close without a reply, because a peer that sends no valid header is no proxy.
+                // Close without a reply, because a peer that sends no valid PROXY header is no proxy.
                 self.server.hang_up(None, &mut Vec::new());
                 Err(error)
             }
@@ -207,7 +206,7 @@ impl<H: Handler> ServerSession<H> {
 
     /// Counts the session from now on for the client that a proxy has named, instead of the client before.
     fn admit_named(&mut self, address: IpAddr) -> Result<(), &'static Reply> {
-        // Release the old place first, because the proxy may name the same client again.
+        // Release the old admission first, because the proxy may name the same client again, which would count twice.
         self.admission = None;
         self.admission = (self.admit)(address).map_err(ClientLimit::reply)?;
         if self.admission.is_some() { self.leave_reserved_slots() } else { Ok(()) }
@@ -298,8 +297,8 @@ impl<H: Handler> ServerSession<H> {
             Err(error) => {
                 self.handler.tls_failed(&error);
                 self.show_event("TLS failed: ", &error);
-                // Return another error than a time-out, because the handler already knows the reason, and must not
-                // count the same time-out again when the session ends.
+                // Do not return a time-out, because the handler already knows the reason, and would count the time-out
+                // again when the session ends.
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
         }
@@ -489,7 +488,7 @@ impl<H: Handler> ServerSession<H> {
         }
         let mut backlog = std::mem::take(&mut self.backlog);
         if self.slot.is_closing() {
-            // In LMTP, there may be decisions left about other recipients of the message.
+            // Drop the commands, but still process decisions about other recipients of a message in LMTP.
             backlog.clear();
         }
         self.process_input(&backlog, now, out)
@@ -549,7 +548,7 @@ fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
         Event::Recipient(_) => Some(ClientLimit::RecipientRate),
         Event::StartTls => Some(ClientLimit::HandshakeRate),
         Event::Nonce => Some(ClientLimit::LoginRate),
-        // A login with a mechanism that needs a nonce was already counted at `Event::Nonce`.
+        // If the mechanism needs a nonce, `Event::Nonce` has already counted the login.
         Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
         _ => None,
     }
@@ -664,7 +663,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");
         let (stream, _) = listener.accept().expect("a client");
         stream.set_nonblocking(true).expect("a socket");
-        // The input is short enough for the buffers of the connection.
+        // This write cannot block, because the input fits into the buffers of the connection.
         client.write_all(input.as_bytes()).expect("written");
         let socket = Socket::from_accepted(stream.into()).expect("watched");
         let handler = Undecided { decides, longest_block: 0, has_message: false };

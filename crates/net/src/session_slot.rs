@@ -68,8 +68,8 @@ pub(crate) struct SessionSlot {
 impl SessionSlot {
     /// Counts another session, or returns `None` if the limit is reached.
     pub(crate) fn acquire(slots: &Arc<SessionSlots>, worker: &Rc<WorkerSessions>, client: ClientClass) -> Option<Self> {
-        // Count the session first, and undo it if that exceeds the limit. If this checked the limit first, another
-        // worker could open the last session after the check.
+        // Count the session first, and undo that if it exceeds the limit: after a check in advance, another worker
+        // could open the last session.
         let before = slots.open.fetch_add(1, Ordering::Relaxed);
         let slot = Self { slots: Arc::clone(slots), worker: Rc::clone(worker) };
         (before < slots.limit(client)).then_some(slot)

@@ -53,7 +53,7 @@ impl Stream {
     }
 
     async fn handshake(&mut self, tls: Box<TlsLayer>) -> io::Result<Handshake> {
-        // Boxed, so that the memory of a handshake does not make every session larger.
+        // Boxed, because the future of the handshake would make every session larger.
         Box::pin(self.tls.insert(tls).complete_handshake(&self.socket)).await
     }
 

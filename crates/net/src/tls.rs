@@ -222,10 +222,10 @@ impl TlsLayer {
             if self.buffers.is_closed || self.buffers.has_failed {
                 return Poll::Ready(Ok(0));
             }
-            // Process the held bytes even if the socket has no more, because the last segment of
-            // the handshake may already have contained whole records.
+            // Process the held bytes even if the socket has no more, because the last segment of the handshake may
+            // already have contained whole records.
             let held = self.buffers.incoming.len();
-            // Read hardly more than fits into `room`, because the session has to keep the rest in its own memory.
+            // Read little more than fits into `room`, because the session must keep the rest in its own memory.
             let end = scratch.len().min(held + room.len().max(RECORD_BYTES));
             let brought = match socket.poll_read(&mut scratch[held..end]) {
                 Poll::Pending if held == 0 || !std::mem::take(&mut self.buffers.is_fresh) => return Poll::Pending,
@@ -349,8 +349,7 @@ impl TlsBuffers {
                 Ok(TlsStep::Again)
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
-                // There is nothing to send here, because the record is in `outgoing`, which is sent
-                // before anything else.
+                // Send nothing here, because `outgoing` already holds the record and is sent first.
                 data.done();
                 Ok(TlsStep::Again)
             }
@@ -449,7 +448,7 @@ impl OutgoingRecords {
     fn return_memory(&mut self) {
         (self.filled, self.sent) = (0, 0);
         let memory = std::mem::take(&mut self.memory);
-        // If the thread is ending, the buffer is no longer needed.
+        // Ignore an error, because it means that the thread is ending and needs no buffer.
         let _ = SPARE.try_with(|spare| {
             // Keep the larger buffer, because it has to grow less often.
             let other = spare.take();

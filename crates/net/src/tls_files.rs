@@ -186,7 +186,7 @@ impl TlsWatch {
             return Some(outcome);
         }
         let before = self.read;
-        // Forget the stamps, so that the next check reads the files again.
+        // Forget the stamps, so that the next check reads the files even if they have not changed.
         self.read = [FileStamp::default(); 3];
         self.changing = Some(stamps);
         (self.unreadable.replace(before) != Some(before)).then_some(outcome)
@@ -198,7 +198,7 @@ impl TlsWatch {
     /// Returns a [`TlsFilesError`] if a file cannot be read or used. The server then keeps its
     /// settings.
     pub fn reload(&mut self) -> Result<(), TlsFilesError> {
-        // Take the stamps before reading, so that a change during the read is noticed.
+        // Take the stamps first, so that the next check notices a change during the read.
         self.read = self.files.stamps();
         self.changing = None;
         let files = &self.files;
@@ -275,8 +275,8 @@ mod tests {
         let mut watch = TlsWatch::new(place.files.clone(), setup.clone());
         let old = in_force(&setup);
         let other = Certificate::self_signed(&["localhost"]).unwrap();
-        // The test first writes a key that does not match the certificate, then a file without a
-        // key, and then removes the file.
+        // The test writes a key that does not match the certificate, then a file without a key, and then removes the
+        // file. Each of these errors must be reported once.
         fs::write(&place.files.key, other.key_to_pem()).unwrap();
         let results = place.seconds(&mut watch);
         assert!(matches!(&results[..], [Err(error)] if error.contains("cannot be used")), "{results:?}");

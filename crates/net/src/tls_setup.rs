@@ -154,8 +154,8 @@ impl ServerTls {
         match resumption {
             SessionResumption::On => {
                 config.ticketer = rustls::crypto::ring::Ticketer::new()?;
-                // A returning client needs one ticket per handshake, including resumed handshakes.
-                // Each ticket costs both sides a key derivation, an encryption and a record.
+                // Send one ticket instead of two, because each handshake, even a resumed one, brings a new ticket, and
+                // each ticket costs both sides a key derivation, an encryption and a record.
                 config.send_tls13_tickets = 1;
             }
             SessionResumption::Off => {
@@ -267,8 +267,8 @@ impl ClientTls {
         trust: &Trust,
         judge: &Trust,
     ) -> Result<Arc<CertificateRecorder>, TlsSetupError> {
-        // If `judge` cannot be used, for example because the system has no trusted certificates, record this as its
-        // reason not to trust, instead of failing.
+        // If `judge` cannot be used, for example because the system has no trusted certificates, do not fail, but
+        // record this as the reason why it trusts no certificate.
         let judge = verifier_of(judge).map_err(|error| error.to_string());
         let recorder = Arc::new(CertificateRecorder::new(verifier_of(trust)?, judge));
         let verifier: Arc<dyn ServerCertVerifier> = Arc::clone(&recorder) as _;
@@ -318,7 +318,7 @@ impl SessionStore {
 
 impl fmt::Debug for SessionStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Sessions are secret, so only count them.
+        // Show only the number of the tickets, because sessions are secret.
         f.debug_struct("SessionStore").field("tickets", &self.lock().tickets.len()).finish_non_exhaustive()
     }
 }
@@ -346,8 +346,8 @@ impl ClientSessionStore for SessionStore {
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
         let tickets = &mut self.lock().tickets;
-        // If the store is full, drop the new ticket. The stored tickets are no worse, because the server issued all of
-        // them during this run and decides itself how long they are valid.
+        // If the store is full, drop the new ticket, because the stored ones are no worse: the server sent all of them
+        // during this run and decides itself how long they are valid.
         if tickets.len() < MAX_TICKETS {
             tickets.push(ticket);
         }
@@ -457,8 +457,7 @@ mod tests {
             let server = server();
             let mut kinds = Vec::new();
             for _ in 0..3 {
-                // All handshakes begin before the first has ended, as the handshakes of parallel
-                // sessions do.
+                // Begin all handshakes before the first has ended, as parallel sessions do.
                 let mut pairs: Vec<_> = (0..40).map(|_| ends(&client, &server)).collect();
                 pairs.iter_mut().for_each(|(client, server)| shake(client, server));
                 kinds

@@ -29,8 +29,7 @@ struct ShownScreen {
 }
 
 fn shown() -> MutexGuard<'static, Option<ShownScreen>> {
-    // No code panics while it holds the lock. If some code did, the terminal would still have to be
-    // restored, so ignore the poisoning.
+    // Ignore the poisoning, because even after a panic, the terminal must be restored.
     lock(&SHOWN)
 }
 
@@ -45,8 +44,8 @@ pub fn enter() -> io::Result<()> {
     let before = termios::tcgetattr(io::stderr())?;
     let mut modes = before.clone();
     modes.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
-    // Disable Ctrl-Z and Ctrl-\. A suspended process would leave the terminal on the alternate
-    // screen, and a core dump would not restore the terminal.
+    // Disable Ctrl-Z and Ctrl-\, because a process that is suspended or dumps core would leave the terminal on the
+    // alternate screen.
     for code in [SpecialCodeIndex::VSUSP, SpecialCodeIndex::VQUIT] {
         modes.special_codes[code] = 0;
     }
@@ -99,8 +98,7 @@ pub fn tell(line: Arguments<'_>) {
         return;
     }
     drop(shown);
-    // Ignore errors, because the process must go on even if standard error is full or closed. The
-    // line is then lost.
+    // Ignore errors and lose the line, because the process must go on even if standard error is full or closed.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 

@@ -31,8 +31,8 @@ const MAX_ERROR_S: f64 = 1e6;
 /// installed, has not synchronised the clock, or does not answer in time.
 #[must_use]
 pub fn clock_error() -> Option<Duration> {
-    // The lock and the cached answer keep many clients of a sink from starting many processes. Only
-    // one `chronyc` runs at a time, and clients that waited for it get the same answer.
+    // Run only one `chronyc` at a time and keep its answer, because a sink may have many clients that ask at the same
+    // time.
     static LAST: Mutex<Option<(Instant, Option<Duration>)>> = Mutex::new(None);
     let mut last = lock(&LAST);
     if let Some((_, error)) = last.filter(|(at, _)| at.elapsed() < KEEP_TIMEOUT) {

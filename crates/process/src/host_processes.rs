@@ -38,15 +38,16 @@ impl HostProcesses {
         let gone_parents: BTreeMap<u32, u32> =
             self.seen.iter().filter(|(key, _)| gone(key)).map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         for (_, (_, stat)) in self.seen.iter().filter(|(key, _)| gone(key)) {
-            // If the parent has ended as well, the grandparent has the times of both.
+            // If the parent has ended as well, the times of the nearest living ancestor include
+            // both.
             let line = std::iter::successors(Some(stat.parent), |pid| gone_parents.get(pid).copied());
             let heir = line.take(gone_parents.len() + 1).last().unwrap_or(stat.parent);
             *ended.entry(heir).or_default() += ticks(stat);
         }
         let mut by_name: BTreeMap<(&str, bool), HostProcess> = BTreeMap::new();
         for (key @ (pid, _), (name, stat)) in &later.seen {
-            // Subtract what ended children had used before the first reading. That time is part of
-            // this process's ticks now, but it was used before the measured interval.
+            // Subtract what ended children had used before the first reading, because this
+            // process's ticks now include that time, although it came before the measured interval.
             let before =
                 self.seen.get(key).map_or(0, |(_, stat)| ticks(stat)) + ended.get(pid).copied().unwrap_or_default();
             let ticks = ticks(stat).saturating_sub(before);
@@ -73,8 +74,8 @@ impl HostProcesses {
     pub(crate) fn family(&self, roots: &BTreeSet<u32>) -> BTreeSet<u32> {
         let stats: BTreeMap<u32, &ProcessStat> = self.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat)).collect();
         let mut members: BTreeSet<u32> = roots.iter().copied().filter(|pid| stats.contains_key(pid)).collect();
-        // The leader of a daemon's group or session may have ended. The ID of the group or session
-        // still shows which processes belong to the daemon.
+        // The ID of a group or session still shows which processes belong to a daemon after the
+        // leader of the group or session has ended.
         let led = roots.iter().filter_map(|pid| stats.get(pid)).flat_map(|stat| [stat.group, stat.session]);
         let leaders: BTreeSet<u32> = led.filter(|leader| *leader > 0 && !stats.contains_key(leader)).collect();
         loop {
@@ -187,18 +188,17 @@ mod tests {
             seen: BTreeMap::from([
                 process(1, 0, 1, 1),
                 process(5, 1, 5, 5),
-                // The shell's job has a child, and its group contains an orphan.
+                // Shell 5 has started job 10, which has a child and an orphan in its group.
                 process(10, 5, 10, 5),
                 process(11, 10, 10, 5),
                 process(12, 1, 10, 5),
-                // The same shell has started another job, which must not count as part of the first
-                // job.
+                // The same shell has started job 20, which must not count as part of job 10.
                 process(20, 5, 20, 5),
-                // A daemon has a child in a group of its own, and an orphan in its session.
+                // Daemon 30 has a child in another process group, and an orphan in its session.
                 process(30, 1, 30, 30),
                 process(31, 30, 31, 30),
                 process(32, 1, 32, 30),
-                // The leader of this daemon's session has ended.
+                // The leader of session 40 has ended, but its processes still belong together.
                 process(41, 1, 40, 40),
                 process(42, 1, 40, 40),
             ]),

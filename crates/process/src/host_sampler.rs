@@ -68,7 +68,7 @@ impl HostSampler {
         };
         let from = &self.queues;
         let to = &later.queues;
-        // If a counter has decreased, it was reset, so the run's part is unknown.
+        // A counter that has decreased was reset, so nobody knows how much it grew during the run.
         let counted = |part: fn(&ListenQueueCounts) -> Option<u64>| part(to)?.checked_sub(part(from)?);
         Surroundings {
             processor_s: time.map(|time| time.all as f64 / rustix::param::clock_ticks_per_second() as f64),
@@ -232,7 +232,7 @@ mod tests {
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1100, Some(8)));
         assert_eq!((around.busy_share, around.steal_share, around.used_share), (Some(0.5), Some(0.1), Some(0.75)));
         assert_eq!((around.listen_drops, around.listen_overflows, around.syn_drops), (Some(3), Some(0), None));
-        // 99 ticks are too few for a share, and a counter that decreased gives no figure.
+        // 99 ticks are too few for shares, and the drops are unknown because their counter decreased.
         let around = sampler(100, 10, 1000, Some(5)).difference(&sampler(150, 20, 1099, Some(4)));
         assert_eq!((around.busy_share, around.steal_share, around.listen_drops), (None, None, None));
         assert_eq!(sampler(2, 2, 2, None).difference(&sampler(1, 2, 3, None)).processor_s, None);

@@ -308,8 +308,7 @@ impl Windows {
 
     /// Adds a reading, which the caller takes at the end of each `WINDOW`.
     fn add(&mut self, row: WaitRow) {
-        // A late reading covers more time than a window, so cut its waits to the length of the
-        // window for which it stands.
+        // A late reading covers more than one window, so limit its waits to the length of a window.
         let waited_ms = row.waited_ms.min(WINDOW.as_secs_f64() * 1e3);
         self.pending.push(WaitRow { waited_ms: (waited_ms * 1e3).round() / 1e3 });
         if self.pending.len() >= self.width {
@@ -410,7 +409,7 @@ mod tests {
             foreign.unknown.contains("nothing listens") && load.processes.iter().all(|row| !row.foreign),
             "{foreign:?}"
         );
-        // If the shell with the loop is the server itself, it does not count as foreign.
+        // A process that burns CPU time must not count as foreign if it is the server itself.
         let mut observer = Observer::new(Parties::ThisProcess, &[]);
         observer.servers = vec![ServerProcesses::Here(BTreeSet::from([stranger.0]))];
         await_ticks(stranger.0, 20);

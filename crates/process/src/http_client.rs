@@ -118,7 +118,7 @@ impl HttpClient {
 
     async fn handshake(&self) -> Result<SendRequest<Empty<Bytes>>> {
         let (sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await?;
-        // Ignore the task's result, because the request reports any error of the connection.
+        // Ignore the task's result, because an error of the connection also fails the request.
         tokio::spawn(connection);
         Ok(sender)
     }

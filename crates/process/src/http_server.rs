@@ -166,7 +166,7 @@ async fn answer(State(guard): State<Arc<RequestGuard>>, request: Request, next: 
 
 async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    // The oldest connection comes first, because it is displaced first.
+    // Keep connections in the order of their opening, because the oldest is displaced first.
     let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTION_LIMIT);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -189,8 +189,7 @@ async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters)
 
 async fn serve_connection(stream: TcpStream, routes: Router) {
     let timeout_ms = u32::try_from(UNREAD_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    // Ignore errors, because without this option, a newer connection will eventually displace a
-    // stalled one.
+    // Ignore an error, because a newer connection would also displace a stalled one in the end.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -275,7 +274,7 @@ mod tests {
         assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("here\n"), "{text}");
         let displaced = counters.displaced.load(Ordering::Relaxed) as usize;
         assert!((CONNECTION_LIMIT * 2..=CONNECTION_LIMIT * 2 + 1).contains(&displaced), "{displaced}");
-        // The oldest connections are closed, and the newest are open.
+        // The server must close the oldest connections and keep the newest open.
         let mut first = &idle[0];
         assert_eq!(first.read(&mut [0; 1]).unwrap_or_default(), 0);
         let newest = idle.last().unwrap();

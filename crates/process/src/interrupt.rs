@@ -163,7 +163,7 @@ fn start_watch(has_hangup: bool) -> Result<&'static SignalWatch> {
         }
     };
     let watch: &SignalWatch = Box::leak(Box::default());
-    // This thread sleeps in epoll and ends with the process.
+    // Do not join this thread, which sleeps in epoll until the process ends.
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || runtime.block_on(count_signals(signals, watch)))
@@ -247,7 +247,7 @@ async fn count_signals(signals: WatchedSignals, watch: &SignalWatch) {
         }
         let number = watch.signals.fetch_add(1, Ordering::Relaxed) + 1;
         if number >= 2 {
-            // Leave the dashboard, because a user who asks twice wants the terminal back.
+            // Leave the dashboard, because a user who interrupts twice wants the terminal back.
             crate::alternate_screen::leave();
         }
         if number == 3 {

@@ -63,8 +63,7 @@ fn keep_awake_by(device: &Path, mode: KeepAwakeMode, is_usual: bool) -> Result<(
     let held = if is_wanted { Some(hold(device)) } else { None };
     let state = match &held {
         Some(Ok(_)) => KeepAwake::On,
-        // This process holds nothing itself, but the bench that started it, or another program, already keeps the
-        // processors awake.
+        // Another process, such as the bench that started this one, already keeps the processors awake.
         _ if is_awake(device) => KeepAwake::On,
         Some(Err(error)) if mode == KeepAwakeMode::On => {
             let hint = match error.kind() {
@@ -142,7 +141,7 @@ mod tests {
     fn without_device_or_permission_on_fails_and_auto_goes_on() {
         for (device, reason) in [
             ("/nonexistent/latency", "No such file or directory; this kernel or container lacks it"),
-            // Even root may not write this file.
+            // Even root cannot write this file, so the test also works as root.
             (
                 "/sys/devices/system/cpu/online",
                 "Permission denied; run as root, or see docs/install.md for a group that may",

@@ -173,7 +173,7 @@ impl LiveLine {
             let columns = text.chars().count();
             let bar = self.share.filter(|_| min_part <= LinePart::Bar);
             let room = width.saturating_sub(columns + 1);
-            // If the bar would be too short to be useful, leave out another part instead.
+            // Leave out another part of the line rather than draw a bar that is too short to be useful.
             match bar {
                 Some(share) if room >= MIN_BAR_COLUMNS => {
                     return format!("{} {text}", draw_bar(share, room.min(MAX_BAR_COLUMNS), letters));
@@ -560,7 +560,7 @@ mod tests {
     fn a_rate_looks_back_one_second() {
         let mut window = RateWindow::default();
         for quarter in 0..20_u64 {
-            // There are a thousand messages per second, but none in the last second.
+            // A thousand messages per second arrive until 3.75 s, and none in the last second.
             window.add(quarter as f64 / 4.0, (quarter * 250).min(3_750));
         }
         assert_eq!(window.per_s(), 0.0);

@@ -218,7 +218,7 @@ impl LogBuffer {
             drop(state);
             self.emptied.notify_all();
             if dropped_count > 0 {
-                // The dropped lines came after the lines of this batch, so mention them at its end.
+                // The dropped lines came after the lines of this batch, so report them at its end.
                 let what = format!("log lines were dropped because nobody read them in time lines={dropped_count}");
                 batch.extend_from_slice(format_line("WARN", &what).as_bytes());
             }
@@ -268,8 +268,8 @@ mod tests {
     fn a_pipe_that_nobody_reads_holds_up_nobody_and_hears_how_much_it_missed() {
         let (mut reader, pipe) = io::pipe().unwrap();
         let writer = LogWriter::start(pipe, 64 << 10).unwrap();
-        // All lines have the same length, so once a line finds no room, no line does until the
-        // reader has read.
+        // All lines have the same length, so after one was dropped, all lines are dropped until
+        // somebody reads.
         let [line, lost, end] = ["x", "l", "e"].map(|letter| format!("{}\n", letter.repeat(99)));
         (0..10_000).for_each(|_| writer.write_line(line.as_bytes()));
         let dropped = writer.dropped();
@@ -282,7 +282,7 @@ mod tests {
             let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
             lines.take_while(|line| !line.starts_with("eee")).collect()
         });
-        // From now on, there is room for lines again as soon as the reader has read something.
+        // Try again until a line fits, because the reader needs some time to make room.
         let lines: Vec<String> = loop {
             writer.write_line(end.as_bytes());
             writer.flush();

@@ -98,8 +98,8 @@ fn place(path: &Path) -> io::Result<Place> {
     if path.as_os_str().is_empty() {
         return Err(Errno::NOENT.into());
     }
-    // Check for descriptors before looking for a file. If /dev/stdout leads to a file, other parts
-    // of this output have been written to it, so the file must not be replaced.
+    // Check for descriptors first: if /dev/stdout leads to a file, other parts of this output have
+    // been written to it, so the file must not be replaced.
     let is_descriptor = is_standard_output(path)
         || path == Path::new("/dev/stderr")
         || ["/dev/fd", "/proc/self/fd"].iter().any(|directory| path.parent() == Some(Path::new(directory)));
@@ -112,7 +112,7 @@ fn place(path: &Path) -> io::Result<Place> {
         Ok(_) => Ok(Place::Stream),
         Err(_) if path.as_os_str().as_bytes().ends_with(b"/") => Err(Errno::ISDIR.into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // A link may lead to a file that does not exist yet. Create the file there and keep the
+            // If a link leads to a file that does not exist yet, create that file and keep the
             // link.
             let target = fs::read_link(path).map(|target| parent(path).join(target));
             Ok(Place::File(target.unwrap_or_else(|_| path.to_owned())))
@@ -147,7 +147,7 @@ impl OutputFile {
         builder.prefix(&prefix).suffix(".part").permissions(Permissions::from_mode(NEW_FILE_MODE));
         let file = match builder.tempfile_in(parent(&path)) {
             Ok(file) => file,
-            // The file may be writable although its directory is not. Overwrite it in place.
+            // If the file is writable but its directory is not, overwrite the file in place.
             Err(_) if older.is_some() => return File::create(&path).map(Self::Stream),
             Err(error) => return Err(error),
         };

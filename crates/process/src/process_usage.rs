@@ -73,8 +73,8 @@ pub fn own() -> ProcessUsage {
     let used = read("self").unwrap_or_default();
     let exact = clock_gettime(ClockId::ProcessCPUTime);
     let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
-    // /proc splits the time into user and system time, but counts in hundredths of a second. The
-    // clock is exact, but does not split. A run of 50 ms needs both figures.
+    // /proc splits the time into user and system time, but counts in hundredths of a second, which
+    // is too coarse for a run of 50 ms. Split the exact time of the clock in the same ratio.
     let user_share = match used.user_s + used.sys_s {
         total if total > 0.0 => used.user_s / total,
         _ => 1.0,
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn nobody_uses_nothing() {
-        // Linux assigns no process ID above 2^22 (PID_MAX_LIMIT).
+        // No process has this ID, because Linux assigns none above 2^22 (PID_MAX_LIMIT).
         assert_eq!(of(1 << 23), None);
     }
 

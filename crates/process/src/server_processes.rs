@@ -65,7 +65,7 @@ fn listening_at_any(endpoints: &[Endpoint]) -> ServerProcesses {
     };
     match () {
         () if holders.is_empty() => ServerProcesses::Unknown("its process may not be looked at"),
-        // PID 1 holds the listening socket of a server that it starts later (socket activation).
+        // PID 1 may hold the socket for a server that it will start later (socket activation).
         () if holders.contains(&1) => ServerProcesses::Unknown("the first process of the host listens for it"),
         () if holders.iter().any(is_forwarder) => ServerProcesses::Unknown("its port is forwarded"),
         () => ServerProcesses::Here(holders),
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn the_process_that_listens_is_found() {
         for address in ["127.0.0.1:0", "[::1]:0", "0.0.0.0:0", "[::]:0"] {
-            // Skip the address if this host has no IPv6.
+            // Skip IPv6 addresses if this host has no IPv6.
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let bound = listener.local_addr().unwrap();
             assert_eq!(listening_at_any(&[Endpoint::Tcp(bound)]), here(), "{address}");

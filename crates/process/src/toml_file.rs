@@ -298,7 +298,7 @@ impl<'a> Section<'a> {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<Vec<T>> {
         let texts = self.list(key, example)?;
-        // Parse all values before giving up the list, so that every invalid one is reported.
+        // Parse all values even after an error, so that every invalid value is reported.
         let values: Vec<Option<T>> =
             texts.into_iter().map(|(span, text)| self.errors.ok_or_add(&span, parse(&text))).collect();
         values.into_iter().collect()
@@ -365,7 +365,7 @@ impl<'a> Section<'a> {
         let check_one = |value: Spanned<DeValue<'a>>| {
             let span = value.span();
             let mut document = value;
-            // Nest the value in the tables of its path, so that serde finds the value where a whole file has it.
+            // Nest the value in the tables of its path, because serde expects it where a whole file has it.
             for name in std::iter::once(&key).chain(self.path.iter().rev()) {
                 let table = DeTable::from_iter([(Spanned::new(span.clone(), Cow::Borrowed(*name)), document)]);
                 document = Spanned::new(span.clone(), DeValue::Table(table));

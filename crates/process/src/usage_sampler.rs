@@ -111,7 +111,7 @@ impl UsageSampler {
     /// Returns the usage in the latest second that was sampled for long enough.
     pub fn latest(&self) -> Option<UsageRow> {
         let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
-        // Use the previous second if the current one has only just begun.
+        // Use the previous second if the current one is still too short for a reliable figure.
         let row = self.rows.iter().rev().take(2).find(is_settled)?;
         let rss_bytes = self.rows.last().map_or(row.rss_bytes, |last| last.rss_bytes);
         Some(UsageRow { second: row.second, cores: row.used_s / row.covered_s, rss_bytes })
@@ -179,7 +179,6 @@ mod tests {
     fn a_second_that_begins_between_two_of_the_clock_has_its_share_of_both() {
         let mut sampler = UsageSampler::default();
         for quarter in 0..=12_u32 {
-            // One processor is busy in the first second, none in the second, two in the third.
             let used_s = [1.0, 0.0, 2.0].into_iter().enumerate();
             let used_s =
                 used_s.map(|(second, cores)| cores * (f64::from(quarter) / 4.0 - second as f64).clamp(0.0, 1.0));

@@ -70,8 +70,8 @@ impl UserTable {
         if let Some(keys) = self.cached_keys().get_mut(&salt) {
             return keys.clone();
         }
-        // Compute without the lock, so that other logins need not wait. If two first logins of a
-        // user come at the same time, both compute the same keys.
+        // Compute the keys without the lock, so that other logins need not wait. Two first logins of a user at the same
+        // time compute the same keys twice, which does no harm.
         let real = match self.secret_of(name) {
             Secret::Password(password) => Keys::derive(&password, &salt, MIN_ITERATIONS),
             _ => None,

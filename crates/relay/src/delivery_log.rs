@@ -161,7 +161,7 @@ impl DeliveryLogWriter {
         while self.sender.try_send(LogWriterCommand::Flush(done.clone())).is_err() && Instant::now() < latest {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // If nobody reads the log, the relay ends without the last lines.
+        // Give up if nobody reads the log, because the relay must be able to stop even if the last log lines are lost.
         let _ = is_done.recv_timeout(latest.saturating_duration_since(Instant::now()));
     }
 }
@@ -195,7 +195,7 @@ impl LoggedDelivery {
     fn write(&self, text: &mut String) {
         for (position, number) in self.recipients.iter().enumerate() {
             let (status, refusal) = self.status(position);
-            // Cut to microseconds, like the times of the other log lines.
+            // Cut off the nanoseconds, because the other log lines have microseconds.
             let timestamp = i128::try_from(self.ended.as_micros()).unwrap_or(0) * 1_000;
             let timestamp = Timestamp::from_nanosecond(timestamp).unwrap_or(Timestamp::UNIX_EPOCH);
             let recipient = self.envelope.recipients.get(usize::from(number));
@@ -335,7 +335,7 @@ mod tests {
     fn batches_beyond_the_limit_are_counted_and_all_others_written() {
         let (open, opened) = channel();
         let (print, printed) = channel();
-        // Without a buffer, the log blocks as soon as one write is blocked.
+        // Give the log no buffer, so that the first blocked write already blocks it.
         let log = LogWriter::start(BlockedWriter(opened, print), 0).unwrap();
         let writer = DeliveryLogWriter::start(log.clone()).unwrap();
         let batches = MAX_PENDING_BATCHES as u64 * 3;
@@ -343,8 +343,8 @@ mod tests {
             writer.submit(vec![entry(DeliveryResult::Delivered, &["c@d", "e@f"])]);
         }
         let lost = writer.dropped_lines();
-        // In addition to `MAX_PENDING_BATCHES`, up to three batches survive: one that is being
-        // written, one in the log, and one between them.
+        // Up to three batches beyond `MAX_PENDING_BATCHES` are kept: one that is being written, one in the log, and one
+        // between the two.
         assert!(
             lost >= 2 * (batches - MAX_PENDING_BATCHES as u64 - 3),
             "{lost}: nothing waits for a log that stands still"

@@ -71,7 +71,8 @@ impl DescriptorNeed {
             return Some((self.sessions, self.deliveries));
         }
         let rest = granted.checked_sub(self.reserved).filter(|rest| *rest >= MIN_CONNECTIONS)?;
-        // Deliveries get a quarter of the rest, or more if the sessions cannot use three quarters.
+        // Deliveries get a quarter of the unreserved descriptors, or more if the sessions cannot
+        // use three quarters.
         let left_by_sessions = rest.saturating_sub(self.listeners * self.sessions);
         let deliveries = self.deliveries.min(left_by_sessions.max(rest / 4));
         let sessions = self.sessions.min((rest - deliveries) / self.listeners.max(1));
@@ -140,7 +141,8 @@ mod tests {
         ] {
             assert_eq!(NEED.share_out(granted), shares, "{granted}");
         }
-        // Two listeners need only 100 of the 600 unreserved descriptors, so deliveries get 500.
+        // Two listeners with 50 sessions each need only 100 of the 600 unreserved descriptors, so
+        // deliveries get the other 500.
         assert_eq!(DescriptorNeed { sessions: 50, ..NEED }.share_out(1_000), Some((50, 500)));
     }
 

@@ -154,7 +154,7 @@ fn measure_cell(
     mut show: impl FnMut(&DiskTestRow),
 ) -> io::Result<Option<DiskTestRow>> {
     let body: Arc<[u8]> = vec![b'm'; message_bytes as usize].into();
-    // The first commit of this size allocates buffers, so it is not measured.
+    // Do not measure the first commit of this size, because it allocates buffers.
     probe.commit(group, &body)?;
     let mut times_ms = Vec::new();
     let mut bytes = 0;
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn the_required_rate_decides() {
-        // The disk syncs ten times per second, with at most 64 messages per sync.
+        // The disk syncs ten times per second, so 64 messages per sync are 640 messages per second.
         for (required, durable, expected) in
             [(None, true, None), (Some(640.0), true, Some(Outcome::Pass)), (Some(641.0), true, Some(Outcome::Fail))]
         {

@@ -134,7 +134,7 @@ mod tests {
         assert!(log.summaries(SECOND * 61).is_empty());
         assert_eq!(faults(SECOND * 70), 0);
         assert_eq!(log.summaries(SECOND * 121), [(CommonFault::Store, 1000)]);
-        // After a minute without faults, the next fault is logged at once.
+        // A minute without faults ends the summaries, so the next fault must be logged at once.
         assert!(log.summaries(SECOND * 181).is_empty());
         assert_eq!(faults(SECOND * 182), 1);
     }

@@ -172,7 +172,6 @@ pub fn run(config: Config, options: RelayOptions) -> Result<RelayOutcome> {
         }
     }
     drop(line);
-    // Read the failure before the spool is closed, because a closed spool no longer reports it.
     let failed = context.spool.failure();
     service_manager::notify_stopping();
     shut_down(&context, running, control);
@@ -228,9 +227,8 @@ fn build_context(config: Config, granted: GrantedLimits, log: &LogWriter) -> Res
     let resolver = Resolver::start(&config.dns, &config.hostname, own);
     let resolver = resolver.context("cannot start a thread")?;
     let pool = |name, threads| BlockingPool::start(name, threads).context("cannot start a thread");
-    // One thread reads as fast as four, and fewer threads save memory, because malloc keeps freed
-    // memory for each thread. Only two threads convert, because each conversion occupies a
-    // processor and needs twice the memory of its message.
+    // One reader thread is as fast as four and saves memory, because malloc keeps freed memory for each thread. Only
+    // two threads convert, because each conversion occupies a processor and needs twice the memory of its message.
     let pools = (pool("reader", 1)?, pool("maildir", 4)?, pool("converter", 2)?);
     let delivery_log = DeliveryLogWriter::start(log.clone()).context("cannot start a thread")?;
     let seed = mailrun_net::clock::wall().as_nanos() as u64;

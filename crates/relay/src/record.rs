@@ -54,7 +54,7 @@ impl QueueLengths {
         while self.lengths.len() > MAX_LENGTHS {
             self.width_s *= 2;
             let joined = std::mem::take(&mut self.lengths).into_iter();
-            // Of two joined entries, the later one remains, because the map is in the order of time.
+            // If two entries are joined, the later one remains, because the map yields it last.
             self.lengths = joined.map(|(second, messages)| (second / self.width_s * self.width_s, messages)).collect();
         }
     }
@@ -164,7 +164,7 @@ impl RunRecorder {
         for row in &mut record.series {
             row.queued = self.queued.at(row.second);
         }
-        // The last sample may lie in a second without a row, so the last row gets its queue length.
+        // The last sample may be from a second without a row, so put its queue length into the last row.
         if let Some(row) = record.series.last_mut() {
             row.queued = self.queued.at(u64::MAX);
         }
@@ -241,7 +241,7 @@ mod tests {
             queued.record(second, second);
             assert!(queued.lengths.len() <= MAX_LENGTHS, "{second}");
         }
-        // Each entry covers 8 seconds, and has the length at the end of them.
+        // After so many records, each entry covers 8 seconds and has the length at the end of them.
         assert_eq!([0, 7, 8, 100_003, u64::MAX].map(|second| queued.at(second)), [7, 7, 15, 100_007, 199_999]);
     }
 

@@ -73,8 +73,8 @@ fn send(states: &[NotifyState<'_>]) {
     let text = states.iter().map(|state| format!("{state}\n")).collect();
     let (sent, answer) = sync_channel(1);
     let _ = outbox.try_send((text, sent));
-    // Wait until the text is sent by its thread, because the relay may end right after this call. If the manager does
-    // not read in time, it gets the message later or not at all.
+    // Wait until the other thread has sent the text, because the relay may end right after this call. Stop waiting
+    // after `SEND_WAIT`, in case the manager does not read.
     let _ = answer.recv_timeout(SEND_WAIT);
 }
 
@@ -88,7 +88,7 @@ static OUTBOX: LazyLock<Option<SyncSender<Message>>> = LazyLock::new(|| {
     let (outbox, messages) = sync_channel::<Message>(MAX_PENDING);
     let send_all = move || {
         for (text, sent) in messages {
-            // A manager that cannot be notified must not stop the relay, so this is only a warning.
+            // Only warn, because a manager that cannot be notified must not stop the relay.
             if let Err(error) = sd_notify::notify(&[NotifyState::Custom(text.trim_end())]) {
                 tracing::warn!(target: LOG_TARGET, %error, "the service manager could not be notified");
             }

@@ -26,7 +26,7 @@ const LOCK_FILE: &str = "lock";
 /// # Errors
 /// Fails if the directory cannot be used as a spool. The error tells the operator why, and what to do about it.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
-    // Remove a trailing slash from the path, because a symbolic link before a slash would be followed.
+    // Remove a trailing slash from the path, because with the slash, a symbolic link would be followed.
     let directory: PathBuf = directory.components().collect();
     let path = directory.display();
     let descriptor = open(&directory).map_err(|error| match is_link(&directory) {
@@ -180,7 +180,7 @@ mod tests {
         fs::create_dir(&spool).unwrap();
         is(0o700);
         assert_eq!(check(&spool), Ok(None));
-        // The directory is still empty, so the check may change its mode.
+        // The check changes the mode of an empty directory or a spool, but only warns about any other directory.
         is(0o750);
         assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); the mode was changed"));
         assert_eq!(check(&spool), Ok(None));

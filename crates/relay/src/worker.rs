@@ -101,8 +101,8 @@ impl RelayWorker {
             greeting_5xx: context.initial_config().delivery.greeting_5xx,
             has_own_name: context.initial_config().has_own_name,
         };
-        // The channel needs no limit. The queue limits the number of connections, and `DsnTasks`
-        // limits the number of DSNs that are written at a time.
+        // The channel needs no limit, because the queue limits the number of connections, and `DsnTasks` limits the
+        // number of DSNs that are written at a time.
         let (sender, tasks) = unbounded_channel();
         let worker = Self {
             config: RefCell::new(config),
@@ -185,7 +185,7 @@ impl RelayWorker {
     /// Opens, wakes and closes connections as the queue demands, and starts to read the messages that the queue wants
     /// in memory. The queue only answers calls, so this must be called after each event of the queue.
     pub(crate) fn drive(self: &Rc<Self>) {
-        // When the relay stops, the remaining entries stay in the spool.
+        // Start nothing new when the relay stops, because the remaining entries stay in the spool.
         while !self.is_closing.get() {
             let action = self.queue.borrow_mut().next_connection_action(clock::now());
             match action {
@@ -220,8 +220,8 @@ impl RelayWorker {
         if self.do_due() == DueWork::More && !self.is_behind.replace(true) {
             let worker = Rc::clone(self);
             mailrun_net::worker::spawn_local(async move {
-                // Yield between the parts of the due work, so that the sessions of this thread do not have to wait for
-                // all of it.
+                // Yield between the parts of the due work, so that the sessions of this thread do not wait for all of
+                // it.
                 while worker.do_due() == DueWork::More {
                     mailrun_net::worker::yield_now().await;
                 }
@@ -283,8 +283,7 @@ impl RelayWorker {
     fn count_facts(&self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                // A time of 0 means that an operator's command made the recipient due at once, which does not count as
-                // a deferral.
+                // Do not count a time of 0, which means that an operator's command made the recipient due at once.
                 Fact::Deferred { recipients, next_unix_s: 1.., .. } => {
                     self.sink.counters.deferred.add(recipients.len() as u64)
                 }
@@ -535,8 +534,8 @@ impl Drop for SlotGuard {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
         after_panic(&self.worker, move |worker| {
-            // The next hop counts as unreachable for a while, so that its behaviour does not cause
-            // one panic after another.
+            // Treat the next hop as unreachable for a while, so that its behaviour does not cause one panic after
+            // another.
             let reason = DisconnectReason::Unreachable(DeliveryRefusal::new(0, None, DELIVERY_PANIC_TEXT, ""));
             worker.connection_closed(Self::new(worker, slot), reason);
         });

@@ -190,8 +190,8 @@ impl CapacityRun {
         let at = || self.trials.iter().filter(|trial| rate_of(trial) == Some(rate_per_s));
         let count = |goodness| at().filter(|trial| self.is_good(trial) == goodness).count();
         let (good, bad, void) = (count(Some(true)), count(Some(false)), count(None));
-        // The figures of a void trial say nothing about the server. They are shown only for rates at which all trials
-        // were void.
+        // Leave out the figures of void trials, which say nothing about the server, unless all trials at this rate were
+        // void.
         let counting = || at().filter(|trial| good + bad == 0 || self.is_good(trial).is_some());
         KneeRow {
             rate_per_s,

@@ -162,7 +162,7 @@ pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     .leave_out(&["from s", "arrived", "late", "not sent"])
     .hide_zero(&["not sent", "late"]);
     let mut shown_windows: Vec<&MadesWindow> = windows.iter().collect();
-    // Choose the worst windows first, and then show them in the order of time.
+    // Keep only the worst windows, because there may be too many to show, and then show them in the order of time.
     let unmet = |window: &MadesWindow| window.due + window.late - window.completed.min(window.due);
     shown_windows.sort_by(|one, other| unmet(other).cmp(&unmet(one)).then(other.slowest_ms.total_cmp(&one.slowest_ms)));
     shown_windows.truncate(MAX_WINDOWS);

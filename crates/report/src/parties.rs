@@ -51,7 +51,7 @@ pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
 /// case the process ran for longer than the measured time, so its share is unknown.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let max_cores = f64::from(record.host.cores.max(1)) * 1.05;
-    // The processor time includes the warm-up, and `duration_s` does not.
+    // Add the warm-up, because the processor time includes it and `duration_s` does not.
     let length_s = record.duration_s + record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
     let cores = party.work_s().map(|cpu| cpu / length_s);
     cores.filter(|cores| length_s > 0.0 && (record.host.cores == 0 || *cores <= max_cores))
@@ -88,7 +88,7 @@ fn busy_poll(party: &Party) -> Option<String> {
 fn messages(record: &Record, party: &Party) -> Option<u64> {
     let stage = match party.role {
         Role::Source => Stage::Sent,
-        // Count the messages that the relay accepted, which the source knows from the relay's replies.
+        // The source knows from the relay's replies how many messages the relay accepted.
         Role::Relay => return record.stage(Stage::Accepted).map(|row| row.count),
         Role::Sink => Stage::Delivered,
     };
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn cpu_is_shared_out_over_messages() {
-        // 1.0 s user and 2.0 s system over 200,000 messages is 15 µs for each message.
+        // 1.0 s of user time and 2.0 s of system time for 200,000 messages are 15 µs per message.
         let (_, text) = text(&sample::held());
         assert!(text.contains("15.00"), "{text}");
         assert!(text.contains("12.0 MiB"), "{text}");

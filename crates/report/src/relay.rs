@@ -26,7 +26,7 @@ impl RelayFigures {
     pub fn of(record: &Record) -> Option<Self> {
         let accepted = record.stage(Stage::Accepted)?;
         let delivered = record.stage(Stage::Delivered)?;
-        // Search from the end, because `max_by_key` returns the last maximum, and the first one in time is wanted.
+        // Search from the end, because `max_by_key` returns the last maximum, but the first one in time is wanted.
         let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
         Some(Self {
             accepted: accepted.count,
@@ -127,7 +127,7 @@ mod tests {
             "durability sync: a message is on disk before it is answered 250",
             "at most 12,000, in second 1",
             "drained 1.50 s after the last was accepted",
-            // 2 s of user time and 3 s of system time are divided by 200,000 messages.
+            // 2 s of user time and 3 s of system time for 200,000 messages are 25 ms per 1,000 messages.
             "25.00 ms per 1,000 messages",
             "200 MiB written, 1.0 KiB per message",
         ] {

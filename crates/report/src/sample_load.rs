@@ -148,8 +148,8 @@ fn counts(length: u64, trouble: &SampleTrouble) -> Vec<SeriesRow> {
     for second in 0..length {
         let is_stalled = trouble.stall.contains(&second);
         let is_last = second + 1 == length;
-        // The load varies from second to second, but each pair of seconds has the average load, so the whole run has
-        // exactly `RATE` messages per second.
+        // The load varies from second to second, but each pair of seconds has the average load, so that the whole run
+        // has exactly `RATE` messages per second.
         let difference = if length % 2 == 1 && is_last { 0 } else { noise(second / 2) % 200 };
         let created = if second % 2 == 0 { RATE + difference } else { RATE - difference };
         let failed = if trouble.stall.start + 1 == second { trouble.failed } else { 0 };

@@ -78,7 +78,7 @@ fn lines(record: &Record) -> Vec<SparklineRow> {
         let counted = values[..whole].to_vec();
         SparklineRow { name, values, full_seconds: counted, fold }
     };
-    // Leave out seconds without messages, which have no latency. Counting it as 0 would lower the median.
+    // Leave out seconds without messages, because counting their missing latency as 0 would lower the median.
     let latency = |name, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
         let counted = values[..whole].iter().copied().filter(|value| *value > 0.0).collect();

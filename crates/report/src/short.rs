@@ -102,7 +102,7 @@ fn parts(record: &Record, width: usize, style: TextStyle) -> Vec<ReportPart<Sect
     let ranks = [SectionPriority::FirstRemark, SectionPriority::SecondRemark, SectionPriority::ThirdRemark];
     let notes = ending::notes_to_act_on(record);
     for (place, (text, rank)) in notes.iter().take(MAX_NOTES).zip(ranks).enumerate() {
-        // Show a note whole or not at all, because the remedy is at its end.
+        // Show a note whole or not at all, because its end says what to do.
         let lines = ending::note(text, width);
         parts.push(ReportPart { priority: rank, has_gap: place == 0, lines });
     }
@@ -161,7 +161,7 @@ fn messages_and_relay(record: &Record, recipients: &str) -> String {
     let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
     match relay::party(record).map(|relay| plain(&relay.name)) {
         None => messages,
-        // The record knows this relay only by its address, which the description shows anyway.
+        // Do not name a relay that the record knows only by its address, because the address follows anyway.
         Some(name) if name == plain(&record.workload.target) => messages,
         Some(name) if name == "mailrun" && record.audit.is_none() => {
             format!("demonstration with mailrun's own relay: {messages}")

@@ -34,7 +34,7 @@ fn client(mechanism: Mechanism, lines: &[&[u8]]) {
     let credentials = Credentials::new("user", "long and secret").by(Mechanisms::ALL);
     let mut exchange = client::ClientExchange::new(mechanism, &credentials, Some(&[7; 18])).expect("good credentials");
     for (number, line) in lines.iter().enumerate() {
-        // Stop at a challenge with an iteration count, because realistic counts are too slow here.
+        // Stop at a challenge with an iteration count, because hashing with realistic counts is too slow here.
         if number > 0 && line.windows(2).any(|pair| pair == b"i=") {
             return;
         }
@@ -54,7 +54,7 @@ pub fn check(data: &[u8]) {
         let mut words = text.splitn(2, '\n');
         let name = words.next().unwrap_or_default();
         let secret = words.next().unwrap_or_default();
-        // Either the server can parse what the client sends, or the client refuses to send it.
+        // If the client accepts a name and a secret, the server must read back the same two, or reject an empty name.
         let credentials = Credentials::new(name, secret);
         if mechanism == Mechanism::Plain
             && let Ok(exchange) = client::ClientExchange::new(mechanism, &credentials, None)

@@ -150,9 +150,8 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
             Some(State::First(format!("user={name}\u{1}auth=Bearer {secret}\u{1}\u{1}").into_bytes(), None))
         }
         Mechanism::ScramSha256 => {
-            // Check the password now, although it is needed only after the challenge. By then the
-            // exchange would have to be cancelled, and the client could no longer try another
-            // mechanism.
+            // Refuse an unsuitable password before the first message, because after the challenge it would be too late
+            // to try another mechanism.
             prepared(secret)?;
             let first = scram::ClientFirst::new(ScramHash::Sha256, name, &nonce?)?;
             Some(State::First(first.message().into_bytes(), Some(first)))

@@ -190,7 +190,7 @@ impl ClientFirst {
         let mut parts = server_first.split(',');
         let nonce = value(parts.next(), 'r')?;
         let ours = &self.bare[self.bare.len() - self.nonce_bytes..];
-        // The server must add a part of its own to the client's nonce (RFC 5802 §5.1).
+        // The server must append a part of its own to the client's nonce (RFC 5802 §5.1).
         let is_theirs_too = nonce.strip_prefix(ours).is_some_and(is_nonce);
         let salt = decode(value(parts.next(), 's')?.as_bytes())?;
         let iterations = value(parts.next(), 'i')?.parse().ok().filter(|_| is_theirs_too)?;

@@ -232,7 +232,8 @@ impl SecretLookup {
         match (self.proof, secret) {
             (LookupProof::CramMd5 { .. } | LookupProof::ScramSha256 { .. }, None) => ExchangeStep::Refused,
             (LookupProof::CramMd5 { .. }, Some(Secret::Any)) => ExchangeStep::Accepted,
-            // Refuse the login, because the digest can be checked only with the password itself and not with the keys.
+            // Refuse the login, because a CRAM-MD5 digest can be checked only with the password itself, and only SCRAM
+            // keys are known.
             (LookupProof::CramMd5 { .. }, Some(Secret::Keys(_))) => ExchangeStep::Refused,
             (LookupProof::CramMd5 { challenge, digest }, Some(Secret::Password(password))) => {
                 let right = cram_md5::digest(password, challenge.as_bytes());

@@ -107,8 +107,8 @@ impl Distribution {
             DistributionKind::Weighted { parts, total } => {
                 parts.iter().map(|(weight, range)| *weight as f64 * range.mean()).sum::<f64>() / *total as f64
             }
-            // The numbers are clamped at both ends, so the formula for the mean does not apply.
-            // Average many evenly spaced quantiles instead.
+            // The formula for the mean does not apply, because the numbers are clamped at both ends, so average many
+            // evenly spaced quantiles instead.
             DistributionKind::LogNormal { .. } => {
                 self.quantiles(1 << 14).map(|number| number as f64).sum::<f64>() / 16_384.0
             }
@@ -439,8 +439,8 @@ mod tests {
     #[test]
     fn a_log_normal_number_has_its_median_its_spread_and_its_bounds() {
         let all = drawn("lognormal:4k,1.2", 100_000);
-        // For a log-normal distribution, the quantiles at ± one deviation are exp(±1.2) times the median, and the mean
-        // is exp(1.2²/2) times the median.
+        // The quantiles at ± one standard deviation must be exp(±1.2) times the median, and the mean must be
+        // exp(1.2²/2) times the median.
         for (share, factor) in [(0.5, 1.0), (0.841_345, 1.2_f64.exp()), (0.158_655, (-1.2_f64).exp())] {
             let quantile = all[(share * 1e5) as usize] as f64 / 4_096.0;
             assert!((quantile / factor - 1.0).abs() < 0.03, "{share}: {quantile} for {factor}");

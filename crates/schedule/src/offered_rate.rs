@@ -84,8 +84,8 @@ impl RateStage {
     fn time_of(&self, messages: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         let speed = self.from_per_s + (self.from_per_s * self.from_per_s + 2.0 * slope * messages).max(0.0).sqrt();
-        // The usual solution of the quadratic equation divides by the slope, which may be zero, and subtracts similar
-        // numbers if the slope is small. This form does neither.
+        // The textbook solution of the quadratic equation divides by the slope, which may be zero, and loses precision
+        // if the slope is small. This form avoids both.
         if speed > 0.0 { (2.0 * messages / speed).min(self.length.as_secs_f64()) } else { 0.0 }
     }
 }
@@ -181,8 +181,8 @@ impl OfferedRate {
             let length_s = stage.length.as_secs_f64();
             let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
             let rest_s = length_s - skipped_s;
-            // Multiply the rest's length by its mean rate. The difference of two large counts would be too inexact if
-            // the rest is short.
+            // Multiply the rest's length by its mean rate, because the difference of two large counts would be too
+            // inexact for a short rest.
             messages += rest_s * (stage.rate_at(skipped_s) + stage.to_per_s) / 2.0;
             counted_s += rest_s;
             begins_s += length_s;
@@ -268,8 +268,7 @@ mod tests {
     #[test]
     fn stages_follow_each_other() {
         let offer = stages(&["10s:100/s", "5s:0/s", "10s:0/s..200/s"]);
-        // The stages have 1,000 messages, none, and 1,000. A quarter of the messages of a ramp from zero are due before
-        // its middle.
+        // The third stage rises from zero, so only a quarter of its 1,000 messages are due before its middle.
         for (position, due_s) in
             [(0.0, 0.0), (1.0, 0.01), (999.0, 9.99), (1_000.0, 15.0), (1_250.0, 20.0), (2_000.0, 25.0)]
         {
@@ -304,7 +303,7 @@ mod tests {
             let due_s = offer.due_s(position);
             prop_assert!(due_s >= 0.0 && due_s <= offer.length().unwrap().as_secs_f64());
             prop_assert!(offer.due_s(position + 1.0) >= due_s);
-            // The inverse must agree: counting the messages that are due at `due_s` gives `position` again.
+            // Counting the messages that are due by `due_s` must give `position` again.
             let mut begins_s = 0.0;
             let mut counted = 0.0;
             for stage in &stages {

@@ -92,12 +92,12 @@ impl ArrivalSchedule {
     /// Counts the messages that are due before `at`. The caller must not have taken any messages
     /// yet.
     pub fn due_before(mut self, at: Duration) -> u64 {
-        // All messages beyond the last stage are due at its end, so counting past the end would
+        // Do not count past the end of the last stage: all further messages are due at that end, so the count would
         // never finish.
         let at = self.offers[0].offer.length().map_or(at, |length| at.min(self.began.saturating_add(length)));
         if self.random.is_none() {
             let positions = self.offers[0].offer.due_by(at.saturating_sub(self.began).as_secs_f64()) - self.position;
-            // The computed number is rounded, so start two messages earlier and count the rest exactly below.
+            // `positions` is rounded, so start two messages earlier and count the rest exactly below.
             self.issued = ((positions / self.workers as f64).ceil().max(0.0) as u64).saturating_sub(2);
             self.compute_next();
         }
@@ -184,8 +184,8 @@ mod tests {
                 (0..4).flat_map(|number| due_times(arrival, offer.clone(), number, 4, 400)).collect();
             all.retain(|due| *due < 10.0);
             all.sort_by(f64::total_cmp);
-            // The schedule has 1,000 messages in all, and a quarter of them are due in the first
-            // half. A Poisson count deviates by about its square root.
+            // Of the 1,000 messages, a quarter are due in the first half of the ramp. A Poisson count deviates from
+            // that by about its square root.
             let early = all.iter().filter(|due| **due < 5.0).count();
             assert!(all.len().abs_diff(1_000) < 100 && early.abs_diff(250) < 50, "{} {early}", all.len());
         }
@@ -199,8 +199,8 @@ mod tests {
             let mut schedule =
                 ArrivalSchedule::new(Arrival::Constant, OfferedRate::Constant(10.0), Duration::ZERO, number, 3, 7)
                     .with_phase(0.5);
-            // The first worker learns of each change at once, and the others, as if asleep, of all changes at the end.
-            // This must make no difference.
+            // The first worker learns of each change at once, and the others of all changes at the end, as if they had
+            // slept. Both ways must give the same schedule.
             for (at, rate) in changes {
                 while number == 0 && schedule.due() < at {
                     all.push(schedule.due().as_secs_f64());

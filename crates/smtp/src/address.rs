@@ -436,7 +436,7 @@ mod tests {
 
         #[test]
         fn what_is_read_as_an_address_is_one_for_others_too(text in "[0-9a-f:.]{1,24}") {
-            // Skip texts with leading zeros in a decimal number, because Rust's own parser rejects them.
+            // Skip decimal numbers with leading zeros, which SMTP permits (RFC 5321 §4.1.3) but Rust's parser rejects.
             let plain = text.split('.').all(|part| part.rsplit(':').next().is_some_and(|it| it == "0" || !it.starts_with('0')));
             if plain && let Some(address) = address_literal(format!("[IPv6:{text}]").as_bytes()) {
                 prop_assert_eq!(text.parse::<IpAddr>().ok(), Some(address));

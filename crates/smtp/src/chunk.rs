@@ -63,7 +63,7 @@ impl ChunkReader {
     pub fn fault(&self) -> Option<LineFault> {
         match self.content_kind {
             ContentKind::Any => None,
-            // The message ends with a CR, and no further byte can complete the line end.
+            // A CR at the end of the message is a bare CR, because no LF can follow any more.
             ContentKind::Lines if !self.is_open && self.chunk.last && self.lines.previous == b'\r' => {
                 Some(LineFault::BareLineEnding)
             }
@@ -131,7 +131,7 @@ mod tests {
             for (octets, flaw) in [(ContentKind::Lines, *flaw), (ContentKind::Any, None)] {
                 assert_eq!(read(octets, &chunks, &[wire]), Some((wire.to_vec(), flaw, 0)), "{sizes:?} {wire:?}");
             }
-            // `check` takes sizes modulo 16, so 16 stands for an empty chunk. A 0 would end the sizes.
+            // Write an empty chunk as 16, because `check` takes sizes modulo 16, and a 0 would end the list of sizes.
             let mut input: Vec<u8> = sizes.iter().map(|size| if *size == 0 { 16 } else { *size as u8 }).collect();
             input.extend([b"\0", *wire, b"MAIL"].concat());
             check(&input);

@@ -171,8 +171,8 @@ fn max_line_bytes(verb: [u8; 4]) -> usize {
     match &verb {
         b"MAIL" => MAX_LINE_BYTES,
         b"RCPT" => MAX_COMMAND_LINE_BYTES + MAX_RCPT_PARAMETER_BYTES,
-        // RFC 4954 §4 sets this limit for the responses that follow AUTH. The AUTH line may be as
-        // long, because clients also send long tokens in its initial response.
+        // RFC 4954 §4 sets this limit for the client's later lines in a login. Permit it for the
+        // AUTH line as well, because clients also send long tokens in its initial response.
         b"AUTH" => MAX_EXCHANGE_LINE_BYTES,
         _ => MAX_COMMAND_LINE_BYTES,
     }

@@ -169,8 +169,7 @@ impl LineChecker {
                     return true;
                 }
                 None => {
-                    // After a line that is too long, count from 0 again, so that the rest of the
-                    // message is still checked.
+                    // Count from 0 again after a line that is too long, so that the lines after it are still checked.
                     self.line_bytes = 0;
                     return false;
                 }
@@ -200,7 +199,7 @@ pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&rest[..at + 2]);
         out.push(b'.');
         rest = &rest[at + 2..];
-        // `rest` begins with the line's own dot. It is not found again, because `DOT_LINE` begins with CR.
+        // `rest` begins with the dot that was just doubled, which is not found again because `DOT_LINE` begins with CR.
     }
     out.extend_from_slice(rest);
 }
@@ -237,8 +236,8 @@ mod tests {
             (b"a.\r\n.b.\r\n.\r\n", b"a.\r\nb.\r\n", None),
             (b"12345678\r\n.\r\n", b"12345678\r\n", None),
             (b"123456789\r\n.\r\n", b"123456789\r\n", Some(LineFault::LineTooLong)),
-            // The rows below imitate the end of data with a bare CR, a bare LF or NUL. Only the
-            // last `.` may end the data (RFC 5321 §4.1.1.4; SMTP smuggling, CVE-2023-51764).
+            // The rows below imitate the end of data with a bare CR, a bare LF or NUL. Only the last `.` may end the
+            // data, because otherwise a second message could be smuggled in (RFC 5321 §4.1.1.4, CVE-2023-51764).
             (b"a\n.\n\r\n.\r\n", b"a\n.\n\r\n", BARE),
             (b"a\r.\rb\r\n.\r\n", b"a\r.\rb\r\n", BARE),
             (b"a\r.\nb\r\n.\r\n", b"a\r.\nb\r\n", BARE),
@@ -252,7 +251,7 @@ mod tests {
             (b"a\r\n.\r.\r\n.\r\n", b"a\r\n\r.\r\n", BARE),
             (b"a\r\n\0.\r\nb\r\n.\r\n", b"a\r\n\0.\r\nb\r\n", BARE),
             (b"a\r\n.\0\r\nb\r\n.\r\n", b"a\r\n\0\r\nb\r\n", BARE),
-            // The bare LF is the worse fault, although the long line comes first.
+            // The fault to report is the bare LF, which is worse than the long line before it.
             (b"123456789\r\na\nb\r\n.\r\n", b"123456789\r\na\nb\r\n", BARE),
         ];
         for (wire, content, flaw) in rows {

@@ -204,8 +204,8 @@ impl Dialogue {
         }
         let code = text.get(..3);
         self.unanswered = self.unanswered.saturating_sub(1);
-        // The final reply to AUTH ends the login. While several replies are due, this line may be
-        // the reply to an earlier command, so the client's lines stay hidden.
+        // The final reply to AUTH ends the login. If several replies are due, this line may be the
+        // reply to a command before AUTH, so the client's lines stay hidden.
         self.is_login = code == Some(b"334") || self.is_login && self.unanswered > 0;
         let is_refused_message = matches!(self.part, ClientPart::Message(_)) && code != Some(b"354");
         if is_refused_message && self.unanswered == 0 {

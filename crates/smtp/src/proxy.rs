@@ -109,7 +109,7 @@ fn parse_v1(whole: &[u8]) -> Result<ProxyHeader, ProxyHeaderError> {
 }
 
 fn v1_header(text: &str) -> Option<ProxyHeader> {
-    // Anything that follows UNKNOWN must be ignored (§2.1).
+    // The receiver must ignore anything that follows UNKNOWN (PROXY protocol, §2.1).
     if text == "UNKNOWN" || text.starts_with("UNKNOWN ") {
         return Some(ProxyHeader::Local);
     }
@@ -137,8 +137,8 @@ fn port(text: &str) -> Option<u16> {
 
 fn length_v2(bytes: &[u8]) -> Result<Option<usize>, ProxyHeaderError> {
     let Some(head) = bytes.get(..V2_HEAD_BYTES) else {
-        // Check version and command first, so that wrong ones are reported without waiting for the
-        // rest.
+        // Check version and command as soon as they are there, so that a wrong header is reported
+        // without waiting for the rest.
         return bytes.get(12).map_or(Ok(None), |command| is_command(*command).map(|()| None));
     };
     is_command(head[12])?;
@@ -352,8 +352,8 @@ mod tests {
             (v2(0x21, 0x11, &FOUR), four),
             (v2(0x20, 0x11, &FOUR), ProxyHeader::Local),
             (v2(0x20, 0x00, b""), ProxyHeader::Local),
-            // For LOCAL, only the length must be right (§2.2). Family, addresses and checksum may
-            // be wrong.
+            // For LOCAL, family, addresses and checksum may be wrong, because a receiver must
+            // ignore them, and only the length must be right (§2.2).
             (v2(0x20, 0x12, &FOUR), ProxyHeader::Local),
             (v2(0x20, 0xff, b"anything"), ProxyHeader::Local),
             (v2(0x20, 0x11, &FOUR[..11]), ProxyHeader::Local),
@@ -365,8 +365,8 @@ mod tests {
             (v2(0x21, 0x00, &[0; 40_000]), ProxyHeader::Local),
             (v2(0x21, 0x00, b"\x03\0\x04\0\0\0\0"), ProxyHeader::Local),
             (v2(0x21, 0x31, &[[b'x'; 216].as_slice(), b"\x04\0\x01x"].concat()), ProxyHeader::Unix),
-            // An extension may be long, because it may contain the client's certificate. This one
-            // has 4 KB.
+            // An extension may be as long as these 4 KB, because it may contain the client's
+            // certificate.
             (v2(0x21, 0x11, &with(&[&[0x20, 0x10, 0], [0; 4096].as_slice()].concat())), four),
             (v2(0x21, 0x00, b"anything"), ProxyHeader::Local),
             (v2(0x21, 0x31, &[b'x'; 216]), ProxyHeader::Unix),

@@ -81,7 +81,7 @@ impl ServerSettings {
     /// TLS, EHLO lists AUTH only over TLS.
     pub fn with_offer(name: &str, limits: Limits, offer: Offer) -> Self {
         let Offer { protocol, extensions: offered, requires } = offer;
-        // BINARYMIME is useless without CHUNKING (RFC 3030 §3).
+        // Binary messages can be sent only with BDAT, so BINARYMIME needs CHUNKING (RFC 3030 §3).
         let offered = Extensions { binary_mime: offered.binary_mime && offered.chunking, ..offered };
         let over_tls = Extensions { starttls: false, ..offered.clone() };
         let hides_auth = requires.tls_for_auth || requires.tls;

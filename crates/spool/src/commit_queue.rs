@@ -118,8 +118,8 @@ impl CommitQueue {
     /// at that offset. Returns the body as it is stored.
     pub(crate) fn store(&self, mut draft: NewMessage, reserve: Reserve, id_at: Option<usize>) -> (Receipt, Arc<[u8]>) {
         // Compute the checksum of the bytes after the id in the caller's thread, because there are
-        // many callers but only one commit thread. Compute it before taking the lock, unless it
-        // takes less time than combining two checksums.
+        // many callers but only one commit thread. Do so before taking the lock, unless combining
+        // two checksums takes longer than computing this one.
         let tail_at = id_at.map_or(0, |at| (at + Id::TEXT_BYTES).min(draft.body.len()));
         let tail_bytes = draft.body.len() - tail_at;
         let tail_crc =
@@ -179,8 +179,8 @@ impl CommitQueue {
     }
 
     fn wake_committer(&self, mut state: MutexGuard<'_, CommitQueueState>) {
-        // Clear the flag here, so that the thread is woken only once even if more requests arrive
-        // before it runs.
+        // Clear the flag here, so that further requests do not wake the thread again before it
+        // runs.
         if mem::take(&mut state.is_waiting) {
             drop(state);
             self.work_added.notify_one();

@@ -79,8 +79,8 @@ impl CompactionState {
         for _ in 0..SLICE_BATCHES {
             match scan.next_batch(&mut seen) {
                 Ok(ScanResult::Batch) => moved += relocate_all(log, oldest, &seen)?,
-                // Either the segment ends here, or damage hides its later batches from the scan.
-                // The index still knows the messages in them, so `compact_rest` can move them.
+                // Either the segment ends here, or damage hides its later batches. The index still
+                // knows the messages in these batches, so `compact_rest` can move them.
                 Ok(ScanResult::Invalid(_)) | Err(_) => return self.compact_rest(log, oldest),
             }
             if moved >= SLICE_BYTES {
@@ -150,10 +150,11 @@ fn relocate_all(log: &mut Log, segment: &Arc<Segment>, seen: &[ScannedRecord]) -
 
 fn relocate_one(log: &mut Log, locations: &MessageLocations) -> Result<(), LogWriteError> {
     let MessageLocations { segment, record: spot, .. } = locations;
-    // A message that cannot be read stays at its place, and its segment stays in use.
+    // Leave an unreadable message where it is, which keeps its segment in use.
     let Ok(Some(head)) = segment.read_metadata(*spot) else { return Ok(()) };
     let Ok(mut notes) = notes_of(locations, &head) else { return Ok(()) };
-    // `MAX_ENVELOPE_BYTES` also limits the notes of a record, so drop the oldest ones if necessary.
+    // Drop the oldest notes if necessary, because `MAX_ENVELOPE_BYTES` also limits a record's
+    // notes.
     while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MAX_ENVELOPE_BYTES {
         notes.remove(0);
     }

@@ -178,8 +178,7 @@ impl ReadOnlyDisk {
 /// Callers lock the file [`LOCK`] as well. Earlier versions lock only the file, and a network file
 /// system such as NFS shows other hosts the locks of files but not the locks of directories.
 fn lock_directory(directory: &File, operation: FlockOperation) -> io::Result<File> {
-    // A lock belongs to an open file and not to a process, so each lock needs an open file of its
-    // own.
+    // Open the directory again for each lock, because a lock belongs to an open file and not to a process.
     let file = open_at(directory, ".", OFlags::DIRECTORY)?;
     flock(&file, "the directory", operation)?;
     Ok(file)
@@ -239,8 +238,8 @@ impl Disk for ReadOnlyDisk {
 pub fn sync_ancestors(directory: &Path) -> io::Result<()> {
     for above in directory.canonicalize()?.ancestors().skip(1) {
         match File::open(above).and_then(|opened| opened.sync_all()) {
-            // Ignore a directory that this user may not read, and a read-only file system: this user has created
-            // nothing there that needs a sync.
+            // Ignore a directory that this user may not read, and a read-only file system, because this user has
+            // created nothing there that needs a sync.
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {}
             // Some file systems cannot sync directories and do not need it.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
@@ -294,8 +293,7 @@ impl DiskFile for File {
 
     fn preallocate(&self, bytes: u64, throttle: &dyn Fn(Duration)) -> io::Result<()> {
         match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
-            // Not every file system can allocate space in advance. If not, the zeros written below
-            // reserve the space.
+            // If the file system cannot allocate space in advance, the zeros written below reserve the space.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
@@ -306,8 +304,7 @@ impl DiskFile for File {
             let length = (bytes - at).min(ZERO_CHUNK_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
-            // Sync in portions, so that the sync of another file does not have to wait for the
-            // whole file.
+            // Sync each portion, so that the sync of another file does not have to wait for the whole file.
             self.sync_data()?;
             throttle(start.elapsed());
         }

@@ -91,8 +91,7 @@ struct DiskRng(u64);
 
 impl DiskRng {
     fn below(&mut self, sides: u64) -> u64 {
-        // This is the generator splitmix64. It is simple, and the same seed always gives the same
-        // faults.
+        // Use splitmix64, which is simple and gives the same faults for the same seed.
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -291,8 +290,8 @@ impl FileContent {
 
     fn after_power_loss(&self, dice: &mut DiskRng) -> Self {
         let mut octets = self.durable.clone();
-        // There are four cases: all unsynced sectors survive, none survives, some survive, or some
-        // survive and a few of them are torn.
+        // A power loss is one of four cases: all unsynced sectors survive, none survives, some
+        // survive, or some survive and a few of them are torn.
         let mood = dice.below(4);
         let sectors: BTreeSet<usize> =
             self.dirty.iter().flat_map(|range| range.start / SECTOR_BYTES..range.end.div_ceil(SECTOR_BYTES)).collect();
@@ -309,7 +308,8 @@ impl FileContent {
             if takes && octets.len() < from + new.len() {
                 octets.resize(from + new.len(), 0);
             }
-            // Assume that a sector can be torn only if it has never been written before.
+            // Tear only a sector that is still all zeros. Any other sector gets its new content as
+            // a whole or not at all.
             let is_fresh = octets.get(from..from + new.len()).is_some_and(|old| *old == [0; SECTOR_BYTES][..old.len()]);
             let length = if tears && is_fresh { dice.below(new.len() as u64 + 1) as usize } else { new.len() };
             if takes {

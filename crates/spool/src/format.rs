@@ -130,8 +130,8 @@ impl SegmentHeader {
         let revision = self.revision + 1;
         let mut next = Self { state, revision, generation, salt: 0, next_id, previous_end, oldest, is_synced, ..self };
         loop {
-            // Choose a new seed for each use, because the file still contains records of its last
-            // use, which would look valid with the same seed.
+            // Choose a new seed for each use of the file, because records of the last use would
+            // look valid with the same seed.
             next.salt = RandomState::new().hash_one((generation, next.salt));
             if next.seed() != self.seed() {
                 return next;
@@ -148,8 +148,8 @@ impl SegmentHeader {
 
     /// Returns the lowest number that a new message in this segment can have, or 0 if unknown.
     pub(crate) fn first_id(&self) -> u64 {
-        // Subtract one, because the message for which the segment was begun got its number before
-        // the header was written.
+        // The message for which the segment was begun got its number before the header was written,
+        // so its number is one less than `next_id`.
         self.next_id.saturating_sub(1)
     }
 

@@ -118,12 +118,11 @@ fn read_slots(name: &str, file: &dyn DiskFile) -> Result<HeaderSlots, Error> {
         places.newest = places.newest.filter(|other| other.revision > header.revision).or(Some(header));
     }
     if failures.len() == 2 {
-        // The disk cannot be read, but the data on it may be intact, so this is an error and not
-        // damage.
+        // If the disk cannot be read, report an error and not damage, because the data on it may be intact.
         return Err(Error::from(failures.swap_remove(0)));
     }
-    // The first header goes to the first block, and the second to the second. So a blank first
-    // block is always damage, and a blank second block from the third header on.
+    // Headers go to the first and the second block by turns, so a blank first block is always damage, and a blank
+    // second block is damage from the third header on.
     let must_be_there = |at: u64| places.newest.is_some_and(|newest| at == 0 || newest.revision >= 2);
     places.bad.extend(blank.into_iter().filter(|at| must_be_there(*at)).collect::<Vec<_>>());
     Ok(places)
@@ -225,7 +224,7 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
-    // In the first use of a file, any batch is new, because a new file is filled with zeros and has no batches.
+    // In the first use of a file, any batch is new, because the file was filled with zeros before.
     let is_first_use = free.revision == 0;
     is_first_use || is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
 }

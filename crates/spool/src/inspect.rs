@@ -85,7 +85,7 @@ pub enum InspectedBody {
 /// version of mailrun has written it, and [`Error::Disk`] if it cannot be read.
 pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
     let disk = ReadOnlyDisk::new(directory)?;
-    // Hold the lock for as long as the result lives, because messages are read from the files
+    // Hold the lock as long as the result lives, because callers read messages from the files
     // later.
     let lock = disk.lock_shared().map_err(Error::of_lock)?;
     let mut reading = load(&disk)?;

@@ -89,7 +89,8 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
         })?);
     }
     reading.spool = spool_of(&files, reading.newest.as_ref());
-    // A file `newest` that belongs to another spool proves nothing about this one.
+    // Ignore a file `newest` that belongs to another spool, because it proves nothing about this
+    // one.
     reading.newest = reading.newest.filter(|newest| newest.spool == reading.spool);
     reading.oldest = reading.newest.map_or(OldestUse::default(), |newest| newest.oldest);
     let candidates: Vec<_> = files.into_iter().filter_map(|file| reading.classify(file)).collect();
@@ -142,7 +143,8 @@ impl LoadedSpool {
             });
         let (newest, is_new) = match (self.newest, self.used.last()) {
             (Some(lost), _) if lost.generation >= next_generation => {
-                // Record the loss, so that it is reported only once.
+                // Record in the file `newest` that the segment is lost, so that later starts do not
+                // report the loss again.
                 (NewestSegment { state: NewestState::Lost, next_id, ..lost }, lost.state != NewestState::Lost)
             }
             (Some(newest), _) => (newest, false),
@@ -155,8 +157,8 @@ impl LoadedSpool {
                 (NewestSegment::open(&header, 0, next_id, oldest), false)
             }
         };
-        // The headers of unfinished and illegible files may be the only proof that segments were
-        // freed. These files are removed next, so `newest` has to be written first.
+        // Write `newest` before the unfinished and illegible files are removed, because their
+        // headers may be the only proof that segments were freed.
         let loses_proof = !(self.unfinished.is_empty() && self.illegible.is_empty());
         (NewestSegment { oldest, ..newest }, is_new || loses_proof)
     }
@@ -180,8 +182,8 @@ impl LoadedSpool {
             return None;
         }
         for at in &bad_places {
-            // Damage to a header alone costs nothing. The batches of its segment are either found
-            // without the header, or their loss is reported separately.
+            // Damage to a header alone costs no message, because the batches of its segment are
+            // either found without the header, or their loss is reported separately.
             self.damage.push(header_damage(&name, *at, HEADER_BYTES as u64, Cost::Nothing));
         }
         if let Some(header) = header {
@@ -215,7 +217,7 @@ impl LoadedSpool {
                     may_be_free: false,
                 });
             }
-            // A file with a damaged header is not used again.
+            // Remove a free file with a damaged header, because it must not be used again.
             FileRole::Free(_) if !bad_places.is_empty() => self.unfinished.push(name),
             FileRole::Free(_) if file_bytes < bytes => {
                 self.damage.push(file_damage(&name, file_bytes..bytes, DamageKind::Shortened, Cost::Nothing));
@@ -256,7 +258,7 @@ impl LoadedSpool {
                 (None, Some(after)) => after.saturating_sub(1),
             };
             candidate.segment.header.generation = known.generation.unwrap_or(guess);
-            // Assume the same durability as in the neighboring segment, because that setting rarely
+            // Assume the durability setting of the neighboring segment, because the setting rarely
             // changes.
             let neighbor = row.get(at).or(row.get(at.wrapping_sub(1)));
             candidate.segment.header.is_synced = neighbor.is_none_or(|neighbor| neighbor.segment.header.is_synced);
@@ -284,8 +286,8 @@ impl LoadedSpool {
 
     fn replay_segments(&mut self, row: Vec<SegmentCandidate>) -> Result<(), Error> {
         let newest = self.newest;
-        // Do not report the newest segment as missing if there is an unreadable file, because that
-        // file may be the newest segment.
+        // If a file is unreadable, do not report the newest segment as missing, because the file
+        // may be that segment.
         let is_illegible = self.illegible.iter().any(|(name, _)| !self.is_foreign(name));
         let is_missing =
             |newest: &NewestSegment| newest.generation >= self.resume_point.next_generation && !is_illegible;
@@ -345,9 +347,9 @@ fn insert_position(row: &[SegmentCandidate], known: HeaderlessUse, oldest: Oldes
         }
     };
     if known.generation.is_none() && known.first_id.is_none() {
-        // The segment contains only notes and moved messages, which do not show its position.
-        // Assume that it fills a gap: before the first segment if an older one is missing, else
-        // where exactly one segment is missing, else at the end.
+        // Notes and moved messages do not show the position of their segment, so assume that the
+        // segment fills a gap: before the first segment if an older one is missing, else where
+        // exactly one segment is missing, else at the end.
         let is_oldest_missing = |first: &SegmentCandidate| first.segment.header.generation > oldest.generation;
         if oldest.generation > 0 && row.first().is_some_and(is_oldest_missing) {
             return 0;

@@ -141,8 +141,8 @@ impl Log {
         let appended = self.append(&RecordParts { record, envelope: note, notes: &[], body: None }, Reserve::Notes);
         match (lazy, appended) {
             (DeferredRecord::Note(id, _), Ok(spot)) => self.changes.push(IndexChange::AddNote(id, spot)),
-            // Forget the message even if there is no room for its mark, because it is done. After a
-            // restart it is found again and delivered twice.
+            // If there is no room to record that a message is done, remove it from the index all
+            // the same. Only a restart finds it again, and then delivers it twice.
             (DeferredRecord::Done(id), Ok(_)) => self.changes.push(IndexChange::Remove(id)),
             (lazy, Err(LogWriteError::NoSpace)) => {
                 self.counters.unwritten.add(1);
@@ -169,7 +169,7 @@ impl Log {
         let bytes = content.record.bytes();
         self.segment_pool.lock().check(reserve)?;
         if self.free_bytes() < bytes {
-            // Sync this segment before it is left, because a later sync covers only the next
+            // Sync this segment before leaving it, because a later sync covers only the next
             // segment.
             self.flush(FlushMode::Synced).map_err(LogWriteError::Disk)?;
             if self.free_bytes() < bytes {
@@ -191,8 +191,8 @@ impl Log {
 
     fn begin_segment(&mut self, bytes: u64, reserve: Reserve) -> Result<(), LogWriteError> {
         if self.has_unsynced_moves {
-            // Sync the moved messages before leaving the current segment. Later syncs cover only
-            // the next segment, but the old copies of these messages may then be freed.
+            // Sync the moved messages before leaving the current segment, because later syncs cover
+            // only the next segment, but the old copies may then be freed.
             self.sync().map_err(LogWriteError::Disk)?;
         }
         let previous_end = match &self.current {
@@ -216,8 +216,8 @@ impl Log {
         self.index.lock().push_segment(Arc::clone(&segment));
         self.current = Some(CurrentSegment { segment, end: BATCHES_OFFSET, synced: 0 });
         if self.options.durability == Durability::Write {
-            // Sync the header even though batches are not synced. If a crash lost the header, a
-            // restart would report the segment as missing.
+            // Sync the header although this mode syncs no batches, because if a crash lost the
+            // header, a restart would report the segment as missing.
             self.sync()?;
         }
         Ok(())

@@ -24,8 +24,8 @@ struct MemoryState {
 
 impl MemoryBackend {
     pub(crate) fn new(options: &Options) -> Self {
-        // The ids of earlier runs are unknown, but must not be used again. Earlier runs began with
-        // an earlier time, so begin with the current time in nanoseconds.
+        // Begin with the current time in nanoseconds, because the ids of earlier runs, which began
+        // with an earlier time, are unknown and must not be used again.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let next_id = u64::try_from(now.as_nanos()).unwrap_or(1);
         let state = MemoryState { drafts: HashMap::new(), stats: SpoolStats::default(), next_id, is_closed: false };

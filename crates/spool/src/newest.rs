@@ -76,8 +76,8 @@ impl NewestFile {
     pub(crate) fn new(disk: &Arc<dyn Disk>) -> Self {
         let revision = read_file(&**disk).map_or(0, |(revision, _)| revision);
         // Begin with 0 whatever the file says, because a killed process may have left the file's content only in the
-        // page cache. If the removal of a segment relied on that content, the removal could survive a power failure
-        // while its proof is lost.
+        // page cache. If a segment were removed because of this content, a power failure could lose the content but not
+        // the removal.
         Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }
 
@@ -95,8 +95,7 @@ impl NewestFile {
                 opened => (opened?, false),
             },
         };
-        // A record that could not be written is tried again at the same place, because the other place
-        // has the last good one.
+        // If a write fails, the next attempt uses the same place, because the other place has the last good record.
         let revision = self.revision + 1;
         file.write_at(&mut [IoSlice::new(&encode(revision, newest))], revision % 2 * SECTOR_BYTES)?;
         file.sync_data()?;

@@ -75,10 +75,10 @@ impl Options {
     /// Like [`Options::max_stored_bytes`], for any purpose. The options must be fitted.
     pub(crate) fn max_stored_bytes_for(&self, reserve: Reserve) -> u64 {
         let unreserved_bytes = self.max_bytes - reserve.reserved_segments() * self.segment_bytes;
-        // Even an empty spool keeps its current segment until the next one is begun. The current segment may
-        // be as large as the next, if it was made for another large message.
+        // Allow a segment only half of the space, because a spool keeps its current segment, which may be as large,
+        // until the next one is begun.
         let segment_bytes = unreserved_bytes / 2 / BLOCK * BLOCK;
-        // Up to 7 bytes are padding, because records are multiples of 8 bytes.
+        // Subtract 7 bytes for padding, because records are multiples of 8 bytes.
         segment_bytes - SEGMENT_OVERHEAD_BYTES - RECORD_HEADER_BYTES as u64 - 7
     }
 

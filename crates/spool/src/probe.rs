@@ -48,7 +48,7 @@ impl DiskProbe {
         }
         let disk = RealDisk::new(directory)?;
         let file = disk.create(name)?;
-        // From here on, dropping `probe` removes the file.
+        // Dropping `probe` removes the file even if a later step fails.
         let probe = Self {
             disk,
             name: name.to_owned(),
@@ -119,8 +119,8 @@ impl DiskProbe {
 
 impl Drop for DiskProbe {
     fn drop(&mut self) {
-        // Ignore errors: if the file cannot be removed, its directory is gone or no longer
-        // writable, so another attempt would fail as well.
+        // Ignore an error, because the directory is then gone or no longer writable, so another
+        // attempt would fail as well.
         _ = self.disk.remove(&self.name);
     }
 }

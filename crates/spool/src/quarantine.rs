@@ -14,8 +14,8 @@ const COPY_CHUNK_BYTES: u64 = 1 << 20;
 /// seed, the offset, and the kind of damage.
 fn copy_name(damage: &Damage, reading: &LoadedSpool) -> String {
     if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
-        // Leave out the offset, because a message keeps its number but not its offset when it is
-        // moved.
+        // Leave the offset out of the name, because a moved message keeps its number but not its
+        // offset.
         return format!("quarantine/message-{id}");
     }
     let used_segment = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
@@ -87,8 +87,8 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         return Ok(CopyState::Whole);
     }
     let expected = end_of(damage, file)? - damage.offset.min(file.bytes()?);
-    // Accept a copy that is longer than the damage. The copy of a whole segment has the same name
-    // as a copy of its header, and begins with the header.
+    // Accept a longer copy, because the copy of a whole segment begins with its header and has the
+    // same name as a copy of the header alone.
     let mut is_equal = bytes >= expected;
     let mut is_part = bytes <= expected;
     let mut one = Vec::new();
@@ -99,7 +99,7 @@ fn compare_copy(damage: &Damage, file: &dyn DiskFile, copy: &dyn DiskFile) -> io
         read_lossy(file, &mut one, at)?;
         let read_bytes = read_lossy(copy, &mut other, at - damage.offset)?;
         is_equal &= one == other;
-        // Accept zeros in the copy, because bytes that were not synced before a crash read as
+        // Accept zeros in a partial copy, because bytes that were not synced before a crash read as
         // zeros.
         is_part &= other[..read_bytes].iter().zip(&one).all(|(copied, octet)| *copied == 0 || copied == octet);
     }

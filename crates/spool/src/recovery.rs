@@ -33,9 +33,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     sync(&**disk, &reading)?;
     quarantine::copy_damage(&**disk, &reading)?;
     reading.drop_sparse_segments();
-    // If a sync failed in an earlier process, Linux has marked the pages as clean. They are then
-    // read from the cache, and the syncs above succeed, although the media lacks the data.
-    // Therefore all messages without a proven sync are written again.
+    // Write all messages without a proven sync again. If a sync failed in an earlier process, Linux
+    // has marked the pages as clean, so the syncs above succeed although the disk lacks the data.
     let unproven =
         if options.durability == Durability::Sync { std::mem::take(&mut reading.unproven) } else { Vec::new() };
     if !unproven.is_empty() {

@@ -114,8 +114,8 @@ impl Replay {
     /// Reports missing segments at the start of the log. `segment` is the oldest one that was
     /// found, and `oldest` the oldest that must exist.
     pub(crate) fn check_oldest(&mut self, segment: &Segment, oldest: OldestUse) {
-        // Generation 0 means that neither a header nor the file `newest` tells anything about
-        // earlier uses.
+        // Generation 0 means that earlier uses are unknown, because neither a header nor the file `newest` mentions
+        // them.
         if oldest.generation > 0 && segment.header.generation > oldest.generation {
             let damage = self.add_damage(segment, 0..0, DamageKind::MissingSegment);
             let after = oldest.first_id.checked_sub(1);
@@ -128,24 +128,21 @@ impl Replay {
     pub(crate) fn replay_segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.index.push_segment(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
-            // The first message of this segment got its number before the header was written, so
-            // its number is one less than the header's next number. Subtract two to get the message
-            // before it.
+            // The first message of this segment has the number `next_id - 1`, because it got its number before the
+            // header was written, so the message before it has `next_id - 2`.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
         self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
         let mut scan = Scan::of_segment(segment, BodyMode::Check);
         let mut seen = Vec::new();
-        // Offset at which the segment is cut off if nothing intact follows. 0 means that it must
-        // not be cut.
+        // Offset at which the segment is cut off if nothing intact follows, or 0 if it must not be cut.
         let mut cut = None;
         loop {
             match scan.next_part(&mut seen, claimed_end)? {
                 ScanStep::Batch => {
-                    // An intact batch follows the torn part, so the next segment must not state
-                    // where this one ends. The end before the torn part would hide this batch, and
-                    // the end after this batch would make the torn part count as damage.
+                    // Record no end for this segment, because an intact batch follows the torn part. An end before the
+                    // torn part would hide the batch, and an end after the batch would turn the torn part into damage.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
@@ -187,8 +184,8 @@ impl Replay {
         if !region.was_promised {
             self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
         }
-        // The batch's header states how many records the batch had. This gives the number of lost
-        // records only if the region ends with this batch.
+        // If the region ends with this batch, the number of records in the batch's header tells how many records are
+        // lost.
         let whole = region.batch.filter(|batch| begin + batch.bytes.next_multiple_of(BLOCK) >= region.range.end);
         let stated = whole.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
         let mut holes = region.holes.iter().peekable();
@@ -247,7 +244,7 @@ impl Replay {
     /// Records that a message is done, or that an intact record of it was found. The loss of its
     /// other records then costs nothing.
     fn mark_settled(&mut self, id: Id) {
-        // Most spools are undamaged, so skip the hashing if the sets are empty.
+        // Skip the hashing if a set is empty, because most spools are undamaged.
         if !self.orphans.is_empty() {
             self.orphans.remove(&id.0);
         }
@@ -276,8 +273,8 @@ impl Replay {
     fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
-            // No message follows, so no later number bounds the loss. If it is known how many
-            // records were lost, assume that all of them were messages.
+            // Without a later message, no number bounds the loss, so assume that all lost records were messages, if
+            // their number is known.
             pending.after.unwrap_or_default().saturating_add(1 + pending.records.unwrap_or(0))
         });
         let first = pending.after.map_or(before_next, |after| after + 1);
@@ -288,8 +285,8 @@ impl Replay {
         match pending.record {
             Some(DamagedRecord::Message(id)) if is_in_row(id) => self.mark_missing(pending.damage, id.0..id.0 + 1),
             Some(DamagedRecord::Message(id)) => {
-                // The message had been moved and has an older number, or the number itself is
-                // damaged.
+                // The number is outside of the gap, because the message had been moved and is older, or because the
+                // number itself is damaged.
                 if id.0 < self.next_id {
                     self.mark_missing(pending.damage, id.0..id.0 + 1);
                 }
@@ -306,8 +303,8 @@ impl Replay {
         let damage = &mut self.damage[pending.damage];
         damage.cost = damage.cost.max(cost);
         if next.is_none() && pending.before.is_none() {
-            // The numbers of lost messages must not be given again. Nobody knows the numbers, so
-            // skip as many as there may have been records.
+            // The numbers of lost messages are unknown and must not be given again, so skip as many numbers as there
+            // may have been records.
             let lost_records = pending.max_records.min(self.next_id);
             self.next_id = self.next_id.saturating_add(lost_records);
         }
@@ -339,7 +336,7 @@ impl Replay {
                 unnamed: 0,
                 is_known: false,
             });
-            // If no segment is left, the lost messages begin in the oldest segment that must exist.
+            // If no segment is left, the lost messages begin with the first one of the oldest segment that must exist.
             let first_missing = match (self.last_stored, oldest.first_id) {
                 (Some(last), _) => last + 1,
                 (None, 0) => lost.first_id,
@@ -349,9 +346,8 @@ impl Replay {
         }
         self.next_id = self.next_id.max(next_id);
         if state == NewestState::Open {
-            // The numbers of the lost messages must not be given again, but the last of them is
-            // unknown. Doubling skips enough, because the lost segment hardly had more messages
-            // than all before it.
+            // The numbers of the lost messages must not be given again, but the last of them is unknown. Doubling
+            // `next_id` skips enough, because the lost segment hardly had more messages than all segments before it.
             self.next_id = self.next_id.saturating_mul(2);
         }
     }
@@ -365,8 +361,8 @@ impl Replay {
         for (id, damage) in self.missing.drain().chain(self.bodies.drain()) {
             self.damage[damage].messages.push(Id(id));
         }
-        // Add messages that are known only from their notes, because a moved message whose record is lost may still
-        // have notes in other segments.
+        // Add messages that are known only from their notes, because if the record of a moved message is lost, its
+        // notes may still be in other segments.
         if let Some(damage) = self.damage.iter_mut().find(|damage| damage.cost == Cost::Unknown) {
             damage.messages.extend(self.orphans.drain().map(Id));
         }

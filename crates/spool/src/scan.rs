@@ -231,14 +231,12 @@ impl Scan {
         }
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
-        // Assume that the log ends where the readable part ends, unless a later batch or segment
-        // shows otherwise.
+        // Assume that the log ends where the readable part ends, unless a later batch or segment shows that it went on.
         let is_end = next.is_none() && !is_claimed;
-        // If no header states where the batch ends, it may extend into the part that a shortened
-        // file has lost.
+        // If no header states where the batch ends, the batch may extend into the part that a shortened file has lost.
         let seen_to = if batch.is_none() && !is_blank { self.segment_bytes } else { stated_end.max(seen_end) };
-        // Zeros prove that the log had ended only if they fill the space of a whole batch header,
-        // because a header begins with a random number.
+        // A batch header begins with a random number, so zeros prove that the log had ended only if they fill a whole
+        // header.
         let is_cut_off = is_end && begin < last && seen_to.max(begin + BATCH_HEADER_BYTES as u64) > self.file_bytes;
         let is_last = is_end && !is_cut_off;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
@@ -249,8 +247,7 @@ impl Scan {
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
         let was_promised = is_claimed || is_cut_off || self.is_stated_promised(begin)?;
         if !was_promised {
-            // No 250 was sent for the messages of a torn batch, so drop those whose bodies did not
-            // reach the disk.
+            // Drop messages of a torn batch whose bodies did not reach the disk, because no client got a 250 for them.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
@@ -343,8 +340,8 @@ impl Scan {
         let mut at = begin + BATCH_HEADER_BYTES as u64;
         let ends = seen.iter().map(|one| (one.at, one.at + one.bytes)).chain([(end, end)]);
         for (after, (next, next_end)) in ends.enumerate() {
-            // A batch cannot begin with padding, so bytes before its first intact record must have
-            // held another record.
+            // Bytes before the first intact record must have held another record, because a batch cannot begin with
+            // padding.
             let is_first = at == begin + BATCH_HEADER_BYTES as u64;
             if at < next && (is_first || !self.is_padding(at, next)?) {
                 self.divide(at..next, after, &mut holes)?;

@@ -124,8 +124,8 @@ impl Segment {
 
     /// Reads the record's body without checking it. Returns `None` if the file ends earlier.
     pub(crate) fn read_body(&self, location: RecordLocation, record: &RecordHeader) -> io::Result<Option<Arc<[u8]>>> {
-        // Collecting from an iterator of known length allocates the body only once, at its final
-        // address.
+        // Collect from an iterator of known length, which allocates the body only once, at its
+        // final address.
         let mut body: Arc<[u8]> = std::iter::repeat_n(0, record.body_bytes as usize).collect();
         let buffer = Arc::get_mut(&mut body).expect("nobody else has it yet");
         let read_bytes = read_with_retry(&*self.file, buffer, location.offset() + record.metadata_bytes())?;

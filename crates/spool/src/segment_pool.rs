@@ -155,8 +155,8 @@ impl SegmentPool {
     pub(crate) fn check(&mut self, reserve: Reserve) -> Result<(), LogWriteError> {
         match self.foreign_file.take() {
             Some(error) => Err(LogWriteError::Disk(error)),
-            // The current segment may have been taken from the reserve, so it is not open to every
-            // purpose.
+            // Check even the current segment, because it may have been taken from a reserve that
+            // not every purpose may use.
             None if !self.permits(0, reserve) => Err(LogWriteError::NoSpace),
             None => Ok(()),
         }
@@ -194,7 +194,8 @@ impl SegmentPool {
     }
 
     fn make(&mut self, bytes: u64) -> Result<FreeSegment, LogWriteError> {
-        // Remove free segments of another size if there is no room for the new segment otherwise.
+        // Remove free segments, which have another size, if the new segment would not fit
+        // otherwise.
         while self.bytes() + bytes > self.max_bytes && !self.free_segments.is_empty() {
             self.remove_free_segment().map_err(LogWriteError::Disk)?;
         }
@@ -219,8 +220,8 @@ impl SegmentPool {
         })?;
         let segment = Self::fill_file(disk, name, file, header, throttle);
         if segment.is_err() {
-            // Remove the incomplete segment, because it is useless and takes space. If that fails,
-            // the next start finds the file and removes it.
+            // Remove the incomplete segment, because it only takes space. If the removal fails, the
+            // next start tries again.
             _ = disk.remove(name);
         }
         segment
@@ -282,8 +283,8 @@ impl SegmentPool {
             if segment.has_lost_header() {
                 // Mark the segment as free before removing its file. If a crash prevented the
                 // removal, a restart would otherwise take the old records of a file without a
-                // header for new ones. Ignore errors: if the file is too damaged for a header, the
-                // removal alone must be enough.
+                // header for new ones. Ignore errors, because a file that is too damaged for a
+                // header must be removed all the same.
                 _ = end_use();
             }
             self.remove(&segment.name, segment.header.generation)?;

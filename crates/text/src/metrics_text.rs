@@ -21,7 +21,7 @@ impl MetricsText {
     }
 
     pub fn family(&mut self, name: &str, kind: &str, meaning: &str) {
-        // OpenMetrics names a counter's family without the suffix `_total` that its samples have.
+        // In OpenMetrics, the name of a counter's family lacks the suffix `_total`, which only its samples have.
         let family = match self.exposition {
             Exposition::OpenMetrics if kind == "counter" => name.trim_end_matches("_total"),
             _ => name,
@@ -38,7 +38,7 @@ impl MetricsText {
             let _ = write!(self.text, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, label_text(text));
         }
         let value = value.to_string();
-        // Replace Rust's `inf`, because both formats write infinity as `+Inf`.
+        // Write infinity as `+Inf`, as both formats require, because Rust writes `inf`.
         let value = match value.as_str() {
             "inf" => "+Inf",
             "-inf" => "-Inf",

@@ -27,7 +27,7 @@ pub fn figure(value: f64) -> String {
     if !value.is_finite() || value < 0.0 {
         return NONE.to_owned();
     }
-    // The limits are the points at which rounding adds a digit: 9.9996 becomes 10.00, not 10.000.
+    // Each limit is the point at which rounding adds a digit, so that 9.9996 becomes 10.00 and not 10.000.
     match value {
         v if v < 0.000_000_5 => "0".to_owned(),
         // Show six decimals, because the lowest rate, one per hour, is 0.000278 per second.
@@ -35,7 +35,7 @@ pub fn figure(value: f64) -> String {
         v if v < 9.999_5 => format!("{v:.3}"),
         v if v < 99.995 => format!("{v:.2}"),
         v if v < 999.95 => format!("{v:.1}"),
-        // A larger number than 2^64 would saturate, but no measured number comes near that.
+        // The cast would saturate at 2^64, but no measured number comes near that.
         v => count(v.round() as u64),
     }
 }
@@ -81,7 +81,7 @@ pub fn fixed(value: f64, decimals: usize) -> String {
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
     // Numbers from 2^64 on do not fit into `u64`, so they get no thousands separators.
     let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count);
-    // A negative value that is rounded to zero gets no sign.
+    // A negative value that rounds to zero gets no sign, so that it is not shown as -0.
     let sign = if value < 0.0 && text.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { "-" } else { "" };
     if part.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{part}") }
 }

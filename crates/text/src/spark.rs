@@ -34,7 +34,7 @@ fn folded(values: &[f64], width: usize, fold: Fold) -> Vec<f64> {
     }
     (0..width)
         .map(|index| {
-            // Each bar gets at least one value, because there are more values than bars.
+            // No group is empty, because there are more values than bars.
             let group = &values[index * values.len() / width..(index + 1) * values.len() / width];
             match fold {
                 Fold::Mean => group.iter().sum::<f64>() / group.len() as f64,

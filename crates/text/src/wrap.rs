@@ -69,8 +69,8 @@ pub fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec<String
             words.push_front(unit.to_owned());
             words.push_front(number.to_owned());
         } else {
-            // Take at least two columns, the width of a wide character. Otherwise the head could be
-            // empty and the loop endless.
+            // Take at least two columns, the width of a wide character, because an empty head would make the loop
+            // endless.
             let (head, tail) = split_at(&word, width.max(2));
             lines.push(head.to_owned());
             words.push_front(tail.to_owned());

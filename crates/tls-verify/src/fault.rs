@@ -67,7 +67,8 @@ impl HandshakeFault {
             _ => return None,
         };
         Some(match certificate {
-            // A bad signature means that the issuer has the name of a trusted certificate, but another key.
+            // A bad signature means that the issuer has the name of a trusted certificate but another key, so it is not
+            // trusted.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::Untrusted { server },
             CertificateError::NotValidForNameContext { presented, .. } => {
                 let names = presented.iter().filter_map(|name| plain_name(name)).take(MAX_NAMES).collect();

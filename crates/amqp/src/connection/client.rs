@@ -73,8 +73,8 @@ impl<T> AmqpConnection<T> {
         self.state = match (header, authenticated) {
             (SASL_HEADER, false) => ConnectionState::ExpectSasl,
             (AMQP_HEADER, true) => ConnectionState::ExpectOpen,
-            // Some servers first accept any login, and then ask for SASL again if the client has no rights. This counts
-            // as a rejected login.
+            // Some servers accept any login at first and ask for SASL again if the user has no rights, so treat this
+            // header as a rejected login.
             (SASL_HEADER, true) => return Err(LoginError::Rejected.into()),
             (AMQP_HEADER, false) => return Err(LoginError::NoSasl.into()),
             _ => return Err(ConnectionError::Header(header)),
@@ -243,8 +243,8 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
                     fields.described_list(0x28, |source| write_node(source, request.name));
                     fields.described_list(0x29, |target| {
                         write_node(target, request.address);
-                        // These fields stay empty: expiry-policy, timeout, dynamic and
-                        // dynamic-node-properties.
+                        // Fields of an AMQP list are told apart by position, so write nulls for expiry-policy, timeout,
+                        // dynamic and dynamic-node-properties.
                         (0..4).for_each(|_| target.null());
                         target.symbols(request.capabilities);
                     });
@@ -252,9 +252,8 @@ fn write_request(out: &mut Vec<u8>, channel: u16, handle: u32, request: &LinkReq
                 LinkRole::Receiver => {
                     fields.described_list(0x28, |source| {
                         write_node(source, request.address);
-                        // These fields stay empty: expiry-policy, timeout, dynamic,
-                        // dynamic-node-properties, distribution-mode, filter, default-outcome and
-                        // outcomes.
+                        // Fields of an AMQP list are told apart by position, so write nulls for expiry-policy, timeout,
+                        // dynamic, dynamic-node-properties, distribution-mode, filter, default-outcome and outcomes.
                         (0..8).for_each(|_| source.null());
                         source.symbols(request.capabilities);
                     });
@@ -385,7 +384,7 @@ mod tests {
             assert!(pair.client.may_send(sender));
             pair.client.send_parts(sender, b"head", Bytes::from(vec![number as u8; length]), number as u32);
         }
-        // `receiver` is valid for both peers, because our server gives each link the number that the client chose.
+        // The server knows the link by the client's ID `receiver`, too, because it takes over the client's numbers.
         pair.server.send(receiver, EncodedMessage::from(vec![9; 1500]), 77);
         let (mut events, mut served) = pair.run(step).unwrap();
         for event in &served {

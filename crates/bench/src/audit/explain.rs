@@ -72,7 +72,7 @@ fn rounds(run: &Path) -> Result<Vec<LossyRound>> {
     let mut places: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
     places.sort();
     let found: Result<Vec<Option<LossyRound>>> = places.into_iter().map(round).collect();
-    // With --out, the directory may also have rounds of an older audit.
+    // Skip rounds of an older audit, which may be in the same directory if the user chose it with --out.
     let is_own = |round: &LossyRound| audit.lossy_rounds.contains(&round.losses.run_id);
     let mut found: Vec<LossyRound> = found?.into_iter().flatten().filter(is_own).collect();
     found.sort_by_key(|round| round.losses.losses.first().map(|loss| loss.round));

@@ -108,7 +108,7 @@ impl AuditCase {
             let file_systems = match (fault, named) {
                 (AuditFault::PowerCut, []) => &Profile::ALL[..],
                 (AuditFault::PowerCut, named) => named,
-                // One file system is enough, because the data that a failed sync drops is lost on each of them.
+                // One file system is enough for a sync error, because all of them lose the data of a failed sync alike.
                 (AuditFault::SyncError, []) => &[Profile::Ext4],
                 (AuditFault::SyncError, named) => &named[..1],
                 _ => &[],

@@ -141,7 +141,7 @@ fn run_rounds(
             return Ok(());
         }
         for case in cases.into_iter().filter(|case| case.is_due(number)) {
-            // Run at least one round, even if the time is already over.
+            // Run at least one round even if the time is already over, because an audit needs a result.
             let is_over = matches!(options.length, AuditLength::Time(time) if began.elapsed() >= time);
             if is_over && !results.is_empty() || interrupt.requested() != StopRequest::Nothing {
                 return Ok(());
@@ -159,7 +159,7 @@ fn run_rounds(
             };
             let result = round.run();
             leftovers::reap_orphans();
-            // If the user interrupts a round, its failure says nothing about the server.
+            // Drop a round that the user interrupted, because its failure says nothing about the server.
             let has_account = matches!(&result, Ok(RoundResult { end: RoundEnd::Account(_), .. }));
             if !has_account && interrupt.requested() != StopRequest::Nothing {
                 return Ok(());

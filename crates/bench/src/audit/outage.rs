@@ -56,9 +56,9 @@ mod tests {
         let origin = Duration::from_secs(10);
         for (read_s, answered_s, fault_s) in [
             (Some(0.2), Some(0.2), 0.35),
-            // The reply was on its way when the server was killed at 0.35 s, so it counts as sent at that time.
+            // The reply was under way when the server was killed at 0.35 s, so it counts as sent at 0.35 s.
             (Some(0.353), Some(0.35), 0.35),
-            // The server was running again, and was killed again at 0.6 s.
+            // The server was running again when the reply was read at 0.5 s, and was killed again at 0.6 s.
             (Some(0.5), Some(0.5), 0.6),
             (Some(0.65), Some(0.6), 0.6),
             (Some(2.0), Some(2.0), 3.0),

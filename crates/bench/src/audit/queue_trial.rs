@@ -113,7 +113,7 @@ mod tests {
             (&[(0, full, true), (250, full, true), (500, empty, false)][..], Some(Finding::Sound)),
             (&[(0, empty, true), (250, empty, true), (500, empty, true)], Some(Finding::HidesMail)),
             (&[(0, empty, true), (250, failed, true), (500, empty, true)], Some(Finding::HidesMail)),
-            // The first answer was right: the mail had already arrived, and only the report of its arrival was late.
+            // The answer was right from the start, because the mail had arrived and only its report was late.
             (&[(0, empty, true), (250, empty, false)], Some(Finding::Sound)),
             // A single empty answer proves nothing, because mail that is being delivered may be in
             // no queue for a moment.

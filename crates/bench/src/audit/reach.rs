@@ -105,8 +105,8 @@ impl MountTable {
     }
 
     fn place(&self, path: &Path) -> Option<Place> {
-        // If several mounts are on one directory, the last one hides the others. `max_by_key` finds it, because it
-        // returns the last of equal elements.
+        // If several mounts are on one directory, only the last one is visible, which `max_by_key` returns because it
+        // prefers the last of equal elements.
         let mounts = self.0.iter().filter(|mount| path.starts_with(&mount.point));
         let mount = mounts.max_by_key(|mount| mount.point.components().count())?;
         let path = mount.root.join(path.strip_prefix(&mount.point).ok()?);
@@ -122,8 +122,8 @@ impl MountTables {
     fn of(&mut self, pid: u32) -> Option<&MountTable> {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
         let own = fs::read_link("/proc/self/ns/mnt").ok()?;
-        // The table of a process in a chroot has only the mounts below the chroot. But the paths of its files begin at
-        // the root of our own process, so use our own table if both processes share a namespace.
+        // Use our own table if both processes share a namespace, because the table of a process in a chroot has only
+        // the mounts below the chroot. The paths of that process's files, however, begin at our own root.
         let whose = if namespace == own { "self".to_owned() } else { pid.to_string() };
         let table = || fs::read_to_string(format!("/proc/{whose}/mountinfo")).unwrap_or_default();
         Some(self.0.entry(namespace).or_insert_with(|| MountTable::parse(&table())))

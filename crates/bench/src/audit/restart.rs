@@ -153,8 +153,8 @@ impl Laboratory<'_> {
         let least = self.smallest(changes(survivors), is_lost)?;
         text.push_str(&self.list(&least, &format!("Message {message} is lost even if only this survives")));
         let all = changes(&self.before.all_unsynced());
-        // Under load, hundreds of files have changed. If the changes that concern the message are enough, begin with
-        // them, so that the search needs fewer restarts.
+        // A load changes hundreds of files, so begin with only those changes that concern the message, if they are
+        // enough to deliver it. The search then needs fewer restarts.
         let own = self.concerning(&all, concerned);
         let is_own_enough = self.is_so(&own, &is_there)?;
         if is_own_enough || self.is_so(&all, &is_there)? {
@@ -246,8 +246,8 @@ impl Laboratory<'_> {
     fn list(&self, found: &Smallest<Change>, title: &str) -> String {
         let nothing = if found.items.is_empty() { " nothing" } else { "" };
         let mut text = format!("\n{title}:{nothing}\n");
-        // List only the last changes, because they concern the message itself. Earlier changes of names are in the set
-        // only because later ones cannot survive without them.
+        // List only the last changes, which concern the message itself. Earlier changes of names are in the set only
+        // because later ones cannot survive a power cut without them.
         let earlier = found.items.len().saturating_sub(MAX_LISTED);
         if earlier > 0 {
             _ = writeln!(text, "  {} before these", counted(earlier as u64, "change"));
@@ -343,8 +343,8 @@ fn smallest<T: Clone>(
     while !items.is_empty() {
         let length = items.len().div_ceil(parts);
         let mut smaller = None;
-        // Leave out the last items first. Changes of names survive only in their order, so an early one can be left out
-        // only together with the later ones.
+        // Leave out the last items first, because except with `strict`, a change of a name survives a power cut only
+        // with all earlier ones, so an early one cannot be left out alone.
         for from in (0..items.len()).step_by(length).collect::<Vec<_>>().into_iter().rev() {
             let to = (from + length).min(items.len());
             let rest = [&items[..from], &items[to..]].concat();
@@ -385,7 +385,7 @@ mod tests {
             assert_eq!(found.unwrap(), Smallest { items: needed.to_vec(), is_proven: true });
             assert!(asked <= 50, "{asked} for {needed:?}");
         }
-        // Changes of names survive only in their order, so only a prefix of them is a possible state of the disk.
+        // A power cut cannot leave a change of a name without all earlier ones, so only a prefix can be on the disk.
         let is_prefix = |some: &[u32]| some.iter().copied().eq(0..some.len() as u32);
         let found = smallest(all(), |some| Ok(Some(is_prefix(some) && some.contains(&12))));
         assert_eq!(found.unwrap().items, (0..13).collect::<Vec<_>>());

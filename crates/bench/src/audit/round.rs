@@ -151,8 +151,8 @@ enum Early {
 impl Early {
     /// Ends a round in which the server has ended by itself. `when` says when that happened.
     fn of_death(death: &Death, when: &str) -> Self {
-        // The command may have ended after the server had greeted, because it left a daemon behind. That is a mistake
-        // in the recipe, so the audit fails instead of blaming the server.
+        // If the server's command ended because it left a daemon behind, fail the audit instead of blaming the server,
+        // because the recipe is wrong.
         if let Some(daemon) = death.how.strip_prefix("it ").filter(|how| how.starts_with(BECAME_DAEMON)) {
             return Self::Failed(anyhow!("the server {daemon}"));
         }
@@ -277,7 +277,7 @@ impl Round<'_> {
     /// this method returns, so the caller may unmount the disk.
     fn run_on(&self, disk: Option<&Disk>, events: &mut Vec<BenchFault>) -> Result<RoundEnd, Early> {
         let (ground, mut supervisor) = self.start(disk).map_err(|error| match disk {
-            // The server has already started without this disk, so the disk is the reason.
+            // The server has started without this disk in a trial, so the disk is why it does not start now.
             Some(_) => Early::End(RoundEnd::NotSupported(vec![format!("the server does not start there ({error:#})")])),
             None => Early::Failed(error),
         })?;
@@ -319,8 +319,8 @@ impl Round<'_> {
                 files.sync_all();
                 files.set_profile(self.case.file_system.unwrap_or(Profile::Ext4));
             });
-            // Operations that the preparation asked for, such as the ACLs of `cp -a`, do not excuse a server that loses
-            // mail.
+            // Forget unsupported operations of the preparation, such as setting ACLs for `cp -a`, because they must not
+            // excuse a server that loses mail.
             disk.take_unsupported();
         }
         self.start_prepared(prepared, disk)
@@ -357,7 +357,7 @@ impl Round<'_> {
         moments: &mut Moments,
         strike: &mut Strike,
     ) -> Result<PartyResults, Early> {
-        // A disk error strikes only when the server next uses the disk, so load must follow the planned moment.
+        // A disk error strikes only when the server next uses the disk, so plan it early enough for mail to follow.
         let last = if self.case.fault.strikes_at_rest() { LOAD } else { LOAD / 2 };
         let planned = moments.within(LOAD / 20, last);
         let source = PartyCommand::source(self.program, &self.bench(), ground.run, self.directory, &ground.target);
@@ -382,8 +382,8 @@ impl Round<'_> {
         }
         followed?.map_or(Ok(()), Err)?;
         let source = gather::read_party(self.directory, Role::Source)?;
-        // A source with few messages ends before the planned moment. In that case, let the fault
-        // strike now, while the last mail may still be in the server's queue.
+        // If the source has ended before the fault, for example after a single message, cause the fault now, while the
+        // last mail may still be in the server's queue.
         if !has_struck && supervisor.asked() == StopRequest::Nothing {
             self.expect_mail_at_stake(supervisor, gather::accepted_messages(&source.record))?;
             self.strike(ground, supervisor, moments, strike)?;
@@ -422,8 +422,8 @@ impl Round<'_> {
     ) -> Result<(), Early> {
         if self.cause_fault(ground, supervisor, moments, strike)? {
             sleep(moments.within(Duration::ZERO, MAX_PAUSE));
-            // In two of every four rounds, strike the recovery as well. One of the two has a full load, and the other a
-            // single message.
+            // In two of every four rounds, cause the fault again while the server recovers: once with a full load, and
+            // once with a single message.
             if self.case.fault.strikes_recovery() && matches!(self.number % 4, 3 | 0) {
                 self.strike_recovery(ground, supervisor, moments, strike)?;
             }
@@ -456,8 +456,8 @@ impl Round<'_> {
         };
         if let (Some(fault), Some(disk)) = (failing, ground.disk) {
             self.fail_operation(disk, fault, moments, strike)?;
-            // Let the server run on for a moment. It may end by itself, because it cannot know what else its disk has
-            // lost.
+            // Give the server time to end by itself, which a server may do after a disk error, because it cannot know
+            // what else the disk has lost.
             sleep(moments.within(Duration::ZERO, MAX_AFTER_ERROR));
         }
         self.end_server(ground, supervisor, strike)?;
@@ -526,8 +526,8 @@ impl Round<'_> {
         disk.with_files(|files, _| files.set_capacity(DISK_BYTES));
         strike.outages.begins();
         strike.outages.ends();
-        // A server that has reserved space can still write to a full disk. The round is void only if the server did not
-        // use the disk at all.
+        // The round is void only if the server did not use the disk at all, because a server that has reserved space
+        // can still write to a full disk.
         if disk.operations() == before {
             return Err(Early::End(RoundEnd::Void("the server wrote nothing while the disk was full".to_owned())));
         }
@@ -566,14 +566,14 @@ impl Round<'_> {
             supervisor.stop_relay(PartyProcess::terminate)?;
             strike.outages.begins();
         } else {
-            // List the processes before the cut, because reading the `/proc` entry of a process that waits for the disk
-            // might block, too.
+            // List the processes before the cut, because reading the `/proc` entry of a process that hangs in a disk
+            // operation might hang as well.
             let processes = leftovers::processes_in(&ground.places.directory);
             cut.iter().for_each(|disk| disk.cut_now());
-            // Kill the processes before their disk operations return, because after a real power cut, no process lives
-            // on to act on the result of an operation.
+            // Kill the processes before their disk operations return, because in a real power cut, no process survives
+            // to act on the result of an operation.
             leftovers::send_kill(&processes);
-            // From here on, no process of the server can answer a client, so this is the time of the fault.
+            // The fault begins only now, because before the kill, the server could still answer a client.
             strike.begin(self.case.fault);
             strike.outages.begins();
             cut.iter().for_each(|disk| disk.release());
@@ -593,8 +593,8 @@ impl Round<'_> {
         disk: &Disk,
         moments: &mut Moments,
     ) -> Result<bool, Early> {
-        // Draw the limit first, so that the first reads are the most likely to fail, because some servers read little
-        // when they start.
+        // Draw a random limit first, and then the read that fails within this limit. Early reads then fail most often,
+        // which is needed because some servers read little when they start.
         let most = moments.number(MAX_OPERATION);
         disk.plan(Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), moments.number(most))) });
         let started = supervisor.start_relay(self.launch(&ground.server, &ground.places, 2));
@@ -610,8 +610,8 @@ impl Round<'_> {
     }
 
     fn start_again(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, start: u32) -> Result<(), Early> {
-        // Forget how the server ended, because only how it comes back counts. A server that takes too long to stop may
-        // end itself by another signal or be killed.
+        // Only print how the server ended, because the audit judges how the server comes back. A server that takes too
+        // long to stop may end itself by another signal or be killed.
         if let Some(death) = supervisor.take_relay_death() {
             let (case, how) = (self.case.name(), death.how);
             mailrun_process::tell!("mailrun: round {}, {case}: asked to stop, the server ended by: {how}", self.number);
@@ -666,7 +666,7 @@ impl Round<'_> {
         let limit = self.options.lost_after;
         let accepted = source.and_then(|source| source.units.as_ref());
         let address = supervisor.http_of(Role::Sink).filter(|_| !self.trusts_queue);
-        // Ignore a sink that does not answer, because this only makes the wait longer.
+        // Ignore a sink that does not answer, because the wait then merely lasts until its time limit.
         let sink = address.and_then(|address| RemoteSink::connect(address).ok());
         let mut wait = QueueWait::new(supervisor.delivered());
         while !wait.is_over(limit) {
@@ -676,13 +676,13 @@ impl Round<'_> {
                 supervisor.show_wait(wait.settled, accepted, rest);
             }
             if self.expect_running(ground, supervisor, strike)? {
-                // The new start of the server may have taken longer than `limit`, so the wait begins again.
+                // Begin the wait anew, because no mail could arrive while the server was being started.
                 wait = QueueWait::new(supervisor.delivered());
             }
             wait.note_arrivals(supervisor.delivered(), supervisor.settled());
             let settled = wait.settled;
-            // Copies, and mail whose 250 never reached the source, may arrive instead of accepted mail, so ask the sink
-            // which mail it has.
+            // Ask the sink which mail it has, because a mere count may include copies, and mail whose 250 never reached
+            // the source.
             let has_all = || match (&sink, accepted) {
                 (Some(sink), Some(accepted)) if settled >= accepted.count() => sink.has_all(ground.run, accepted),
                 _ => Ok(false),
@@ -728,7 +728,7 @@ impl Round<'_> {
         strike: &Strike,
         (queue, after_restart): (QueueState, u64),
     ) -> Result<RoundEnd, Early> {
-        // Ignore a complaint about the server's shutdown, because all mail has been accounted for by now.
+        // Ignore a server that does not stop cleanly, because the wait for its mail is over.
         supervisor.stop_relay(PartyProcess::terminate)?;
         supervisor.stop_sink()?.map_or(Ok(()), Err)?;
         let mut sink = SinkResults::from(gather::read_party(self.directory, Role::Sink)?);
@@ -746,7 +746,7 @@ impl Round<'_> {
             let (message, reply) = (message.message, message.reply);
             AuditLoss { round: self.number, fault, message, answered_s, fault_s, reply }
         };
-        // The server has told the sender about a bounced message, so the message is not lost.
+        // Leave out bounced messages, because the server has told their sender, so they are not lost.
         let losses = missing.into_iter().filter(|message| message.fate == MissingFate::NotSeen).map(loss).collect();
         Ok(RoundEnd::Account(Box::new(RoundAccount {
             source: source.record,
@@ -790,7 +790,7 @@ impl Round<'_> {
             RoundLoad::Trial => (TRIAL_MESSAGES, 1, Some(TRIAL_SINK)),
             RoundLoad::None => (0, 1, None),
         };
-        // Use the rate of the full load for smaller loads as well, so that their few messages are sent almost at once.
+        // Send the few messages of a smaller load at the rate of the full load, so that they are sent almost at once.
         let rate = options.messages.max(messages) as f64 / LOAD.as_secs_f64();
         let title = match self.load {
             RoundLoad::Trial => "the queue command".to_owned(),
@@ -892,7 +892,7 @@ mod tests {
     #[test]
     fn a_wait_ends_without_arrivals_and_after_a_minute_of_copies() {
         let ago = |seconds: u64| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
-        // Each case has the seconds since the last arrival, and since the last arrival that was not a copy.
+        // Each case: seconds since any arrival, seconds since an arrival that was not a copy, and the outcome.
         for (quiet, only_copies, is_over) in [(0, 0, false), (0, 50, false), (0, 70, true), (11, 11, true)] {
             let wait = QueueWait { quiet_since: ago(quiet), only_copies_since: ago(only_copies), ..QueueWait::new(9) };
             assert_eq!(wait.is_over(Duration::from_secs(10)), is_over, "{quiet} {only_copies}");

@@ -430,8 +430,8 @@ impl Teller<'_> {
             if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
         };
         match &logged.call {
-            // Leave out the zeros with which a shared file was filled, because they were written before any message
-            // arrived in it.
+            // Skip the zeros that fill a file shared by several messages, because the server wrote them before any
+            // message was in the file.
             Call::Write { inode, are_zeros: true, .. } if self.is_shared(*inode) => {}
             Call::Write { inode, at: from, bytes, .. } => self.tell_write(at, *inode, *from as usize, *bytes, files),
             Call::Make { directory, name, kind, inode, .. } if self.holders.contains_key(inode) => {
@@ -553,8 +553,8 @@ impl Teller<'_> {
 
     /// Once the power is on again, adds to the story what the cut has left of the message's files.
     fn tell_what_is_left(&mut self, files: &mut FileSystem, next: &Call) {
-        // Until the power is on again, the log has only the cut itself, the closing of files, and a sync that came
-        // before the cut. Any other call shows that the power is on.
+        // Without power, the log gets only the cut itself, the closing of files, and a sync that came before the cut,
+        // so any other call shows that the power is on.
         let is_on = !matches!(next, Call::Cut { .. } | Call::Close { .. } | Call::SyncAll);
         if !is_on || self.before_cut.is_none() {
             return;
@@ -837,8 +837,8 @@ mod tests {
             (in_files_of_several, Profile::Ext4, &[]),
             (with_a_word_of_others, Profile::Ext4, &[]),
             (no_rename, Profile::Ext4, &[synced]),
-            // With `strict`, a rename to another directory counts as two changes, a new name and a removed name, which
-            // can be lost separately.
+            // With `strict`, a rename to another directory counts as two changes, of which a power cut can lose either:
+            // the new name, and the removal of the old name.
             (
                 no_rename,
                 Profile::Strict,

@@ -60,8 +60,7 @@ pub(super) fn record(options: &AuditOptions, started_at: Timestamp, directory: &
                     audit.lossy_rounds.push(account.source.run_id.clone());
                 }
                 audit.losses.extend(account.losses);
-                // Ignore the result, because records that this program made on this host can always
-                // be joined.
+                // Ignore an error about records that cannot be joined, because one program made them all on one host.
                 if !is_remark {
                     let _ = sources.add(account.source, "source");
                     account.sink.map(|sink| sinks.add(sink, "sink"));
@@ -205,7 +204,7 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
             listed(&row.unsupported),
             counted(row.not_supported, "round")
         );
-        // The rounds that count do not excuse the others, because only rounds that failed are dropped.
+        // Report these rounds even if all others were good, because only a round that failed can end as not supported.
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
     let has_accepted_nothing = |row: &AuditRow| row.rounds == 0 && row.void_reasons == [NOTHING_ACCEPTED];
@@ -229,7 +228,7 @@ fn verdict(record: &Record, never_back: Option<String>) -> Verdict {
         reasons.push(Reason::new(Cause::Interrupted, "The audit was interrupted before its end."));
     }
     let mut verdict = judge::decide(reasons, &pass_text(rows, ledger));
-    // Add the faults that the audit left out to the verdict's own sentence, because this sentence is what people quote.
+    // Append the faults that the audit left out to the verdict's own sentence, because people quote only this sentence.
     for line in record.audit.iter().flat_map(|audit| &audit.left_out) {
         verdict.why = format!("{}; {line}", verdict.why.trim_end_matches('.'));
     }

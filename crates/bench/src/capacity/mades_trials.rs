@@ -30,8 +30,8 @@ impl TrialSeries for MadesTrials<'_> {
             .with("seed", order.seed)
             .with_some("rate", rate)
             .with_some("arrival", rate.map(|_| value_name(arrival)))
-            // Send no preflight message after the first trial, which has shown that the endpoint
-            // answers. Under load, it might answer a preflight message too late.
+            // Send a preflight message only before the first trial, which shows that the endpoint
+            // answers. Under load, the endpoint might answer a preflight message too late.
             .flag("no-preflight", !order.is_first && options.target != MadesTarget::StandIn);
         options.out = Some(order.directory.to_owned());
         options.name = order.name.to_owned();

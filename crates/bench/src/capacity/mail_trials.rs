@@ -43,7 +43,7 @@ impl TrialSeries for MailTrials<'_> {
             TrialLoad::RatePerS(rate) => (order.arrival, Some(rate)),
         };
         if !order.is_first {
-            // Send no preflight message after the first trial, which has shown that the server
+            // Send a preflight message only before the first trial, which shows that the server
             // accepts such mail. Under load, the server might refuse the preflight message.
             options.preflight = BenchPreflight::Off;
         }

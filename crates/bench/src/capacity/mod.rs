@@ -106,8 +106,8 @@ impl<'a> CapacityRunner<'a> {
             if has_held || round == MAX_CONFIRMATIONS || self.is_stopped() || self.lost.is_some() {
                 break (result, confirmation);
             }
-            // Count the trials of this confirmation as trials of the search, because the search
-            // continues from their results, at lower rates.
+            // After a failed confirmation, the search continues from the confirmation's results at lower rates, so
+            // count its trials as trials of the search.
             self.trials.extend(confirmation.into_iter().map(|load| load.trial));
             round += 1;
         };
@@ -166,7 +166,7 @@ impl<'a> CapacityRunner<'a> {
     /// cannot run, returns its error.
     fn carry_out(&mut self, trial: SearchTrial, name: &str, title: String) -> Result<Option<(CapacityTrial, Record)>> {
         let directory = self.directory.join(name);
-        // Give each trial its own seed, so that with random arrivals it has bursts of its own.
+        // Give each trial its own seed, because the same seed would repeat the same random bursts.
         let seed = self.course.seed.wrapping_add(self.carried_out.wrapping_mul(SEED_STEP));
         let order = TrialOrder {
             trial,
@@ -262,8 +262,8 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[Capaci
 /// Returns a sentence if trials are too short to show that a growing backlog misses this goal.
 pub fn short_trials_remark(goal: &LossGoal, settings: &SearchSettings) -> Option<String> {
     let limit_s = goal.limit()?.as_secs_f64();
-    // A limit of `trial_s` or more is meant as a deadline, not as a goal for the latency. A usual
-    // trial is too short to reach it, so the limit deserves no remark.
+    // Ignore a limit of `trial_s` or more, which no usual trial is long enough to reach, because it is meant as a
+    // deadline and not as a goal for the latency.
     let is_long = !settings.holds_limit(limit_s) && limit_s < settings.trial_s;
     is_long.then(|| {
         format!(

@@ -329,8 +329,8 @@ impl<C: Comparison> Rounds<'_, '_, C> {
         let end = self.run_contestants(plan, &mut runs);
         let is_kept = match &end {
             Some(end) => end.is_ok() && !plan.is_warm_up,
-            // Discard an incomplete round if rounds are compared as a whole. A table can use each of its runs by
-            // itself.
+            // If the user stops within a round, keep its runs for a table, which uses each run by itself, but not if
+            // whole rounds are compared.
             None => !self.repeats_faulty,
         };
         for (place, run) in runs.into_iter().filter(|_| is_kept) {
@@ -364,7 +364,7 @@ impl<C: Comparison> Rounds<'_, '_, C> {
             if let Some(fault) = run.fault().filter(|_| self.repeats_faulty) {
                 self.faults_in_a_row[place] += 1;
                 let contestant = &mut self.contestants[place];
-                // Give up at once a program that is missing or hangs, because it would do so again.
+                // Give up at once if the program is missing or hangs, because another run would fail in the same way.
                 if matches!(run, ComparedRun::Failed(_)) || self.faults_in_a_row[place] >= MAX_FAULTS_IN_A_ROW {
                     contestant.failure = Some(fault.to_owned());
                 }
@@ -481,12 +481,11 @@ mod tests {
         let none = String::new;
         for (letters, time_s, stopped_in, expected, course) in [
             ("ab", 600, None, [(4, none()), (4, none())], (4, 0, false)),
-            // `x` cannot run and is given up at once. The comparison ends, because `a` is left
-            // alone.
+            // `x` cannot run and is given up at once, which ends the comparison, because only `a` is left.
             ("ax", 600, None, [(0, none()), (0, "out of luck".to_owned())], (0, 1, false)),
-            // A contestant that loses mail may do better the next time, so it gets three tries before it is given up.
+            // `l` loses mail, but may do better the next time, so it is given up only after three tries.
             ("al", 600, None, [(0, none()), (0, "lost 1".to_owned())], (0, 3, false)),
-            // The user stops run 8. Runs 1 to 4 are the warm-up, so runs 5 and 6 are the only round that counts.
+            // Runs 1 to 4 are the warm-up and the user stops run 8, so only runs 5 and 6 are a complete round.
             ("ab", 600, Some(8), [(1, none()), (1, none())], (1, 0, false)),
             ("ab", 0, None, [(0, none()), (0, none())], (0, 0, true)),
         ] {

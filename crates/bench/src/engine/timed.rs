@@ -106,8 +106,7 @@ impl TimedChild {
         let wait = (self.age() / 10).clamp(min, max);
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timeout)) {
-            // Either the time is up, or a signal interrupted the wait. Treat both alike, because
-            // the bench handles signals elsewhere.
+            // Treat a timeout and an interrupting signal alike, because the bench handles signals elsewhere.
             Ok(0) | Err(rustix::io::Errno::INTR) => {
                 self.sample_memory();
                 Ok(false)
@@ -185,7 +184,7 @@ impl TimedChild {
                 if self.await_exit(Duration::ZERO) {
                     break;
                 }
-                // Ask the whole group, because strace does not pass the signal on to the bench.
+                // Signal the whole group, because strace does not pass SIGTERM on to the bench.
                 let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
                 self.await_exit(limit);
             }
@@ -231,7 +230,7 @@ impl TimedChild {
         let storage_bytes = proc_stat::storage_bytes(self.child.id()).map(|(read, written)| read + written);
         let result = self.child.wait4().context("cannot wait for a process");
         let elapsed_s = self.started_at.elapsed().as_secs_f64();
-        // Set this flag now, because from here on, another process may get the same process ID.
+        // Set this flag now, because another process may get the same ID, and `drop` would kill it.
         self.is_reaped = true;
         let exit = result?;
         let peak_bytes = exit.rusage.maxrss;
@@ -317,8 +316,8 @@ mod tests {
 
     #[test]
     fn peak_memory_is_the_childs_own() {
-        // A small shell must show less memory than this test's process, and a shell with a string
-        // of 64 MB must show more.
+        // A small shell must not show the peak memory of this test's process, and awk with a string of 64 MB must show
+        // at least that much.
         let (_, small) = wait(&mut shell("sleep 0.1"));
         let small = small.max_rss_bytes.unwrap();
         assert!((100_000..20 << 20).contains(&small), "{small}");

@@ -72,7 +72,7 @@ pub(crate) fn prepare(
         }
     };
     launch.command.cores = options.server_cores;
-    // Do not bind our own relay to processors here, because it binds its threads itself (its option `--cpus`).
+    // Do not bind our own relay to processors here, because its option `--cpus` already binds each of its threads.
     launch.command.cpus = options.placement.relay.clone().filter(|_| !matches!(relay, Relay::Mailrun(_)));
     Ok(Some(match &options.syscall_counting {
         SyscallCounting::Off => launch,

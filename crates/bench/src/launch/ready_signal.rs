@@ -53,7 +53,7 @@ mod tests {
             let server = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().unwrap();
                 stream.write_all(greeting.as_bytes()).unwrap();
-                // Wait until the client has sent QUIT or has closed the connection.
+                // Like a real server, read until the client has sent QUIT or has hung up.
                 let _ = stream.shutdown(std::net::Shutdown::Write).and_then(|()| stream.read(&mut [0; 64]));
             });
             assert_eq!(

@@ -60,8 +60,7 @@ pub(crate) fn parse(text: &str) -> SyscallCounts {
         let Some(number) = cells.get(3).and_then(|cell| cell.parse::<u64>().ok()) else { continue };
         let Some(name) = cells.last().filter(|_| cells.len() >= 5 && cells[0].parse::<f64>().is_ok()) else { continue };
         match *name {
-            // Skip the sum that strace computes, because it may lack calls that were still under
-            // way.
+            // Add up the rows instead of using strace's own sum, which may lack calls that were still under way.
             "total" => {}
             name => {
                 calls.all += number;

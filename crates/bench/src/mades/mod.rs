@@ -83,7 +83,7 @@ fn run_parties(
     let started_at = jiff::Timestamp::now();
     let complaint =
         supervisor.follow_source(PartyCommand::named("mades", "mades", arguments, program, directory, Role::Source))?;
-    // Look for a death before the stop of the endpoint, because only a death under load ends the load.
+    // Check for a death of the endpoint before the bench stops it, because only a death under load ends the load.
     let has_ended_load = supervisor.death_of(Role::Relay).is_some() && supervisor.asked() == StopRequest::Nothing;
     supervisor.stop_sampling_relay();
     let complaint = complaint.or(supervisor.stop_relay(PartyProcess::terminate)?);
@@ -103,8 +103,8 @@ fn run_parties(
     };
     record.command.clone_from(&options.command);
     record.host = host::facts(Some(directory.path()));
-    // Use the MADES bench's own figures for the time of the load, because it watched the host while
-    // it offered the load.
+    // Use the MADES bench's own figures for the time of the load, because the sampler of this process also covers the
+    // start and the stop of the endpoint.
     let of_load = record.surroundings.take().unwrap_or_default();
     record.surroundings = Some(Surroundings {
         load_processor_s: of_load.load_processor_s,
@@ -153,8 +153,8 @@ fn start_target(
     let command = PartyCommand::named("endpoint", "mades-endpoint", arguments, program, directory, Role::Relay);
     let launch = RelayLaunch { command, ready_signal: ReadySignal::Reported, ready_within: READY_TIMEOUT };
     let url = format!("amqp://{}", supervisor.start_relay(launch)?);
-    // Send no preflight message, because the stand-in is known to read its outbox, and a fault that
-    // the user ordered could hit the message.
+    // Send no preflight message, because the bench's own stand-in needs no check, and one of the faults that the user
+    // ordered could hit the message.
     Ok((url.clone(), PartyOptions::default().flag("no-preflight", true).with("broker", url)))
 }
 
@@ -181,13 +181,11 @@ fn hold_against_truth(
 fn record_death(record: &mut Record, death: &Death) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
-    // Drop the reasons for lost connections and for the request to stop, because the death of the
-    // endpoint caused both.
+    // Drop the reasons for lost connections and for a request to stop, because the endpoint's death caused both.
     let is_other = |reason: &Reason| !matches!(reason.cause, Cause::ServerGone | Cause::Interrupted);
     let others = judge::take_reasons(verdict).filter(is_other);
     let closed = verdict.closed;
-    // If the MADES bench died, too, its death comes first, because nobody watches the endpoint
-    // after that.
+    // If the MADES bench died as well, list its death first, because nobody watches the endpoint after that.
     let reasons = others.chain([judge::death_reason("endpoint", death)]).collect();
     *verdict = Verdict { closed, ..judge::decide(reasons, &pass) };
 }

@@ -70,8 +70,7 @@ struct StandInLatencies {
 /// are accepted.
 pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[String]) {
     let Some(mades) = &record.mades else { return };
-    // In the mode `amqp`, only the broker is under test. The stand-in has nothing to do, so it has no counts to
-    // compare.
+    // In the mode `amqp`, only the broker is under test, so the stand-in is idle and has no counts to compare.
     if mades.mode == "amqp" {
         return;
     }
@@ -79,9 +78,8 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     let pass = judge::pass_text(record);
     let back = totals.acknowledgements.as_ref().map_or(0, |back| back.unfinished);
     let left = totals.waiting + totals.unfinished + back;
-    // A message that was on its way at the end may have been counted by one side only. The MADES
-    // bench may also have given up on messages that the stand-in still had. Counts can therefore
-    // differ unless the run is complete.
+    // Compare counts only after a complete run, because only one side may have counted a message that was on its way at
+    // the end. The MADES bench may also have given up on messages that the stand-in still had.
     let is_whole = record.ledger.in_flight == Some(0) && left == 0;
     if left > 0 && record.ledger.in_flight == Some(0) {
         let text = format!("The stand-in still had {} when the run ended: counts differ.", counted(left, "message"));
@@ -97,8 +95,8 @@ pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[Str
     }
     if is_whole && is_true && !faults.is_empty() {
         let ordered = format!("As ordered ({}): all counts of the bench and the stand-in agree.", faults.join(", "));
-        // Faults that the user ordered excuse the losses that they cause. But if the user has set a threshold, for
-        // example for lost messages, the threshold decides.
+        // Faults that the user ordered excuse the losses that they cause, unless the user has set a threshold for such
+        // losses, which then decides.
         let threshold_causes: Vec<Cause> =
             Fate::ALL.into_iter().filter(|fate| has_threshold(record, *fate)).map(Fate::cause).collect();
         let excused: Vec<Cause> = FAULT_CAUSES.into_iter().filter(|cause| !threshold_causes.contains(cause)).collect();
@@ -115,8 +113,7 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
     let ledger = &record.ledger;
     let is_toolbox = mades.mode == "toolbox";
-    // A toolbox sends no report of a message that is lost, so a message that fails silently looks the same from
-    // outside. Count both as lost.
+    // A toolbox reports neither lost messages nor those that fail silently, so count both as lost.
     let silent = if is_toolbox { totals.failed_silently } else { 0 };
     let lost = totals.lost + silent;
     let unanswered = totals.unanswered + if is_toolbox { totals.lost } else { 0 };
@@ -124,8 +121,8 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
         ("taken from the outbox", totals.consumed, ledger.accepted.unwrap_or_default()),
         ("refused", totals.refused, troubles("error reply")),
         ("failed", totals.failed - silent, troubles("FAILED")),
-        // Counts are compared only if the outbox is empty, so messages that the MADES bench counts
-        // as queued are lost.
+        // Count messages that the MADES bench believes to be queued as lost, because counts are compared only if the
+        // outbox is empty.
         ("lost", lost, ledger.lost.unwrap_or_default() + ledger.queued.unwrap_or_default()),
         ("not replied to", unanswered, stage(Stage::Replied).missing),
     ];
@@ -142,7 +139,7 @@ fn counts(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesCo
     if let Some(back) = mades.acknowledgements.as_ref().filter(|back| back.sender == AcknowledgementSender::Receiver) {
         let documents = totals.acknowledgements.as_deref().cloned().unwrap_or_default();
         let missing_documents = documents.refused + documents.failed + documents.lost;
-        // A message that does not arrive, or that arrives changed, is not acknowledged.
+        // The receiver acknowledges only messages that arrived unchanged.
         rows.extend([
             (
                 "acknowledgements put into the inbox",
@@ -182,8 +179,7 @@ fn times(record: &Record, mades: &Mades, totals: &StandInTotals) -> Vec<MadesTim
     };
     let row = |stage: &StageRow| {
         let done_ms = Some(by_stage(stage.name)?);
-        // The stand-in times only messages that arrived, so compare its times with the histogram,
-        // which has only these.
+        // Compare the stand-in's times with the histogram, because both have only the times of messages that arrived.
         let seen_ms = stage.histogram.as_deref().and_then(Latencies::decode).and_then(|times| times.summary());
         Some(MadesTimes { stage: stage.name.name().to_owned(), done_ms, seen_ms: seen_ms.or(stage.latency_ms) })
     };
@@ -317,8 +313,8 @@ mod tests {
         let back = MadesAcknowledgements { sender, rejecting: 7, ..MadesAcknowledgements::default() };
         mades.acknowledgements = Some(back);
         let row = StageRow::new(Stage::Acknowledged, "mades");
-        // Of 10,000 messages, one was lost and two were changed on their way. Four acknowledgement
-        // documents did not arrive.
+        // Of 10,000 messages, one was lost and two were changed, so 9,997 acknowledgements were sent, of which four did
+        // not arrive.
         record.stages.push(StageRow { count: 9_986, duplicates: 3, missing: 7, ..row });
         (totals.corrupted, totals.corrupt_copies) = (2, 2);
         record.ledger.corrupt = Some(2);

@@ -108,7 +108,7 @@ fn original_arguments(command: &mut Command, case: &CompareCase, options: &Compa
     command.args(["-n", &options.messages.to_string(), "-size", &options.message_bytes.to_string()]);
     for (side, queue) in [("outbox", &queues.outbox), ("inbox", &queues.inbox)] {
         command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &broker.url]);
-        // go-mades-bench accepts a password only on its command line.
+        // go-mades-bench accepts a password only on its command line, where other users may see it.
         command.args([&format!("-{side}-user"), &broker.user, &format!("-{side}-pass"), &broker.password]);
     }
     command.args(["-outbox-reply", &queues.reply, "-outbox-send-event", &queues.event]);
@@ -124,15 +124,15 @@ fn quiver_arguments(
     broker: &BrokerAddress,
     directory: &Path,
 ) {
-    // quiver starts the programs that were installed beside it by their names, so PATH must contain their directory.
+    // quiver looks up the programs that were installed beside it in PATH, so PATH must contain their directory.
     command.env("PATH", search_path());
     command.args(implementation(case.tool).map(|client| ["--impl", client]).into_iter().flatten());
     command.arg("--output").arg(directory.join(QUIVER_OUTPUT));
-    // Without a duration of 0, quiver ends after 30 seconds.
+    // Set the duration to 0, because quiver otherwise ends after 30 seconds.
     command.args(["--durable", "--duration", "0", "--count", &options.messages.to_string()]);
     command.args(["--body-size", &options.message_bytes.to_string()]);
     let (scheme, host) = broker.scheme_and_host();
-    // quiver accepts a password only in the URL.
+    // quiver accepts a password only in the URL, where other users may see it.
     let login = format!("{}:{}", broker.user, broker.password);
     command.arg(format!("{scheme}://{login}@{host}/{}", CompareQueues::of(options).inbox));
 }
@@ -149,9 +149,9 @@ fn perf_arguments(
     let (scheme, host) = broker.scheme_and_host();
     let trust = if scheme == "amqps" { "?transport.trustAll=true&transport.verifyHost=false" } else { "" };
     command.args(["--url", &format!("{scheme}://{host}{trust}")]);
-    // `artemis perf` accepts a password only on its command line.
+    // `artemis perf` accepts a password only on its command line, where other users may see it.
     command.args(["--user", &broker.user, "--password", &broker.password]);
-    // Use --persistent, because --durable of `artemis perf` concerns subscriptions to topics.
+    // Ask for durable messages with --persistent, because --durable of `artemis perf` concerns subscriptions to topics.
     command.args(["--persistent", "--message-count", &options.messages.to_string()]);
     command.args(["--message-size", &options.message_bytes.to_string()]);
     command.arg("--json").arg(directory.join(PERF_OUTPUT));
@@ -191,13 +191,13 @@ fn own_arguments(
     ]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
     command.args(queues.arguments(options.mode));
-    // Give up lost messages after a third of the time limit, before the limit ends the whole run.
+    // Give up a lost message after a third of the time limit, so that the run can end before the limit ends it.
     let timeout_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
     command.args(["--message-timeout", &format!("{timeout_s:.0}s")]).arg("--out").arg(directory);
     command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);
     if broker.is_shared {
-        // go-mades-bench also empties the queues when it starts. This is safe because nobody else
-        // uses the comparison's queues.
+        // Empty the queues at the start, as go-mades-bench does. This is safe because nobody else uses the queues of
+        // the comparison.
         command.arg("--purge");
     }
     if let Some(cacert) = &broker.cacert {

@@ -76,7 +76,7 @@ pub struct CompareBroker {
 
 impl std::fmt::Debug for CompareBroker {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Omit the password, and the URL, which may contain one.
+        // Leave out the password and also the URL, because a URL may contain a password.
         out.debug_struct("Broker").field("user", &self.user).field("cacert", &self.cacert).finish_non_exhaustive()
     }
 }

@@ -187,9 +187,8 @@ mod tests {
     #[test]
     fn ratios_are_of_the_same_round() {
         let theirs = vec![run(100.0, 0.5, None), run(200.0, 0.5, None), run(100.0, 0.5, None)];
-        // In the three rounds, ours is 3, 1 and 2 times as fast. The report must show the spread of
-        // these ratios, 1 to 3. Dividing the medians of the rates would give 2 as well, but no
-        // spread.
+        // In the three rounds, ours is 3, 1 and 2 times as fast, so the report must show a ratio of 2 and its spread, 1
+        // to 3. Dividing the medians of the rates would give 2 as well, but no spread.
         let own = vec![run(300.0, 0.1, None), run(200.0, 0.5, None), run(200.0, 0.25, None)];
         let report = of(&results(theirs, own), &[], &sample());
         assert!(report.is_good(), "{}", report.text);

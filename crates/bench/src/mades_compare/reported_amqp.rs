@@ -107,8 +107,8 @@ fn perf_result(samples: &[PerfSample], messages: u64) -> Result<ReportedResult> 
     let Some((PerfSample::Summary(summary), seconds)) = samples.split_last() else {
         anyhow::bail!("its report has no summary");
     };
-    // Use only the time of the first sample. Its rates cannot be used, because the file does not say when its interval
-    // began.
+    // Ignore the rates of the first sample, because the file does not say when its interval began. The time of the
+    // first sample begins the second interval.
     let (mut span_ms, mut sent, mut received, mut before) = (0, 0.0, 0.0, None);
     for sample in seconds {
         let PerfSample::Interval { time, sent: sent_per_s, received: received_per_s } = *sample else { continue };
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!((read.rate_per_s.round(), read.sent_per_s, read.fault), (8673.0, Some(8965.0), None));
         assert_eq!(read.latency, latency(85.27215, 69.0, 159.0, 201.0));
         let read = perf(PERF).unwrap();
-        // The first sample is left out. 1,900/s for one second and 1,090/s for two have a mean of 1,360/s.
+        // The first sample is left out, so 1,900/s for one second and 1,090/s for two have a mean of 1,360/s.
         assert_eq!((read.sent_per_s, read.rate_per_s, read.fault), (Some(1360.0), 1538.0, None));
         assert_eq!(read.latency, latency(141.13115, 95.231, 307.199, 540.671));
     }

@@ -71,8 +71,8 @@ impl Comparison for MadesComparison<'_> {
             contestant.reap()?.1
         } else {
             let Some((status, costs)) = ended? else { return Ok(None) };
-            // Status 1 of our own program means that the run failed, for example because messages
-            // were lost. The run's record has the reason.
+            // Accept status 1 of our own program, because the run has then left a record, which
+            // says what failed, for example that messages were lost.
             if !(status.success() || case.tool == MadesTool::Mailrun && status.code() == Some(1)) {
                 return Err(contestant.exit_error(status));
             }

@@ -171,7 +171,7 @@ pub fn run(options: &LargeMessageOptions) -> Result<TextReport> {
         compared: 1 + options.costs.len(),
         rounds: options.rounds,
         order: options.order,
-        // Each run is a bench that shows its own progress, so the runner shows none.
+        // The runner shows no progress, because each run is a bench that shows its own.
         live: LiveMode::Off,
     };
     let comparison = LargeMessageComparison { options, runs };
@@ -238,8 +238,8 @@ fn report(results: &LargeMessageResults, options: &LargeMessageOptions, missing:
             .to_owned(),
     );
     notes.extend(ratio_notes);
-    // Skip the remarks on runs without a trace: they only say that deliveries were not checked, and
-    // the note on `no-trace` says so already.
+    // Skip the remarks on runs without a trace, because they only say that deliveries were not checked, as the note on
+    // `no-trace` already does.
     let traced = results.contestants.iter().filter(|contestant| contestant.case.cost != Some(MessageCost::NoTrace));
     notes.extend(run_remarks(traced));
     let rounds = rounds_text(options.rounds, ShownFigures::Spreads);

@@ -44,8 +44,8 @@ impl ProfileMeasurement {
         let Some((row, accept)) = row.and_then(|row| Some((row, row.latency_ms?))) else {
             bail!("{}", silence(record))
         };
-        // A record has no rate for fewer than 20 messages, so compute the rate of a few large
-        // messages from the time that they took.
+        // A record has no rate for fewer than 20 messages, so compute the rate of a few large messages from their
+        // number and time.
         let rate_per_s = row.rate_per_s.unwrap_or(row.count as f64 / row.duration_s);
         let quit = record.phases.iter().find(|phase| phase.name == Phase::Quit);
         Ok(Self {

@@ -45,7 +45,7 @@ impl BodyLines {
     fn write_body(self, out: &mut impl Write, body_bytes: u64) -> io::Result<()> {
         let mut left = body_bytes;
         while left > 0 {
-            // Make the last line one byte longer instead of leaving a single byte, which would have
+            // Add a single remaining byte to the last line, because a line of one byte would have
             // no room for CRLF.
             let length = match left {
                 left if left <= self.bytes => left,

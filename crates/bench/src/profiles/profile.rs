@@ -61,7 +61,7 @@ pub fn run(options: &ProfileOptions) -> Result<TextReport> {
         BodyLines::GUIDE.write_message(&file, body_bytes)?;
         cases.push(ProfileCase { body_bytes, file });
     }
-    // Each run is a bench that shows its own progress, so the runner shows none.
+    // The runner shows no progress, because each run is a bench that shows its own.
     let plan = RunPlan { compared: cases.len(), rounds: options.rounds, order: options.order, live: LiveMode::Off };
     let comparison = ProfileComparison { options, runs };
     let results = engine::run_all(&comparison, cases, plan, &|| comparison.runs.is_stopped());

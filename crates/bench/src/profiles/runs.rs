@@ -69,8 +69,7 @@ impl ProfileRuns {
 
     /// Saves the tables and deletes the message files, which are large and can be made again.
     pub(super) fn save<'f>(&self, report: TextReport, files: impl Iterator<Item = &'f PathBuf>) -> Result<TextReport> {
-        // Ignore errors, because rows share files, so an earlier step of this loop may have deleted
-        // the file.
+        // Ignore errors, because several rows may share a file, which is then already deleted.
         files.for_each(|file| _ = fs::remove_file(file));
         self.scenario.save(report)
     }
@@ -95,7 +94,7 @@ impl ProfileRuns {
         load: ProfileLoad<'_>,
         turn: &RunTurn<'_>,
     ) -> Result<Option<ComparedRun<ProfileMeasurement>>> {
-        // If the run can also end after a time, the number of its messages is not known in advance.
+        // Expect no fixed number of messages if the run can also end after a time.
         let expected = load.workload.messages.filter(|_| load.workload.duration_limit_s.is_none());
         let measure = |outcome: BenchOutcome| ProfileMeasurement::of(&outcome.record, expected);
         self.scenario.run_compared(self.bench(load), turn, measure, description)

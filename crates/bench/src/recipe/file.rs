@@ -237,8 +237,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub fn names_and_variants() -> Vec<String> {
     let variants = |name: &'static str| {
         let variants = Recipe::load(name).map(|recipe| recipe.keys.variants).unwrap_or_default();
-        // Skip the first variant, because it is the default, which is listed by the name of the
-        // recipe alone.
+        // Skip the first variant, because the name of the recipe alone already stands for it.
         let others = variants.into_iter().skip(1).map(move |variant| format!("{name}:{variant}"));
         std::iter::once(name.to_owned()).chain(others)
     };

@@ -215,8 +215,7 @@ fn owner_lives(token: &str) -> bool {
     let mut number = || parts.next()?.parse::<u64>().ok();
     match (number(), number()) {
         (Some(pid), Some(start)) => u32::try_from(pid).ok().and_then(started) == Some(start),
-        // mailrun did not write this token, so treat its owner as alive and leave the process
-        // alone.
+        // mailrun did not write this token, so assume that its owner is alive, and leave the process alone.
         _ => true,
     }
 }

@@ -89,7 +89,7 @@ impl ListenerOptions {
     /// Deletes the files with secrets, which the relay reads only when it starts.
     pub(crate) fn remove_secrets(&self, directory: &RunDirectory) {
         for name in [KEY_FILE, USERS_FILE] {
-            // Ignore errors, because a file does not exist if the load needed no such secret.
+            // Ignore errors, because each file exists only if the load needs its secret.
             let _ = std::fs::remove_file(directory.path().join(name));
         }
     }

@@ -208,7 +208,7 @@ impl FromStr for Relay {
         match typed.trim() {
             "none" => return Ok(Self::None),
             "mailrun" => return Ok(Self::Mailrun(RelayDurability::Sync)),
-            // A command line may also end in `.toml`, but it contains the placeholder.
+            // A text with the placeholder for the sink's address is a command, even if it ends in `.toml`.
             word if is_built_in(word) || is_toml_file(word) && !word.contains(TO) => {
                 return Recipe::load(word).map(Box::new).map(Self::Recipe).map_err(|error| format!("{error:#}"));
             }
@@ -220,7 +220,6 @@ impl FromStr for Relay {
         }
         let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
         if !words.iter().any(|word| word.contains(TO)) {
-            // List mailrun's own relay and its variants first, before the recipes of other servers.
             let (own, others): (Vec<_>, Vec<_>) =
                 recipe::names_and_variants().into_iter().partition(|name| name.starts_with("mailrun"));
             return Err(format!(

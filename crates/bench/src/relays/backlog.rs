@@ -295,7 +295,7 @@ struct BacklogRun<'g> {
 impl<'g> BacklogRun<'g> {
     fn prepare(scenario: &'g ScenarioRun, bench: &'g BenchOptions, options: &'g BacklogOptions) -> Result<Self> {
         let directory = scenario.directory();
-        // Nothing listens on this port until the sink is started, so the next hop is down.
+        // Nothing listens on the sink's port until the sink is started, so the relay's next hop is down.
         let sink = match &options.relay {
             Relay::Running { sink, .. } => sink.clone(),
             _ => free_port()?.to_string(),
@@ -381,8 +381,7 @@ impl<'g> BacklogRun<'g> {
 
     /// Sends all messages to the relay while its next hop is down.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
-        // Name the output files of this relay `relay-before`, so that the restarted relay does not
-        // overwrite them.
+        // Name this relay's output files `relay-before`, because the restarted relay would overwrite them.
         match self.server {
             BacklogServer::Running(address) => address.clone_into(&mut self.address),
             _ => self.start_relay("relay-before")?,
@@ -506,8 +505,8 @@ impl<'g> BacklogRun<'g> {
         match (&self.server, complaint) {
             (_, None) => {}
             (BacklogServer::Own, Some(complaint)) => return Err(complaint),
-            // A server such as Exim may end before its delivery processes do. These processes were killed, but the mail
-            // that they had taken is still queued.
+            // Killed processes are no error here: a server such as Exim may end before its delivery processes do, and
+            // the mail that these had taken is still queued.
             (_, Some(complaint)) => self.supervisor.print_line(&format!("{complaint:#}; they were killed")),
         }
         let stop_s = stopping.elapsed().as_secs_f64();
@@ -546,7 +545,7 @@ impl<'g> BacklogRun<'g> {
     /// delivered or no more arrive.
     fn drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
         let began = Instant::now();
-        // Count from here on, because the order to retry and the fresh mail below may already lead to deliveries.
+        // Read this count first, because the order to retry and the fresh mail below may already lead to deliveries.
         let before = self.supervisor.delivered();
         match &self.server {
             _ if !self.options.flushes => {}
@@ -570,7 +569,7 @@ impl<'g> BacklogRun<'g> {
         })?;
         let took_s = began.elapsed().as_secs_f64();
         let fresh = fresh.map(|fresh| fresh.finish(&mut self.supervisor)).transpose()?;
-        // Wait before measuring the disk usage, because the relay still frees segments after the last delivery.
+        // The relay still frees segments of its spool after the last delivery, so wait before measuring the disk usage.
         self.supervisor.await_relay_idle()?;
         self.supervisor.ensure_all_alive()?;
         let relay = self.relay_use();
@@ -663,7 +662,7 @@ fn report(
 /// tenth, when the queue was long. Returns `None` if the time was shorter than three seconds.
 fn accept_rates(series: &[SeriesRow]) -> Option<[f64; 2]> {
     let first = series.iter().find(|row| row.accepted > 0)?.second;
-    // The last second is left out of the last tenth, because it is not a whole second.
+    // Leave the last second out of the last tenth, because mail was accepted during only a part of it.
     let last = series.iter().rfind(|row| row.accepted > 0)?.second;
     let length = last.checked_sub(first).filter(|length| *length >= 2)?.div_ceil(10);
     let per_s = |from: u64| {
@@ -778,12 +777,11 @@ fn account_goal(results: &BacklogResults, record: &Record, messages: u64) -> Goa
     );
     let missing = number(ledger.lost) + number(ledger.corrupt);
     let (queued, not_delivered) = (number(ledger.queued), number(ledger.not_delivered));
-    // Lost and changed messages fail this target. Duplicates do not, because SMTP cannot rule them out (RFC 1047).
+    // Duplicates do not fail this target, unlike lost and changed mail, because SMTP cannot rule them out (RFC 1047).
     let is_good = ledger.delivered == ledger.accepted && accepted == messages && missing == 0;
     let is_open = accepted == messages && queued + not_delivered > 0;
     if !is_good && missing == 0 && (record.ending == Some(Ending::Interrupted) || is_open) {
-        // If the queue was read, the rest of the mail is known to be queued. Otherwise it is only known not to have
-        // been delivered.
+        // Report the rest as queued only if the queue was read, because otherwise nobody knows where this mail is.
         let rest = if not_delivered > 0 { "not delivered" } else { "queued" };
         let value = format!("{value}, {} {rest}", count(queued + not_delivered));
         return Goal::new(what, wanted, GoalResult::Unknown(value));
@@ -896,7 +894,7 @@ mod tests {
         let judged = judged_report(&results(200_000, 1.0, 1 << 20), &queued, 200_000);
         assert!(!judged.is_good() && judged.text.matches("INCONCLUSIVE").count() == 1, "{}", judged.text);
         assert!(judged.text.contains("lost 0, 0 duplicates, 10 queued"), "{}", judged.text);
-        // A message that is neither delivered nor queued is lost, whatever else is queued.
+        // A message that is neither delivered nor queued is lost, although other mail is still queued.
         (queued.ledger.delivered, queued.ledger.lost) = (Some(199_989), Some(1));
         let judged = judged_report(&results(200_000, 1.0, 1 << 20), &queued, 200_000);
         assert!(!judged.is_good() && judged.text.matches("FAIL").count() == 1, "{}", judged.text);
@@ -970,7 +968,7 @@ mod tests {
             (1, None),
             (2, Some([1000.0, 999.0])),
             (10, Some([1000.0, 991.0])),
-            // A tenth of 20 s is two seconds, so each of the two rates is the mean of two seconds.
+            // A tenth of 20 s is two seconds, so each rate is the mean of the rates in two seconds.
             (20, Some([999.5, 981.5])),
         ] {
             assert_eq!(accept_rates(&falling(seconds)), expected, "{seconds} s");

@@ -21,7 +21,7 @@ type Column<'a> = TableColumn<'a, Relay, MeasuredBacklog>;
 pub fn compare(options: &BacklogOptions, relays: &[Relay]) -> Result<TextReport> {
     relays.iter().try_for_each(backlog::check)?;
     let scenario = ScenarioRun::prepare(&options.scenario)?;
-    // A run takes minutes, so each relay has only one run. Each run shows its own progress.
+    // A run takes minutes and shows its own progress, so run each relay only once, and let the runner show none.
     let plan = RunPlan { compared: relays.len(), rounds: 1, order: RoundOrder::Fixed, live: LiveMode::Off };
     let comparison = BacklogComparison { options, scenario: &scenario };
     let results = engine::run_all(&comparison, relays.to_vec(), plan, &|| scenario.is_stopped());

@@ -66,7 +66,7 @@ pub(super) fn run_all(options: &RelayComparisonOptions, scenario: &ScenarioRun) 
         compared: cases.len(),
         rounds: options.rounds,
         order: options.order,
-        // Each run is a bench that shows its own progress, so the runner shows none.
+        // The runner shows no progress, because each run is a bench that shows its own.
         live: LiveMode::Off,
     };
     let mut results = engine::run_all(&comparison, cases, plan, &|| scenario.is_stopped());

@@ -236,8 +236,8 @@ fn search(
         exceed_ratio: 0.0,
         width: PRECISION,
         min_messages: 0.0,
-        // No step starts after this time. Before the last step starts, the closed loop and the other
-        // steps have taken `steps` × `step_s`. The extra half step absorbs rounding errors.
+        // Before the last step starts, the closed loop and the other steps have taken `steps` × `step_s`. Half a step
+        // more keeps a rounding error from preventing the last step.
         time_limit_s: step_s * (f64::from(steps) + 0.5),
         coarse_levels: 0,
         ..SearchSettings::default()
@@ -301,7 +301,7 @@ fn report(results: &LatencyResults, options: &LatencyOptions) -> TextReport {
         rounds.iter().flat_map(|row| row.measurement.flaws.notes.iter().map(|note| format!("{}: {note}", row.name)));
     remarks.extend(notes);
     let tables = vec![throughput(&results.rows), latencies(rounds, options)];
-    // Name only the defects of rounds, because steps of the search overload the relay and may miss any threshold.
+    // Name only the defects of rounds, because the search tries rates that overload the relay on purpose.
     let defects = named_defects(rounds.iter().map(|row| (&row.name, &row.measurement.flaws)));
     goals::report(&title, tables, &goals(results, rounds, options), defects, remarks)
 }
@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_sustained_if_nothing_is_left_when_it_is_over() {
-        // The sample has 200,000 messages in 4 s, and the last one was accepted after 3.7 s.
+        // The sample sends 200,000 messages in 4 s, enough for 50,000/s only, and the last is accepted after 3.7 s.
         assert_eq!(row(50_000.0, 4.2, 1.0).verdict, SUSTAINED);
         assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");

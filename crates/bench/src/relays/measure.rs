@@ -117,7 +117,7 @@ mod tests {
     fn what_is_missing_is_said() {
         let fault = RelayMeasurement::of(&sample::lossy(), None, 200_000).unwrap().flaws.fault.unwrap();
         assert_eq!(fault, "of 200,000 messages 200,000 were accepted and 199,800 delivered, lost 200");
-        // The sink received every accepted message, but one message was not accepted.
+        // The sink received all accepted messages, but the source sent one more, which was not accepted.
         let fault = RelayMeasurement::of(&sample::held(), None, 200_001).unwrap().flaws.fault.unwrap();
         assert!(fault.starts_with("of 200,001 messages 200,000 were accepted"), "{fault}");
     }

@@ -246,8 +246,8 @@ mod tests {
 
     #[test]
     fn figures_have_their_spread_and_ratios_are_of_the_same_round() {
-        // In the three rounds ours is 2, 10 and 5 times as fast as theirs, so the median ratio is
-        // 5. The ratio of the medians (10 s and 4 s) would be 2.5.
+        // In the three rounds, ours is 2, 10 and 5 times as fast as theirs, so the report must show the median ratio,
+        // 5, and not the ratio of the medians (10 s and 4 s), 2.5.
         let ours = vec![done(4.0, 10.0), done(1.0, 10.0), done(8.0, 10.0)];
         let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
         let report = of(&results(ours, theirs), &options());

@@ -222,13 +222,14 @@ impl<'o> LiveComparison<'o> {
     /// Makes one run of each contestant and returns their times, or `None` if the user stopped or
     /// no contestant succeeded.
     fn warm_up_round(&self, contestants: &mut [LiveContestant], turns: &mut RunTurns<'_>) -> Option<RoundTimes> {
-        // Only a foreign load generator may send more messages than it should. Servers are measured with mailrun's own
-        // source, so there is no need to wait for extra messages.
+        // Wait for extra messages only if load generators are compared, because mailrun's own source, with which
+        // servers are measured, never sends more than it should.
         let is_thorough = self.options.kind() == LiveKind::Source;
         let mut times = Vec::new();
         for (place, contestant) in contestants.iter_mut().enumerate() {
             let mut fault = None;
-            // Give a contestant a second try in the warm-up before giving it up.
+            // Repeat a failed run of the warm-up once, unless the program is missing or hangs, because it would then
+            // fail again.
             for _ in 0..2 {
                 if contestant.failure.is_some() || (turns.is_stopped)() {
                     break;

@@ -203,16 +203,15 @@ impl RoundRuns {
             Ok(Some(ended)) => ended,
             Ok(None) => return Ok(None),
             Err(error) => {
-                // Wait for the last messages of the failed contestant, because they must not be counted for the next
-                // run.
+                // Wait until the last messages of the failed contestant have arrived, because they must not be counted
+                // for the next run.
                 self.await_quiet()?;
                 return Ok(Some(ComparedRun::Failed(format!("{error:#}"))));
             }
         };
         let miscount = self.count_fault(before, case)?;
         let figures = self.figures(case, &costs, &record);
-        // If a server refuses mail, the reason from the record tells more than the source's exit
-        // status.
+        // If a server refused mail, report the reason in the record, which tells more than the source's exit status.
         let is_explained = case.contestant.kind() == LiveKind::Server && record.exists() && figures.is_err();
         if !status.success() && !is_explained {
             return Ok(Some(RoundRun::faulty(format!("{:#}", child.exit_error(status)))));

@@ -82,9 +82,9 @@ impl WireCounter {
     fn stop(&mut self) {
         let Some(acceptor) = self.acceptor.take() else { return };
         self.counts.is_over.store(true, Ordering::Release);
-        // Connect once, because the acceptor checks `is_over` only when a client connects.
+        // Wake the acceptor with a connection, because it checks `is_over` only when a client connects.
         let _ = TcpStream::connect(self.address);
-        // Ignore a panic of the acceptor, because the run has ended either way.
+        // Ignore a panic of the acceptor thread, because the run has already ended.
         let _ = acceptor.join();
     }
 }
@@ -140,12 +140,12 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64) -> std::io:
                 is_taken = is_taken && to.write_all(&buffer[..length]).is_ok();
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            // The peer closed its side before it had read everything, so it sends nothing more.
+            // A reset means that the peer closed before it had read everything, and sends no more.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break,
             Err(error) => return Err(error),
         }
     }
-    // Ignore errors, because `to` may already be closed.
+    // Ignore errors, because the receiver may already have closed its connection.
     let _ = to.shutdown(Shutdown::Write);
     Ok(())
 }

@@ -83,16 +83,16 @@ fn run_record(options: &MergeOptions, name: String, mut parts: Parts, arrived: O
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..merged
     };
-    // The sources could parse these thresholds. If one cannot be parsed now, somebody has changed
-    // the part's record, and the verdict gets a reason that says so.
+    // The sources could parse these thresholds, so if one cannot be parsed now, somebody has changed the record of a
+    // part. The verdict gets a reason that says so.
     let read = |text: &String| Threshold::parse(text, RunProtocol::Smtp);
     let (planned, unreadable): (Vec<_>, Vec<_>) = parts.plan.thresholds.iter().map(read).partition(Result::is_ok);
     reasons.extend(unreadable.into_iter().filter_map(Result::err).map(parts::threshold_reason));
     let thresholds: Vec<Threshold> = planned.into_iter().flatten().chain(options.thresholds.iter().cloned()).collect();
     record.thresholds = thresholds.iter().map(|threshold| threshold.evaluate_run(&record)).collect();
     let rate = record.workload.rate_per_s;
-    // If parts are missing or late, they did not offer their share of the rate. The server is not
-    // to blame for that, so the rate is not judged.
+    // Do not judge the rate if parts of the load are missing or late, because the server is not to blame for messages
+    // that were never offered.
     record.workload.rate_per_s = rate.filter(|_| reasons.iter().all(|reason| reason.cause != Cause::RateNotOffered));
     record.verdict = judge(&record, &VerdictInputs { topology: Topology::Server, ordered: None, quiet_timeout: None });
     record.workload.rate_per_s = rate;

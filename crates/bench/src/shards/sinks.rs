@@ -101,8 +101,8 @@ impl Sinks {
             if Some(now) > arrived {
                 arrived = Some(now);
                 quiet_since = Instant::now();
-                // Compare ledgers and not only counts, because a sink may also have mail of a part whose record is
-                // missing here, and messages whose 250 never reached their source.
+                // Compare ledgers and not only counts, because a sink may also have counted mail of a part that is not
+                // merged here, and mail whose 250 never reached its source.
                 if account::unsettled(&parts.units, &self.ledgers(run)?) == 0 {
                     return Ok(());
                 }
@@ -153,7 +153,7 @@ impl ArrivalSum {
             own
         };
         let [ours, theirs] = [own(&self.units, &self.rewritten), own(units, rewritten)];
-        // Only a unit that arrived twice under its own address is a duplicate.
+        // Only a message that two sinks received under the address to which it was sent is a duplicate.
         let again = theirs.count() - theirs.count_without(&ours);
         let merged = self.units.merge(units);
         self.duplicates = self.duplicates.saturating_add(again);
@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn a_unit_at_two_sinks_is_a_copy_if_it_is_at_one_under_another_address() {
         const U: &[u64] = &[1];
-        // Each row lists two sets for each sink: the units that arrived there, and those among them that arrived only
-        // under another address.
+        // Each sink is given by two sets of messages: those that arrived there, and those that arrived there only under
+        // another address, such as an alias.
         for (what, sinks, [delivered, duplicates, copied, rewritten]) in [
             ("at one sink", &[[U, &[]], [&[2], &[]]][..], [2, 0, 0, 0]),
             ("twice under its own address", &[[U, &[]], [U, &[]]], [1, 1, 0, 0]),

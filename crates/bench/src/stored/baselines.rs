@@ -81,7 +81,7 @@ impl BaselineDirectory {
             bail!("{} is there already: --replace puts the new one in its place", path.display());
         }
         fs::create_dir_all(&self.path).map_err(|error| cannot_write(&self.path, &error))?;
-        // The leading dot keeps this temporary name different from the name of any baseline.
+        // No name of a baseline begins with a dot, so this temporary name cannot be the name of one.
         let new = self.path.join(format!(".{name}.{}", std::process::id()));
         let result = write_runs(&new, runs).and_then(|()| {
             if path.symlink_metadata().is_ok() {
@@ -90,7 +90,7 @@ impl BaselineDirectory {
             fs::rename(&new, &path).map_err(|error| cannot_write(&path, &error))
         });
         if result.is_err() {
-            // Ignore a second error, because the first one explains more.
+            // Ignore an error of this clean-up, because the first error explains more.
             let _ = remove_runs(&new);
         }
         result.map(|()| path)

@@ -41,7 +41,7 @@ pub(super) fn command(program: &Path, case: &TableCase, messages: u64, to: Socke
     }
     let own: &[&str] = match case.tool {
         SourceTool::GoSmtpSource => &["-resolve-once"],
-        // Without -M the tool uses the name of the machine and may reject that name.
+        // Without -M, these tools would use the machine's own name, and may reject it.
         SourceTool::SmtpSource | SourceTool::Mailrun => &["-M", "smtp.example.com"],
         SourceTool::MailrunBusyPoll => &["--busy-poll", "50us", "-M", "smtp.example.com"],
     };

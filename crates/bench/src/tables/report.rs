@@ -135,8 +135,8 @@ mod tests {
     #[test]
     fn figures_are_medians_and_ratios_are_of_the_same_round() {
         let theirs = vec![run(0.5, 1.0, 1000), run(1.5, 2.0, 1000), run(0.7, 9.0, 1000)];
-        // In the three rounds ours is 2, 1 and 3 times as fast as theirs, so the median ratio is 2.
-        // The medians are 2 s for both, so their ratio would show no difference.
+        // In the three rounds, ours is 2, 1 and 3 times as fast as theirs, so the ratio must be 2.
+        // The median times are 2 s for both, so their ratio would be 1.
         let ours = vec![run(0.0, 0.5, 1000), run(0.5, 2.0, 1000), run(0.1, 3.0, 1000)];
         let report = figures(
             &results(vec![contestant(SourceTool::SmtpSource, theirs), contestant(SourceTool::Mailrun, ours)]),

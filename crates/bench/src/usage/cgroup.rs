@@ -22,13 +22,11 @@ impl ControlGroup {
         let parent =
             own_group(&fs::read_to_string("/proc/self/mounts").ok()?, &fs::read_to_string("/proc/self/cgroup").ok()?)?;
         remove_unused(&parent);
-        // Create the group below this process's own group. The new group has no controllers, so it
-        // does not limit the server.
+        // Create the group below this process's own, and without controllers, so that it does not limit the server.
         let group = Self(parent.join(format!("{PREFIX}{}", server.id())));
         fs::create_dir(&group.0).ok()?;
-        // Moving a process takes milliseconds. Stop the server in that time, so that it starts no
-        // process that would stay outside of the group. Processes that it started before are moved
-        // as well.
+        // Stop the server while it is moved into the group, which takes milliseconds, so that it starts no process that
+        // would stay outside of the group. Processes that it has already started are moved as well.
         let pid = Pid::from_child(server);
         let _ = kill_process(pid, Signal::STOP);
         let is_inside = group.take(server.id());
@@ -57,8 +55,7 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // Ignore the error, because if a process is left in the group, the next run removes the
-        // group.
+        // Ignore the error, because the next run removes a group in which a process is left now.
         let _ = fs::remove_dir(&self.0);
     }
 }

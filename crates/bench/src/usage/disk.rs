@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn what_is_synced_is_seen() {
         let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        // Skip the test on a file system without a device of its own.
+        // Skip the test on a file system without a block device, such as tmpfs.
         let Some(disk) = DiskCounter::under(place.path()) else { return };
         let mut file = File::create(place.path().join("x")).unwrap();
         // Do not write zeros, because a disk may only note that a range is zero and write nothing.

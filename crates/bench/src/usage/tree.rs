@@ -44,8 +44,8 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
         let (user_s, sys_s) = processor_s(member, ticks_per_s);
         total.user_s += user_s + member.children_user as f64 / ticks_per_s;
         total.sys_s += sys_s + member.children_sys as f64 / ticks_per_s;
-        // A zombie, a process that has ended but was not waited for, still shows its final figures.
-        // If mailrun may not read the `io` file of any member, the sum of written bytes is unknown.
+        // A zombie, a process that has ended but was not waited for, counts as well, because it still shows its final
+        // figures. If mailrun may not read the `io` file of one process, the sum of written bytes is unknown.
         let written_bytes = read(member.pid, "io").and_then(|text| field(&text, "write_bytes:"));
         total.write_bytes = total.write_bytes.zip(written_bytes).map(|(all, one)| all + one);
         held.add(member.pid);
@@ -91,8 +91,8 @@ fn processor_s(member: &ProcessStat, ticks_per_s: f64) -> (f64, f64) {
     let exact_s = scheduled_s(member.pid);
     match user_s + sys_s {
         told_s if exact_s <= told_s => (user_s, sys_s),
-        // The process has not yet used a whole tick, so only the scheduler's figure is known, which does not
-        // distinguish user and system time. Count it as system time, because most of a server's time is.
+        // Before a process has used a whole tick, only the scheduler's figure is known, which does not distinguish user
+        // and system time. Count it as system time, because most of a server's time is.
         0.0 => (0.0, exact_s),
         told_s => (exact_s * user_s / told_s, exact_s * sys_s / told_s),
     }
@@ -188,8 +188,8 @@ mod tests {
 
     #[test]
     fn what_children_used_that_have_ended_is_counted() {
-        // The shell itself uses hardly any CPU time, so a sum that left out ended children would be
-        // near 0. The CPU time comes from a child that has ended before the shell starts to sleep.
+        // Most CPU time comes from a child that has ended before the shell starts to sleep. The shell itself uses
+        // hardly any, so a sum that left out ended children would be near 0.
         let shell = TestShell::run(&format!("({BUSY}); sleep 600; :"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.05 && children(shell.0.id()).len() == 1);
         let own = mailrun_process::process_usage::of(shell.0.id()).expect("it lives");

@@ -35,7 +35,7 @@ pub(crate) fn expanded(words: Vec<OsString>, bench: impl FnOnce() -> Command) ->
     check_keys(&load, &mut bench, &options, None).map_err(unreadable)?;
     let typed = typed_options(bench.clone(), &words[3..]);
     let is_typed = |option: &Arg| typed.iter().any(|typed| typed == option.get_id().as_str());
-    // Also leave out an option of the file that conflicts with a typed option. For example, a typed `--duration`
+    // Also leave out an option of the file that conflicts with a typed option: for example, a typed `--duration`
     // replaces the file's stages.
     let is_in_the_way = |option: &Arg| {
         let excludes = |one: &Arg, other: &Arg| bench.get_arg_conflicts_with(one).contains(&other);
@@ -172,8 +172,8 @@ mod tests {
             ("", all.to_owned()),
             ("--label x", format!("{all} --label x")),
             ("--rate 9", format!("{} --rate 9", all.replace(" --rate=50", ""))),
-            // --stage cannot be used together with --rate, and --relay not with a server, so the typed option removes
-            // the file's option.
+            // A typed option must remove an option of the file that conflicts with it, as --stage does with --rate, and
+            // --relay with a server.
             ("--stage 5s:9/s", format!("{} --stage 5s:9/s", all.replace(" --rate=50", ""))),
             ("--relay none", format!("{} --relay none", all.replace("mx.example ", ""))),
         ] {

@@ -293,7 +293,7 @@ impl BenchArgs {
         if self.typed.of::<SinkFaultArgs>().names().next().is_some() {
             bail!("--fault, --rules and --rules-like need a sink that listens, and cannot be used with --mailbox");
         }
-        // Report a mistake in a URL or a password file now, before the sink is started.
+        // Check URLs and password files now, so that a mistake in them is reported before the sink is started.
         let run = self.run_id.unwrap_or(RunId([0; 16]));
         self.mailboxes.options(Some(run), self.reach()).map(drop)
     }
@@ -351,7 +351,7 @@ impl BenchArgs {
     fn options(self) -> Result<BenchOptions> {
         let workload = self.load.workload()?;
         let approach = self.connection_args()?;
-        // Report a mistake in the connection options now, before the source is started.
+        // Check the connection options now, so that a mistake in them is reported before the source is started.
         approach.options()?;
         let target = self.target(&approach)?;
         if self.bounces_to.is_some() && self.sink.is_empty() && !self.relay.has_own_sink() {
@@ -360,8 +360,8 @@ impl BenchArgs {
         if let Some(server) = &self.server {
             self.load.warn_of_bounces(server.address());
         }
-        // If there is a relay, the source does not connect to the sink, so the sink does not need the source's
-        // connection options.
+        // Pass the source's connection options to the sink only without a relay, because with one, the source does not
+        // connect to the sink.
         let is_direct = target == BenchTarget::OwnSink;
         let sink_options = self.typed.of::<SinkFaultArgs>();
         let sink_options = if is_direct { sink_options.and(approach.sink_options()) } else { sink_options };

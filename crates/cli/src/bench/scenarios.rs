@@ -280,7 +280,7 @@ fn check_value(command: &mut Command, option: &Arg, value: &str) -> Result<(), S
             };
             Err(not_one_of(value, &known))
         }
-        // Ignore other errors, such as a missing option, because they are not about this value.
+        // Ignore all other errors, such as a missing option, because only this value is being checked.
         _ => Ok(()),
     }
 }
@@ -383,8 +383,8 @@ impl ChosenScenario {
 
 impl Measurement for TableArgs {
     fn run(self: Box<Self>, _name: &str) -> Result<TextReport> {
-        // Raise the limit here, so that all processes inherit it. Otherwise each process would raise its own limit, and
-        // some would do so during the run.
+        // Raise the limit of open files before the processes are started, so that they inherit it. Otherwise each
+        // process would raise its own limit, and some would do so during the run.
         let max_sessions = self.sessions.iter().copied().max().unwrap_or_default();
         mailrun_net::open_files::raise(u64::from(max_sessions) + SPARE_FILES);
         let _awake = self.tables.keep_awake.begin(true)?;

@@ -172,11 +172,11 @@ impl SearchArgs {
     /// Returns an error if the lowest rate is not below the highest.
     pub(crate) fn settings_for(&self, goals: &[LossGoal]) -> Result<SearchSettings> {
         let settings = self.settings()?;
-        // Trials are made long enough for a growing backlog to reach the longest latency limit of a goal. Ignore limits
-        // that even the longest trials cannot reach, so that the other goals' limits still count.
+        // Trials are made long enough for a growing backlog to reach this limit, the highest of the goals' latency
+        // limits. Leave out limits that even the longest trials cannot reach, or they would hide the others.
         let limits = goals.iter().filter_map(LossGoal::limit).map(|limit| limit.as_secs_f64());
         let goal_limit_s = limits.filter(|limit_s| settings.holds_limit(*limit_s)).fold(0.0, f64::max);
-        // Warn now, although the report will contain the same remark, because a search takes many minutes.
+        // Warn before the search, although the report will repeat the remark, because a search takes many minutes.
         for remark in goals.iter().filter_map(|goal| short_trials_remark(goal, &settings)) {
             mailrun_process::tell!("mailrun: {remark}");
         }

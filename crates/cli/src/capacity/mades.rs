@@ -107,8 +107,8 @@ impl CapacityMadesArgs {
         let bench = MadesBenchOptions {
             target: self.target()?,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
-            // Leave `faults` empty, so that messages which the stand-in was told to lose count as lost, as they would
-            // with a real endpoint.
+            // Declare no ordered faults, so that messages which the stand-in was told to lose count as lost, as they
+            // would with a real endpoint.
             faults: Vec::new(),
             endpoint_options: PartyOptions::default(),
             bench_options,

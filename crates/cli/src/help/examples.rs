@@ -33,7 +33,7 @@ fn words(line: &str) -> Vec<String> {
                 }
                 continue;
             }
-            // Two or more blanks separate a remark from the command.
+            // Two or more blanks end the command, because only a remark follows them.
             (None, _) if spaces > 1 => break,
             (None, '|' | '>' | '&' | '#') if words.last().is_some_and(String::is_empty) => break,
             _ => words.last_mut().expect("there is one").push(letter),

@@ -129,7 +129,7 @@ impl EndSections {
                 current.extend(non_empty(rest));
                 continue;
             }
-            // Text that is not indented and follows an empty line ends the section before it.
+            // After an empty line, text without an indent ends the section before it and belongs to the notes.
             if begins_text {
                 current = &mut sections.notes;
             }

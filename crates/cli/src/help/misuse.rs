@@ -20,7 +20,7 @@ const ALTERNATIVES: [(&str, &str); 5] = [
 /// command of the program, with all its subcommands.
 pub(crate) fn sentence(error: &clap::Error, typed: &[OsString], whole: &Command) -> String {
     if error.kind() == ErrorKind::Io {
-        // The error comes from a scenario file. Its text already contains the place of the mistake, so keep it.
+        // The error is about a scenario file, and its text already names the place of the mistake, so keep the text.
         return crate::report::messages::without_error_numbers(&fallback(error));
     }
     let may_be_other = matches!(
@@ -164,7 +164,7 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
     let is_said = reason.contains(&value) || value.is_empty();
     Some(match (name, is_said) {
-        // A positional argument has no name to show, so the reason stands alone or follows the value.
+        // A positional argument has no option name with which the message could begin.
         ("", true) => reason,
         ("", false) => format!("{value:?}: {reason}"),
         (name, true) => format!("{name}: {reason}"),

@@ -107,8 +107,8 @@ impl MasterArgs {
             .args(&self.arguments)
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::null())
-            // Start Locust in its own process group. Otherwise it would receive Ctrl-C twice, because this process
-            // passes it on.
+            // Start Locust in its own process group, because it would otherwise receive Ctrl-C twice: from the
+            // terminal, and from this process, which passes it on.
             .process_group(0)
             .spawn();
         let status = match started {

@@ -116,7 +116,7 @@ impl WorkerArgs {
             drain: link.drain,
             master_timeout: link.master_timeout,
         };
-        // Check the options now, so that a mistake is reported before a test starts.
+        // Check the options by building a load now, so that a mistake is reported before a test starts.
         self.load(None)?;
         locust_worker::run(&options, |host| self.load(host))?;
         Ok(ExitCode::SUCCESS)

@@ -738,7 +738,7 @@ fn announce(events: &EventOutput, live: LiveMode, address: Option<&str>, outbox:
     events.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {
         let on = address.map(|address| format!("AMQP 1.0 on {address}, ")).unwrap_or_default();
-        // Ignore the error, because the run must go on even if nobody reads this line.
+        // Ignore the error, because the stand-in must work even if standard output is closed.
         let _ = say(&format!("ready: {on}outbox {outbox}\n"));
     }
 }

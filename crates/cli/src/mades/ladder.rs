@@ -106,7 +106,7 @@ impl Rung {
 pub(crate) fn climb(ladder: &PayloadLadder, options: &MadesOptions) -> Result<ExitCode> {
     let mut rungs = Vec::new();
     let status = measure_sizes(ladder, options, &mut rungs);
-    // Print the table even if the ladder ended early, because some sizes have already been measured.
+    // Print the table even if the ladder failed or was interrupted, because some sizes have already been measured.
     if !rungs.is_empty() {
         let stage = options.path().last().name();
         write_all(&mut io::stdout().lock(), &text(ladder, &rungs, stage, options.timeout))?;
@@ -126,7 +126,7 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
         }
         let is_first = rungs.is_empty();
         let FinishedRun { record, write_error } = match mailrun_mades_bench::run(options_of(*size, options, is_first)) {
-            // Ctrl-C before the first message of a size is not an error if there are results of smaller sizes to print.
+            // Ctrl-C before the first message of a size is no error if results of smaller sizes can be printed.
             Err(error) if error.is::<Interrupted>() && !is_first => return Ok(interrupted),
             finished => finished?,
         };
@@ -139,7 +139,7 @@ fn measure_sizes(ladder: &PayloadLadder, options: &MadesOptions, rungs: &mut Vec
         match (write_error, fate) {
             (Some(error), _) => return Err(error),
             (None, RungFate::InTime) => {}
-            // Finding the limit was the purpose, so a run that exceeds it is a success.
+            // The ladder looks for the size that exceeds the time limit, so such a run is a success.
             (None, RungFate::TimedOut) => return Ok(ExitCode::SUCCESS),
             (None, RungFate::Failed(_)) => return Ok(exit_code(&record, Strictness::Lenient)),
         }

@@ -79,7 +79,7 @@ impl PlacementArgs {
         }
         match target {
             BenchTarget::OwnSink => Placement::apart(RelayPresence::Absent),
-            // Place nothing by default, because whoever started the server has chosen its processors.
+            // Assign no processors by default, because somebody else started the server and has chosen its processors.
             BenchTarget::Server { .. } | BenchTarget::Relay(Relay::Running { .. }) => typed,
             BenchTarget::Relay(_) => Placement::apart(RelayPresence::Present),
         }

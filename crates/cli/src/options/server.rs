@@ -80,8 +80,8 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
     for (prefix, scheme) in [("smtp:", Scheme::Smtp), ("smtps:", Scheme::Smtps), ("lmtp:", Scheme::Lmtp)] {
         let Some(rest) = strip_prefix(text, prefix) else { continue };
         let Some(rest) = rest.strip_prefix("//") else {
-            // The relay writes its next hops as `lmtp:unix:PATH` and `lmtp:HOST:PORT`, so accept these forms as LMTP.
-            // In `lmtp:25`, however, lmtp is the name of a host.
+            // Accept `lmtp:unix:PATH` and `lmtp:HOST:PORT` as LMTP, because the relay writes its next hops in these
+            // forms. If only a port follows, as in `lmtp:25`, `lmtp` is the name of a host.
             let is_port = rest.bytes().all(|byte| byte.is_ascii_digit());
             let is_host_and_port = is_port || scheme != Scheme::Lmtp && !rest.starts_with("unix:");
             return Ok(if is_host_and_port { (Scheme::Smtp, text) } else { (scheme, rest) });

@@ -90,8 +90,8 @@ impl RouteKeys {
             AddressPath::mailbox(address.as_bytes()).map_err(|_| anyhow!("{address:?} is not an address"))?;
         }
         ensure!(!to.is_empty(), "the recipient has no address");
-        // If the name can be looked up now, refuse addresses to which nothing may be sent. If the lookup fails, start
-        // anyway, because the probe looks the name up again for each message.
+        // If the server's name can be looked up now, refuse addresses to which the probe may not send. If the lookup
+        // fails, start anyway, because the probe looks the name up again for each message.
         if Endpoint::resolve_all(self.server.address()).is_ok() {
             targets_of(self.server.address(), allowed)?;
         }
@@ -141,7 +141,7 @@ impl RouteKeys {
             (Some(_), Some(_)) => bail!("mail arrives at a sink or in a mailbox; name one of them"),
             (None, None) => Ok(Watch::Nothing),
             (Some(url), None) => {
-                // Create this client only to check the URL. The probe creates its own client later.
+                // Create this client only to check the URL, because the probe creates its own client later.
                 HttpClient::new(url, Duration::from_secs(1), 0)?;
                 Ok(Watch::Sink(url.clone()))
             }

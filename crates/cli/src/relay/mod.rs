@@ -218,8 +218,8 @@ pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
             }
         }
         Err(error) => {
-            // Write through the log's writer, because standard error itself may block if its reader has stopped
-            // reading.
+            // Write through the log's writer, because a direct write would block if the reader of standard error has
+            // stopped reading.
             log.write_line(crate::report::messages::failure(&error).as_bytes());
             ExitCode::from(2)
         }

@@ -180,7 +180,7 @@ impl QueueArgs {
             let overview = QueueOverview::ask(&mut operator)?;
             if let Some(reason) = self.nothing_found(&overview) {
                 mailrun_process::tell!("mailrun: {reason}");
-                // A list of messages may be empty. A command that changes messages has failed if its filter matches
+                // An empty list is no failure, but a command that changes messages has failed if its filter matches
                 // none.
                 return Ok(ExitCode::from(if self.queue_order().is_some() { 1 } else { 0 }));
             }
@@ -244,7 +244,7 @@ impl QueueArgs {
         match (&self.control, &self.spool, &self.config) {
             (Some(control), ..) => Ok(control.clone()),
             (_, Some(spool), _) => Ok(spool.join("control.sock")),
-            // Allow any delivery target here, because only the path of the control socket is used.
+            // Allow any delivery target, because only the path of the control socket in this file is used.
             (_, _, Some(file)) => Ok(Config::read_within(file, DeliveryScope::Anywhere)?.control),
             (None, None, None) => bail!("no relay named: give --spool DIR, --control PATH or --config FILE"),
         }

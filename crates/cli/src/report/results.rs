@@ -175,7 +175,7 @@ impl ReportArgs {
     pub(crate) fn show(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         let is_stdout_taken = self.has_json_on_stdout();
         let annotations = if is_stdout_taken { AnnotationOutput::Nowhere } else { AnnotationOutput::Stdout };
-        // Print annotations before the report, because the last line must be the verdict.
+        // Print annotations before the report, because the verdict must be the last line of the output.
         exports::tell_actions(record, annotations);
         let written = exports::write(&self.exports, record);
         self.print(record, details).and(written)

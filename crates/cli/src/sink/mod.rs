@@ -297,11 +297,11 @@ impl SinkArgs {
                 message_bytes: self.bounds.max_message_size,
                 recipients: self.bounds.max_recipients as usize,
                 idle_timeout: self.bounds.idle_timeout,
-                // A sink measures, so it must not disconnect clients because they send no message or fail to log in.
+                // Never disconnect a client that sends no message or fails to log in, because a sink only measures.
                 no_message_timeout: Duration::MAX,
                 login_failures: u32::MAX,
-                // Do not disconnect people who type commands into a sink to see its replies. `idle_commands` still ends
-                // a session after 1,000 commands without a message.
+                // Allow any number of invalid commands, because people type commands into a sink to see its replies.
+                // The limit `idle_commands` still ends a session after 1,000 commands without a message.
                 junk_commands: u32::MAX,
                 ..Limits::default()
             },

@@ -453,7 +453,7 @@ impl SourceArgs {
         let is_staged = matches!(offer, Some(OfferedRate::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
-        // If a bench started this process, the bench has already printed these warnings and announcements.
+        // A bench that started this process has already printed these warnings and announcements.
         if live != LiveMode::Json {
             self.load.warn_of_bounces(self.server.address());
             self.shard.announce();

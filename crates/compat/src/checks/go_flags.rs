@@ -12,8 +12,8 @@ fn kind(name: &str) -> Option<FlagKind> {
 }
 
 fn check_numbers(word: &str) {
-    // A decimal number must mean the same in Go as in Rust. The exception is a number with a leading zero, which is
-    // octal in Go.
+    // Go and Rust read decimal numbers alike, so this program's parser of Go's numbers must agree with Rust's. Only a
+    // number with a leading zero differs, because it is octal in Go.
     let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
     if let Ok(by_hand) = word.parse::<i64>() {
         let is_octal = digits.len() > 1 && digits.starts_with('0');

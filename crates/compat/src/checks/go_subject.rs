@@ -4,8 +4,8 @@ use crate::go_smtp_source::subject::subject;
 
 pub fn check(data: &[u8]) {
     let Some((number, format)) = data.split_first_chunk() else { return };
-    // Cut the format at 60 bytes to bound the length of the subject. Each verb may be ten million characters wide,
-    // because Go compares a width with its limit of one million before it adds the last digit.
+    // Cut the format at 60 bytes, because each verb may produce ten million characters. Go compares a width with its
+    // limit of one million before it adds the last digit.
     let Ok(format) = std::str::from_utf8(&format[..format.len().min(60)]) else { return };
     let number = i64::from_le_bytes(*number);
     let text = subject(format, number);

@@ -14,7 +14,7 @@ fn has_name(typed: &str) -> bool {
         typed.rsplit_once(':').map(|(host, _)| host),
         bracketed.and_then(|inside| inside.split_once(']')).map(|(host, _)| host),
     ];
-    // getaddrinfo(3) also looks up texts such as `1.2.3.08`, which Rust does not accept as an address.
+    // A text such as `1.2.3.08` is no address for Rust, but getaddrinfo(3) would look it up, so it counts as a name.
     let is_name = |host: &str| {
         hostname::check_name(host).is_ok() || hostname::is_address(host) && host.parse::<IpAddr>().is_err()
     };

@@ -100,7 +100,7 @@ pub(crate) fn quote(c: char, mark: char, out: &mut String) {
         '\t' => 't',
         '\u{b}' => 'v',
         _ if c == mark || c == '\\' => c,
-        // This uses Rust's table of printable characters, which differs from Go's table in a few cases.
+        // Use Rust's table of printable characters, although Go's table differs in a few cases.
         _ if matches!(c, '\'' | '"') || c.escape_debug().len() == 1 => return out.push(c),
         _ => {
             let number = u32::from(c);

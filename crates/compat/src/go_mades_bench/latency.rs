@@ -80,15 +80,15 @@ mod tests {
 
     #[test]
     fn the_mean_does_not_freeze() {
-        // go-mades-bench adds to its mean the deviation divided by the count, in whole nanoseconds. After some millions
-        // of messages this is zero, so its mean no longer changes.
+        // For each message, go-mades-bench adds the deviation divided by the count to its mean, in whole nanoseconds.
+        // After some millions of messages, this quotient is zero, and its mean no longer changes.
         let mut times = LatencyHistogram::default();
         for time in [ms(10), ms(14)] {
             (0..1_000_000).for_each(|_| times.record(time));
         }
         assert_eq!((times.mean(), times.median()), (ms(12), ms(12)));
         // go-mades-bench's mean stays at 10 ms after five million samples of 10 ms and then five million of 14 ms. Set
-        // this state directly instead of recording ten million samples.
+        // this state directly, because recording ten million samples would make the test slow.
         let half = 5_000_000;
         let times = LatencyHistogram { count: 2 * half, sum_ns: u128::from(half) * 24_000_000, by_ms: Vec::new() };
         assert_eq!(times.mean(), ms(12));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_median_is_in_the_middle_and_not_below_it() {
-        // go-mades-bench prints 1 ms as the median of 1, 100 and 100 ms.
+        // go-mades-bench prints 1 ms as the median of 1, 100 and 100 ms, although 100 ms is in the middle.
         assert_eq!(of([1, 100, 100]).median(), ms(100));
         assert_eq!(of([3, 4]).median(), Duration::from_micros(3500));
         assert_eq!(of([7]).median(), ms(7));
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn a_value_never_seen_before_costs_no_search() {
-        // For a new value, go-mades-bench walks through all smaller values. This test records every millisecond of an
-        // hour once, so such a search would make it very slow.
+        // To record a new value, go-mades-bench walks through all smaller values. This test records every millisecond
+        // of an hour once, so such a search would make it very slow.
         let times = of((0..=3_600_000).rev());
         assert_eq!(times.median(), Duration::from_secs(1800));
         assert_eq!(times.mean(), Duration::from_secs(1800));

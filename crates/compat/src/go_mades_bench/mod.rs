@@ -49,7 +49,7 @@ fn bench(options: &Options, mode: mailrun_mades_bench::MadesMode) -> Result<Exit
         PublicTargets::from_environment(),
         Rc::clone(&observer) as Rc<dyn mailrun_mades_bench::RunObserver>,
     )?;
-    // Do not handle SIGHUP, so that it ends this program without a report, as it ends go-mades-bench.
+    // Leave SIGHUP unhandled, so that it ends this program without a report, as it ends go-mades-bench.
     let interrupt = Interrupt::watch_without_hangup().map_err(fatal)?;
     let record = mailrun_mades_bench::run(plan).map_err(fatal)?.record;
     observer.end();
@@ -87,8 +87,8 @@ fn print_summary(options: &Options, observer: &BenchObserver, record: &Record) -
     }
     let released = mades.map_or(0, |mades| mades.released);
     if released > 0 {
-        // Count receptions and not messages: this program gives foreign messages back, and the broker may then send the
-        // same message again.
+        // Count receptions and not messages, because this program returns foreign messages to the broker, which may
+        // then send the same message again.
         go::log(&format!("msgs not from this run: received {released} times and left in their queues"));
     }
     let is_corrupt = record.ledger.corrupt.is_some_and(|corrupt| corrupt > 0);

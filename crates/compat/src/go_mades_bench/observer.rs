@@ -153,8 +153,8 @@ impl ObserverState {
             self.outcome = RunOutcome::Interrupted;
             return StopRequest::StopNow;
         }
-        // Wait until the second poll before the run may end, because even the shortest run must print an intermediate
-        // report first.
+        // Let the run end only after the second poll, because even the shortest run must print an intermediate report
+        // first.
         let completed = self.stages.last().and_then(|last| last.completed).filter(|_| !is_first);
         if let (None, Some(completed)) = (times.ended, completed) {
             times.ended = Some(completed);
@@ -221,8 +221,8 @@ mod tests {
 
     #[test]
     fn what_never_comes_is_not_waited_for_for_ever() {
-        // go-mades-bench waits forever for a message that never comes. This program stops when no message has arrived
-        // for 3 s.
+        // go-mades-bench waits forever for a message that never comes, but this program stops when no message has
+        // arrived for 3 s.
         let observer = observer("--timeout 3 -n 2", MadesMode::Amqp);
         assert_eq!(observer.poll(&view(1_020, 1_000)), StopRequest::Nothing);
         observer.stage_reached(MessageStage::Inbox, ms(9), ms(2_000));

@@ -202,7 +202,7 @@ pub(super) fn usage(program: &str) -> String {
             FlagType::Number => (" uint", value.clone()),
             FlagType::Text => (" string", quoted(value.as_bytes())),
         };
-        // Go prints the help text of a one-letter flag on the same line if the flag takes no value.
+        // Like Go, print the help text of a one-letter flag on the flag's own line if the flag takes no value.
         let gap = if name.len() == 1 && kind.is_empty() { "\t" } else { "\n    \t" };
         let default = if value == "false" { String::new() } else { format!(" (default {default})") };
         let _ = writeln!(text, "  -{name}{kind}{gap}{meaning}{default}");

@@ -37,7 +37,7 @@ pub(super) fn plan(
 ) -> Result<MadesOptions, FatalError> {
     let uses_outbox = mode != MadesMode::Amqp;
     let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
-    // In tracing mode no inbox is read, so its flags are ignored.
+    // Ignore the flags of the inbox in tracing mode, in which no inbox is read.
     let inbox = if mode == MadesMode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
     let max_in_transit = in_transit(options);
     Ok(MadesOptions {

@@ -194,7 +194,7 @@ impl Dialect for GoSourceRun {
         let reply = ParsedReply::parse(wire);
         match reply {
             ParsedReply::Reply(code, _) if is_expected(state, code) => Ok(Verdict::Accepted),
-            // If the server refuses EHLO, the client falls back to HELO.
+            // A refused EHLO is no error, because the client then tries HELO.
             _ if state == DialogueState::Hello => Ok(Verdict::Rejected),
             _ => Err(reply.error_text()),
         }

@@ -68,7 +68,7 @@ fn ends_in_return(text: &[u8]) -> bool {
 
 impl GoHeaderTemplate {
     fn new(options: &Options) -> Self {
-        // This is the format of RFC 1123 with the name of the time zone, as Go's `time.RFC1123` writes it.
+        // This is the format of Go's `time.RFC1123`: a date of RFC 1123 with the name of the time zone.
         let date = timing::local_time("%a, %d %b %Y %H:%M:%S %Z");
         let before = format!("From: <{}>\nTo: <{}>\nDate: {date}\n", options.sender, options.recipient);
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -14,7 +14,7 @@ pub(super) struct RateLimiter {
 impl RateLimiter {
     pub(super) fn new(rate: f64, recipients: i64) -> Self {
         let seconds = if rate > 0.0 { recipients as f64 / rate } else { 0.0 };
-        // A rate can be so low that the interval overflows. The next message is then never due.
+        // At a very low rate, the interval between messages overflows, and the next message is then never due.
         let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         Self { interval, full_at: Cell::new(Duration::ZERO) }
     }

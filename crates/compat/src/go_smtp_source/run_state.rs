@@ -137,7 +137,7 @@ impl GoSourceRun {
 
 /// Creates the TLS settings. As in go-smtp-source, there is no verification, no server name and no session resumption.
 fn tls_client() -> Result<ClientTls, FatalError> {
-    // Pass an IP address, because then no SNI is sent (RFC 6066 §3).
+    // Pass an IP address instead of a name, because a TLS client sends no SNI for an IP address (RFC 6066 §3).
     let setup = ClientTls::new("127.0.0.1", &Trust::Anybody, None, SessionResumption::Off);
     setup.map_err(|error| FatalError(format!("unable to issue STARTTLS: {error}")))
 }

@@ -192,7 +192,7 @@ fn decimal(text: &[u8]) -> (Option<usize>, usize) {
 impl FormatSpec {
     fn print(self, verb: char, number: i64) -> String {
         match verb {
-            // The flags `+` and `#` have another meaning for `v` than for `d`, so do not pass them on.
+            // Drop `+` and `#`, because they mean something else for `v` than for `d`, which prints the number here.
             'v' => Self { is_sharp: false, has_plus: false, ..self }.integer('d', number),
             'd' | 'b' | 'o' | 'O' | 'x' | 'X' => self.integer(verb, number),
             'c' => self.padded(character(number).to_string()),

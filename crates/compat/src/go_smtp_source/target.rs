@@ -123,7 +123,7 @@ fn lookup_error_text(error: &io::Error) -> String {
 async fn look_up_on_thread(host: String) -> Result<Vec<IpAddr>, String> {
     let (result, answer) = oneshot::channel();
     let started = std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
-        // Ignore the error, which means that the session that asked has ended.
+        // Ignore the error, because it only means that the session that asked has ended.
         let _ = result.send(look_up(&host));
     });
     started.map_err(|error| format!("lookup: {}", reason(&error)))?;

@@ -26,8 +26,8 @@ impl EndOfData {
     /// end of data.
     pub(super) fn find(&mut self, block: &[u8]) -> Option<usize> {
         let mut at = 0;
-        // The last block may have ended inside a possible match, so compare byte by byte until that match is decided.
-        // The finder below sees only one block.
+        // The last block may have ended inside a possible match, and the finder below sees only one block, so compare
+        // byte by byte until that match is decided.
         while self.matched > 0 {
             if self.passes(*block.get(at)?) {
                 return Some(at + 1);

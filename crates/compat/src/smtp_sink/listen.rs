@@ -39,9 +39,9 @@ fn prepare(socket: &OwnedFd, address: SocketAddr, window_bytes: Option<i32>) -> 
         sockopt::set_ipv6_v6only(socket, true)?;
     }
     sockopt::set_socket_reuseaddr(socket, true)?;
-    // Allow several sinks on one port. The kernel distributes the connections among them.
+    // Allow several sinks on one port, among which the kernel then distributes the connections.
     sockopt::set_socket_reuseport(socket, true)?;
-    // Set this option and the buffer sizes here, because accepted sockets inherit them.
+    // Set these options on the listening socket, because accepted sockets inherit them.
     sockopt::set_tcp_nodelay(socket, true)?;
     if let Some(bytes) = window_bytes {
         sockopt::set_socket_send_buffer_size(socket, bytes as usize)?;

@@ -62,7 +62,7 @@ pub(super) fn run(call: &Invocation) -> ExitCode {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
-    // Privileges must be dropped before this call. The call starts a thread, and each thread has privileges of its own.
+    // The privileges must already be dropped here, because this call starts a thread with privileges of its own.
     let interrupt = match settings.own_options.needs_times().then(Interrupt::watch).transpose() {
         Ok(interrupt) => interrupt,
         Err(error) => return refused(StartupError::fatal(format!("{error:#}"))),
@@ -120,8 +120,8 @@ async fn accept_clients(sink: &Rc<SmtpSink>, listener: OwnedFd) -> SinkExit {
                 sink.counters.borrow_mut().record_client();
                 worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
-            // Either the client has already disconnected, or file descriptors have run out. Wait, because without
-            // descriptors, accepting again at once would fail again.
+            // Accepting fails if the client has already disconnected, or if file descriptors have run out. Wait,
+            // because without descriptors, another attempt would fail at once.
             Some(Err(_)) => mailrun_net::sleep(ACCEPT_RETRY_DELAY).await,
         }
     }

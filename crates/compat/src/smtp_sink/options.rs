@@ -177,7 +177,7 @@ impl SettingsBuilder {
                 extensions.pix = true;
                 extensions.esmtp = false;
             }
-            // The only remaining letter is `p`.
+            // The only other letter that gets here is `p`, which turns off PIPELINING.
             _ => extensions.pipelining = false,
         }
     }

@@ -19,12 +19,12 @@ impl GlibcRng {
         let mut word = i64::from(seed.max(1) as i32);
         let mut words = VecDeque::from([word as u32]);
         for _ in 1..DEGREE {
-            // Fill the table with Park and Miller's generator. As in glibc, a negative result is made positive.
+            // Fill the table with Park and Miller's generator, and make a negative result positive, as glibc does.
             word = word * 16807 % 2_147_483_647;
             word += if word < 0 { 2_147_483_647 } else { 0 };
             words.push_back(word as u32);
         }
-        // Start the feedback 3 places further on, because its first three numbers would repeat the first three seeds.
+        // Rotate the table past the first three numbers, which would only repeat the first three seeds.
         words.rotate_left(SEPARATION);
         let rng = Self(RefCell::new(words));
         for _ in 0..DISCARDED_NUMBERS {

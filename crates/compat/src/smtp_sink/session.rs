@@ -19,7 +19,7 @@ pub(super) async fn serve(sink: Rc<SmtpSink>, descriptor: OwnedFd, client: Optio
     if sink.settings.verbosity > 0 {
         sink.stderr.print(format!("connect ({})", name_of(client)));
     }
-    // If this fails, the kernel has no memory for another descriptor. The connection is then closed.
+    // Close the connection if this fails, because the kernel then has no memory for another descriptor.
     if let Ok(socket) = Socket::from_accepted(descriptor) {
         let mut session = Session {
             dialogue: SmtpSinkDialogue::new(Rc::clone(&sink.settings)),

@@ -45,8 +45,8 @@ pub(super) struct SmtpSink {
 impl SmtpSink {
     pub(super) fn new(settings: Settings, zone: TimeZone) -> Self {
         let settings = Rc::new(settings);
-        // Seed the generator only with dumps, as Postfix's smtp-sink does. Without them, every run has the same random
-        // numbers.
+        // Only a sink that dumps messages seeds its generator, as Postfix's smtp-sink does. Without dumps, every run
+        // therefore has the same random numbers.
         let seed = if settings.dump_template.is_some() { mailrun_net::clock::wall().as_secs() as u32 } else { 1 };
         let dump_context =
             settings.dump_template.is_some().then(|| Rc::new(DumpContext::new(Rc::clone(&settings), zone.clone())));

@@ -40,7 +40,7 @@ impl Syslog {
         }
         *socket = open();
         if let Some(socket) = &*socket {
-            // Ignore the error, because another attempt is pointless if the new socket is full or closed as well.
+            // Ignore the error, because if even a new socket is full or closed, another attempt is pointless.
             let _ = socket.send(&line);
         }
     }

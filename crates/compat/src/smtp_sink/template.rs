@@ -19,7 +19,7 @@ pub(crate) fn expand(template: &str, time: &Zoned) -> String {
         let (directive, after) = rest[at..].split_at(length);
         match directive.chars().next_back() {
             Some(letter) if length > 1 && DIRECTIVES.contains(letter) => {
-                // Remove glibc's modifiers for other calendars, which have no effect in the C locale.
+                // Remove the modifiers `E` and `O` of glibc, which have no effect in the C locale.
                 let plain: String = directive.chars().filter(|c| !matches!(c, 'E' | 'O')).collect();
                 let written = time.to_string_with_config(&config, &plain);
                 result.push_str(written.as_deref().unwrap_or(directive));

@@ -51,16 +51,16 @@ impl TraceStats {
                 self.corrupt += 1;
                 self.mark_recipients(trace, message);
             }
-            // A message whose trace header is unreadable counts as foreign, because its run is unknown. `mailrun sink`
-            // counts it in the same way.
+            // A message whose trace header is missing or unreadable counts as foreign, as in `mailrun sink`, because
+            // only this header names the run that sent the message.
             TraceResult::Corrupt(None) | TraceResult::Absent => self.foreign += 1,
         }
     }
 
     fn mark_recipients(&mut self, trace: &Trace, message: &TracedMessage) {
         let run = self.runs.open(trace.run);
-        // Record the time of the delivery, because `RunTallies` keeps a limited number of runs and evicts the run that
-        // has been inactive for longest.
+        // Record the time, because `RunTallies` keeps a limited number of runs and evicts the run that has received no
+        // mail for longest.
         run.last_delivered = Some(clock::now());
         for recipient in &message.recipients {
             match run.units.mark(trace.sequence, trace.numbering.number(*recipient)) {

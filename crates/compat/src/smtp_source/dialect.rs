@@ -188,7 +188,7 @@ impl Dialect for SmtpSourceRun {
             return Err(text);
         }
         diagnostics.push(Diagnostic::Warning(text));
-        // With `-A`, the dialogue continues after any greeting.
+        // Like Postfix's smtp-source with `-A`, send commands even after a 421 or 521 greeting.
         let is_closing = matches!(code, 421 | 521) && state != DialogueState::Greeting;
         Ok(if is_closing { Verdict::Closing } else { Verdict::Rejected })
     }

@@ -45,8 +45,8 @@ impl SmtpSourceMessage {
         let mut body = content.0;
         let traces = options.own_options.traces;
         if traces && options.is_old_mode && options.file.is_none() {
-            // With `-o`, a message has no headers. A trace header would be its only one, so an empty line must follow
-            // it (RFC 5322 §2.1).
+            // With `-o`, the trace header is the only header of the message, so add the empty line that must precede
+            // the body (RFC 5322 §2.1).
             body.splice(..0, *b"\r\n");
         }
         body.extend_from_slice(data::END_OF_DATA);
@@ -116,7 +116,7 @@ impl MessageBody {
         if content.is_empty() {
             return Ok(Self(DEFAULT_BODY.into()));
         }
-        // As in Postfix's smtp-source, end the body with a line end, even if the file ends with one already.
+        // Add a line end even to a file that already ends with one, because Postfix's smtp-source does so, too.
         Ok(Self([content.as_slice(), b"\r\n"].concat()))
     }
 }

@@ -38,7 +38,7 @@ fn new_socket(target: &EndpointAddress, buffer_bytes: Option<u32>) -> rustix::io
     let descriptor = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_linger(&descriptor, Some(Duration::ZERO))?;
     if family != AddressFamily::UNIX {
-        // Without this option, the last segment of a long message would wait for a delayed acknowledgement.
+        // Without TCP_NODELAY, the last segment of a long message would wait for a delayed acknowledgement.
         sockopt::set_tcp_nodelay(&descriptor, true)?;
     }
     if let Some(bytes) = buffer_bytes {

@@ -24,8 +24,7 @@ pub(crate) fn run_sessions<D: Dialect>(run: &Rc<D>, sessions: u64, options: OwnO
     mailrun_net::open_files::raise(sessions.saturating_add(RESERVED_DESCRIPTORS));
     let run = Rc::clone(run);
     let work = |_| async move {
-        // Each session holds a sender. The receiver below returns `None` when the last sender is dropped, because then
-        // all sessions have finished.
+        // Each session holds a clone of the sender, so the receiver returns `None` once all sessions have ended.
         let (sessions_tx, mut fatal_errors) = mpsc::unbounded_channel();
         for number in 1..=sessions {
             mailrun_net::worker::spawn_local(session::run(Rc::clone(&run), number, sessions_tx.clone()));

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Runs session `number` until no message is left. Sends a fatal error to `fatal_errors`, which ends the program.
 pub(super) async fn run<D: Dialect>(run: Rc<D>, number: u64, fatal_errors: UnboundedSender<FatalError>) {
     if let Err(fatal) = send(&run, number).await {
-        // Ignore the error, which means that an earlier fatal error has already ended the run.
+        // Ignore the error: the receiver is gone only if an earlier fatal error has already ended the run.
         let _ = fatal_errors.send(fatal);
     }
 }
@@ -131,8 +131,8 @@ impl<D: Dialect> Connection<D> {
     }
 
     async fn begin_tls(&mut self, run: &D) -> Result<(), FailureCause> {
-        // Discard plain text that arrived together with the reply to STARTTLS. An attacker may have injected it, and it
-        // must not be taken for replies under TLS (CVE-2011-0411).
+        // Discard plain text that arrived together with the reply to STARTTLS, because an attacker may have injected it
+        // to be taken for a reply under TLS (CVE-2011-0411).
         self.read_ahead = Vec::new();
         self.reader = ReplyReader::default();
         let setup = run.shared().tls.as_ref().expect("STARTTLS is sent only with TLS");
@@ -153,8 +153,8 @@ impl<D: Dialect> Connection<D> {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(),
                 Err(error) => {
-                    // All sessions share the outbox, so it must be empty when this turn ends. Otherwise the next turn,
-                    // probably of another session, would send these bytes on its own connection.
+                    // Discard the unsent bytes, because all sessions share this buffer, and the next session that runs
+                    // would send them on its own connection.
                     outbox.clear();
                     return Poll::Ready(Err(FailureCause::Io("write", error)));
                 }
@@ -174,7 +174,7 @@ impl<D: Dialect> Connection<D> {
                 self.handle_input(run, &early, outbox)
             };
             if let Err(cause) = handled {
-                // Try to send what was written before the failure, because the connection ends now.
+                // Try to send the commands that were written before the failure, because the connection is closed next.
                 let _ = self.flush(run, outbox);
                 outbox.clear();
                 return Poll::Ready(Err(cause));

@@ -21,9 +21,8 @@ impl FileSystem {
         names: &dyn Fn(&'f super::Directory) -> Vec<(&'f String, &'f Inode)>,
     ) -> Vec<String> {
         let mut paths = Vec::new();
-        // Search upwards from the file. Each entry is a directory, the path from it to the file, and the directories on
-        // this path. After renames, the media may have two directories that contain each other, so no path visits a
-        // directory twice.
+        // Each entry is a directory above the file, the path from there to the file, and all directories on this path.
+        // No path visits a directory twice, because after renames, directories on the media may contain each other.
         let mut open = vec![(inode, String::new(), BTreeSet::from([inode]))];
         while let Some((at, below, passed)) = open.pop() {
             if at == ROOT {

@@ -162,8 +162,8 @@ impl MasterLink {
             MasterCommand::Ack(index) if self.index.is_none() => {
                 let index = (*index).min(MAX_INDEX);
                 self.index = Some(index);
-                // If this worker registers again, the master gives it another index. Derive the
-                // first message number from the index, so that no number is used twice.
+                // Derive the first message number from the index: the master gives each
+                // registration another index, so that no number is used twice.
                 self.next_message = index << NUMBERS_LOG2;
                 mailrun_process::tell!("worker {index} of the Locust master at {}", self.master);
             }
@@ -237,8 +237,7 @@ impl MasterLink {
     fn connect(&mut self) {
         self.connection = None;
         self.index = None;
-        // The address may now belong to another master, so forget what was measured about the clock
-        // of the old one.
+        // Discard the measured clock offset, because another master may now listen at this address.
         self.clock = MasterClockExchange::default();
         self.connections += 1;
         self.identity = format!("{}-{}", self.process, self.connections);
@@ -266,7 +265,7 @@ impl MasterLink {
 
     /// Returns the counts since the last report, in the form that the master expects.
     fn report(&mut self, classes: ClassCounts) -> StatsReport {
-        // Without a connection, the report would be lost, so leave the counts for the next report.
+        // Without a connection, this report would be lost, so leave the counts for a later report.
         let load = self.load.as_ref().filter(|_| self.connection.is_some());
         let counts = load.map(|load| load.control().take_counts()).unwrap_or_default();
         let clock = self.clock.estimate(clock::now());
@@ -296,7 +295,7 @@ impl MasterLink {
         if let Some(ended) = &self.load {
             let next = ended.control().next_message();
             // If the worker still has the index of the ended load, continue after that load's
-            // message numbers. Otherwise, it uses the numbers of its new index.
+            // message numbers, so that none is used twice. A new index brings unused numbers.
             if next >> NUMBERS_LOG2 == self.next_message >> NUMBERS_LOG2 {
                 self.next_message = self.next_message.max(next);
             }
@@ -305,7 +304,7 @@ impl MasterLink {
         let order = LoadOrder::new(control, host, run_id);
         self.reported_at_s = unix_s() + self.offset_s();
         self.load = Some(order.clone());
-        // Ignore the error, because the main thread takes orders as long as this thread lives.
+        // Ignore the error: the main thread receives orders as long as this thread runs.
         let _ = self.orders.send(order);
     }
 

@@ -109,8 +109,8 @@ fn timed_entry(name: &str, latencies: &Latencies, times: ReportTimes) -> StatsEn
 fn two_digits(ms: f64) -> f64 {
     let ms = ms.max(SHORTEST_MS);
     let unit_exponent = ms.log10().floor() as i32 - 1;
-    // Divide by 10 instead of multiplying by 0.1, for example: 12 / 10 is the same number as
-    // Python's 1.2, but 12 * 0.1 is slightly larger.
+    // Divide by 10 rather than multiply by 0.1, because 12 / 10 is the same number as Python's 1.2,
+    // but 12 * 0.1 is slightly larger.
     match u32::try_from(-unit_exponent) {
         Ok(decimals) => {
             let scale = 10_f64.powi(decimals as i32);

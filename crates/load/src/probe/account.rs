@@ -238,7 +238,7 @@ impl Account {
         if let Some((number, _)) = self.routes.iter().find(|(_, route)| route.name == name) {
             return Some(*number);
         }
-        // The number of a removed route is not used again, because its mail may still arrive.
+        // Do not reuse the number of a removed route, because its mail may still arrive.
         let number = self.routes.keys().next_back().map_or(0, |last| last + 1);
         let route = RouteAccount { name: name.to_owned(), ..RouteAccount::default() };
         (number < MAX_ROUTES).then(|| {
@@ -356,7 +356,7 @@ impl RouteAccount {
             message.arrival = Some(kind);
             message.day()
         } else if let Some(place) = self.missing.iter().position(|message| !is_copy && message.number == number) {
-            // The message was overdue and has been counted as lost or in doubt, so correct the counts.
+            // This overdue message was counted as lost or in doubt, but has arrived after all, so correct the counts.
             let Some(message) = self.missing.remove(place) else { return };
             self.count(message.day, |counts| {
                 match message.was_accepted {
@@ -367,7 +367,7 @@ impl RouteAccount {
             });
             message.day
         } else {
-            // The day on which this message was due is no longer known, so count the arrival under the latest day.
+            // Count the arrival under the latest day, because the day when the message was due is no longer known.
             self.counts.repeated += 1;
             if let Some(mut day) = self.days.last_entry() {
                 day.get_mut().counts.repeated += 1;

@@ -206,7 +206,7 @@ impl Storage for FileStorage {
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&new, self.directory.join(FILE_NAME))?;
-        // The new file has replaced the old one, so events must go to it even if the directory cannot be synced.
+        // Use the new file even if syncing the directory fails, because it has already replaced the old file.
         self.file = Some(file);
         self.lock.sync_all()
     }
@@ -293,7 +293,7 @@ mod tests {
             match recover(&damaged) {
                 Ok(recovered) => {
                     assert!(place > first, "byte {place}");
-                    // If the byte is a line end, two lines become one damaged line or, at the end, an unfinished line.
+                    // Without its line end, the last line counts as unfinished and not as damaged.
                     let is_last = place == content.len() - 1;
                     assert!(recovered.damaged >= 1 || is_last, "byte {place}");
                     let route = &recovered.account.routes[&0];
@@ -328,7 +328,7 @@ mod tests {
             journal.compact(&account).unwrap();
             storage.room.set(Some(room));
             for event in events() {
-                // Apply the event even if it cannot be written, because it has already happened.
+                // The event has happened even if the journal cannot store it, so the account must include it.
                 let _ = journal.append(&[event], &account, false);
                 account.apply(&event);
             }

@@ -80,7 +80,7 @@ struct Outcome {
 /// Fails if the probe could not start: its directory cannot be used, its account is damaged, or it cannot listen.
 pub fn run(options: ProbeOptions) -> Result<()> {
     let ProbeOptions { routes, state, http, http_name, mut reload } = options;
-    // SIGHUP ends the probe only if there is no configuration to read again.
+    // SIGHUP makes the probe read its configuration again, and ends a probe that has none.
     let interrupt = if reload.is_some() { Interrupt::watch_without_hangup()? } else { Interrupt::watch()? };
     let hangups = reload.as_ref().map(|_| SighupWatch::watch()).transpose()?;
     let unusable = |reason: String| anyhow!("cannot use the directory {} (--state): {reason}", state.display());
@@ -185,8 +185,8 @@ impl Shell {
         if !shared.probe.set_routes(paces.collect(), now_ns) {
             bail!("there are too many routes: at most {} in the life of an account", account::MAX_ROUTES);
         }
-        // Write a snapshot with the names and numbers of the routes first. Events contain only the number of the route,
-        // so a later reader of the journal needs the names.
+        // Write a snapshot first, because later events contain only the number of a route, and a reader of the journal
+        // needs its name.
         let written = self.journal.compact(&shared.probe.account);
         self.tell_written(&written, &mut shared);
         shared.watches.clear();
@@ -253,8 +253,8 @@ impl Shell {
         self.mark_recorded();
         for due in shared.probe.due(now_ns) {
             let event = shared.probe.created(&due);
-            // Write the event to disk before the message leaves, so that a probe that is killed now still knows about
-            // the message after a restart.
+            // Write the event to disk before the message is sent, so that the probe knows about the message even if it
+            // is killed and restarted.
             let written = self.journal.append(&[event], &shared.probe.account, true);
             self.tell_written(&written, &mut shared);
             match written {
@@ -309,12 +309,12 @@ impl Shell {
         let Some(route) = place.and_then(|place| self.routes.get(place)).cloned() else { return };
         let (run, input) = (self.run, self.input_tx.clone());
         let age = Duration::from_nanos(now_ns.saturating_sub(due.due_ns));
-        // Latency counts from when the message was due, so convert that time to the monotonic clock.
+        // Latency is measured on the monotonic clock, from the time when the message was due, so convert that time.
         let due_at = clock::now().saturating_sub(age);
         let number = due.number;
         let work = move || {
             let outcome = deliver(&route, run, number, due_at);
-            // Ignore the error: if nobody receives the result, the loop has ended.
+            // Ignore the error: the receiver is gone only if the probe's main loop has ended.
             let _ = input.send(Input::Answered { number, outcome });
         };
         if let Err(error) = std::thread::Builder::new().name("send".to_owned()).spawn(work) {
@@ -466,7 +466,7 @@ fn try_deliver(route: &RouteOptions, run: RunId, number: u64, due_at: Duration) 
     let is_near = Endpoint::resolve_all(&route.server).is_ok_and(|endpoints| endpoints.iter().all(is_loopback));
     let created = match is_near {
         true => Creation { time: due_at, clock: monotonic_clock() },
-        // The message goes to another host, and only wall clocks can be compared between hosts.
+        // The server is on another host, and only wall clocks can be compared between hosts.
         false => Creation { time: clock::wall().saturating_sub(clock::now() - due_at), clock: wall_clock() },
     };
     let message = message::render(route, run, number, created, jiff::Timestamp::now())?;

@@ -240,10 +240,10 @@ impl Probe {
         let known = self.sinks.get(address);
         let witness = if known.is_some() { Witness::Sink } else { Witness::NewSink };
         let told = match known {
-            // A list may be older than the last one, because two threads ask the same sink for a moment after SIGHUP.
+            // After SIGHUP, two threads briefly ask the same sink, so this list may be older than the last one.
             Some((list, told)) if *list == sink => *told,
             Some(_) => 0,
-            // The arrivals before were probably reported to an earlier process.
+            // Ignore the arrivals that this list no longer has, because an earlier process has probably seen them.
             None => first,
         };
         let again = usize::try_from(told.saturating_sub(first)).unwrap_or(usize::MAX).min(arrivals.len());
@@ -262,19 +262,19 @@ impl Probe {
             if let Witness::Mailbox { first_route } = witness
                 && self.in_mailbox.mark(arrival.number, u32::from(first_route)) == MarkResult::Again
             {
-                // The mailbox was opened anew between the two arrivals, so its watcher does not know about the first.
+                // A reopened mailbox has a new watcher, which does not know the first copy and reports this one as new.
                 arrival.kind = ArrivalKind::Duplicate;
             } else if is_told {
                 return None;
             }
         }
         if !is_own && arrival.kind == ArrivalKind::Duplicate && witness != Witness::Sink {
-            // An earlier process may have counted this copy.
+            // Ignore the copy, because an earlier process of this probe may have counted it already.
             return None;
         }
         if !is_own && matches!(witness, Witness::Mailbox { .. }) {
-            // A sink has recorded the time of each arrival, even while there was no probe. A mailbox was not watched
-            // while no probe was running, so the times of mail from that period would be wrong.
+            // Nobody watched the mailbox while no probe was running, so its times for earlier mail may be wrong. A sink
+            // records the time of each arrival even without a probe.
             (arrival.delivered_ns, arrival.announced_ns) = (None, None);
         }
         self.account.concerns(&arrival, is_own).then_some(Event::Arrived { arrival, at_ns: now_ns })
@@ -575,7 +575,7 @@ mod tests {
         answer(&mut probe, 0, Answer::Accepted, 101);
         assert_eq!(probe.compare_clocks(101 * SECOND, SECOND), None);
         assert_eq!(probe.compare_clocks(102 * SECOND + SECOND / 2, 2 * SECOND), None, "it drifts");
-        // The clock is set before the mailbox is read and before the probe compares its clocks.
+        // After second 2, the wall clock jumps by an hour. The mailbox is read before the probe notices the jump.
         probe.seen(&[0], 3 * SECOND);
         let event = probe.compare_clocks(3_703 * SECOND, 3 * SECOND).unwrap();
         assert_eq!(event, Event::ClockSet { by_ns: 3_600 * 1_000_000_000 });

@@ -57,8 +57,8 @@ fn record(name: &str, route: Option<&RouteOptions>, run: RunId, begin: Timestamp
     record.observed_until_s = Some(record.duration_s);
     record.ending = Some(Ending::Complete);
     record.parties = vec![own_party(Role::Source, "probe", 1, Vec::new())];
-    // On a day on which the route got or lost its sink or mailbox, nobody looked for some of the messages. The fates of
-    // the others must still be in the record, or its counts would not add up.
+    // If the route had a sink or mailbox for only a part of the day, the record must still contain the fates of the
+    // messages that were looked for, or its counts would not add up.
     let seen_count = counts.delivered + counts.bounced + counts.missing() + counts.repeated;
     let is_watched = counts.unwatched == 0 || seen_count > 0;
     let stages = [
@@ -98,7 +98,7 @@ fn record(name: &str, route: Option<&RouteOptions>, run: RunId, begin: Timestamp
         bounced: seen(counts.bounced),
         lost: seen(counts.missing()),
         duplicates: seen(counts.repeated),
-        // Without a sink or mailbox, nothing more is known about accepted mail, so it counts as in flight.
+        // Accepted mail of a route without a sink or mailbox stays in flight, because nobody looks for its arrival.
         in_flight: Some(counts.unwatched),
         ..record.ledger
     };

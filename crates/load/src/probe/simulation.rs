@@ -57,7 +57,7 @@ impl World {
         let arrive =
             |kind, took| Happening::Arrived(Arrival { number, kind, delivered_ns: Some(took), announced_ns: None });
         let truth = self.truth.entry(route.to_owned()).or_default();
-        // The server refuses everything for an hour every day.
+        // The simulated server rejects all mail in the first hour of each day.
         let is_closed = (now / SECOND) % 86_400 < 3_600;
         let (answer, arrival) = match (route, chance) {
             ("dead", _) => (Answer::Failed, None),
@@ -73,7 +73,7 @@ impl World {
                 truth.bounced += 1;
                 (Answer::Accepted, Some((ArrivalKind::Bounced, 20 * SECOND)))
             }
-            // The message arrives so late that it already counts as lost.
+            // This message takes 2,000 s, so it has already been counted as lost when it arrives.
             (_, 10..15) => {
                 truth.delivered += 1;
                 (Answer::Accepted, Some((ArrivalKind::Delivered, 2_000 * SECOND)))
@@ -84,7 +84,7 @@ impl World {
                 self.later(now + 3 * SECOND, arrive(ArrivalKind::Duplicate, took));
                 (Answer::Accepted, Some((ArrivalKind::Delivered, took)))
             }
-            // The message arrives before its answer, and half of these answers are lost.
+            // This message arrives before the server's reply, which is lost in half of the cases.
             (_, 20..40) => {
                 truth.delivered += 1;
                 let answer = if chance < 30 { Answer::Accepted } else { Answer::Unknown };
@@ -186,7 +186,7 @@ fn simulate(days: u64, lifetime: Ns, sizes: &mut Vec<Sizes>) -> (Account, World)
             let next = world.future.first_key_value().map_or(Ns::MAX, |((at, _), _)| *at);
             now = probe.next_due_ns().unwrap_or(Ns::MAX).min(next).max(now + 1).min(now + SECOND * 60).min(death);
         }
-        // The probe has died, so answers that were on their way to it reach nobody.
+        // Drop the replies that were under way when the probe died, because they reach nobody.
         world.future.retain(|_, happening| !matches!(happening, Happening::Answered(..)));
         ended = Some(probe.account);
     }
@@ -222,8 +222,7 @@ fn in_a_week_the_account_is_right_and_nothing_grows() {
     for size in &sizes {
         assert!(size.file < 400 << 10 && size.account < 120 << 10 && size.in_flight < 400, "{sizes:?}");
     }
-    // The account may grow only by the lost messages, which are remembered in case they arrive
-    // after all.
+    // The account may grow only by the lost messages, which it remembers in case they still arrive.
     let (first, last) = (&sizes[1], &sizes[6]);
     assert!(
         last.account < first.account + first.account / 10 + 64 * (last.missing - first.missing) as usize,

@@ -124,7 +124,7 @@ fn ask_sink(client: &HttpClient, run: RunId, send: &dyn Fn(Report) -> bool, stop
     while !stop.load(Ordering::Relaxed) {
         let asked_at = clock::now();
         let report = match arrivals(client, run, after) {
-            // The sink has begun a new list, for example because it was restarted, so ask for all of it.
+            // The sink has begun a new list of arrivals, for example after a restart, so ask for the whole list.
             Ok(list) if list.sink != sink && after > 0 => {
                 (sink, after) = (list.sink, 0);
                 continue;
@@ -170,7 +170,7 @@ fn read_mailbox(options: &MailboxOptions, run: RunId, send: &dyn Fn(Report) -> b
                 }
             }
             Err((error, arrivals)) => {
-                // If this thread should end, it has interrupted the opening itself, so the mailbox may be readable.
+                // Opening also fails if this thread is told to stop, which says nothing about the mailbox.
                 let seen_until = if stop.load(Ordering::Relaxed) { Ok(None) } else { Err(format!("{error:#}")) };
                 if !send(Report { found: Found::InMailbox(arrivals), seen_until }) {
                     return;
@@ -203,7 +203,7 @@ fn follow(
         if readable.is_err() {
             (up_since, was_up) = (now, false);
         }
-        // Until the mailbox has been readable for the whole lag, it may contain mail that nobody has seen.
+        // Until the mailbox has been readable for the whole `lag`, some of its mail may not have been found yet.
         let seen_until = readable.map(|()| (now - up_since >= lag).then(|| now - lag));
         if !send(Report { found: Found::InMailbox(arrivals), seen_until }) {
             return false;

@@ -77,7 +77,7 @@ pub fn compose(parts: &MessageParts<'_>) -> Result<Vec<u8>> {
     let date = crate::source::date_field(parts.now)?;
     let to: Vec<String> = parts.to.iter().map(|to| format!("<{to}>")).collect();
     let id = format!("<{:032x}@{}>", parts.id, parts.host);
-    // Use raw headers, so that the builder does not change these fields.
+    // Use raw headers, so that the builder writes these fields exactly as they are.
     let builder = MessageBuilder::new()
         .header("Date", Raw::new(date.as_str()))
         .header("From", Raw::new(crate::source::from_field(parts.from, parts.host)))

@@ -140,7 +140,7 @@ fn wait(mut child: Child) {
             Ok(Some(_)) | Err(_) => return,
         }
     }
-    // Ignore errors, because the command may have ended by itself meanwhile.
+    // Ignore errors, because the command may have ended by itself just before it is killed.
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -90,8 +90,8 @@ impl QuitAfter {
     pub(super) fn stop_point(self, tls: TlsMode) -> Option<StopPoint> {
         match self {
             Self::Connect | Self::Auth => None,
-            // With implicit TLS, the greeting is the first event after the handshake, so stop
-            // there.
+            // With implicit TLS, the greeting is the first event after the handshake at which the
+            // client can stop.
             Self::Tls if tls == TlsMode::Implicit => Some(StopPoint::Greeting),
             Self::Tls => Some(StopPoint::Tls),
             Self::Banner => Some(StopPoint::Greeting),

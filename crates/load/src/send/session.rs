@@ -103,8 +103,7 @@ impl SingleMessage {
         if let Some((stage, reply)) = self.rejection.take() {
             return SendEnd::Rejected(stage, reply);
         }
-        // If the server does not answer QUIT, or answers late, the session has still done everything that was asked
-        // for.
+        // A missing or late reply to QUIT is no failure, because the session has done everything else by then.
         let has_quit = matches!(
             ended,
             SessionEnd::Closed | SessionEnd::Lost(Some(Verb::Quit), _) | SessionEnd::Timeout(Some(Verb::Quit))
@@ -147,10 +146,10 @@ impl SingleMessage {
             }
             text
         });
-        // Each pair has the address followed by the parameters of RCPT, and the length of the address.
+        // Keep the length of each address, because the text is split there into the address and its RCPT parameters.
         let recipients: Vec<(Vec<u8>, usize)> = recipients.zip(self.to.iter().map(String::len)).collect();
         let recipients = recipients.iter().map(|(text, length)| text.split_at(*length));
-        // Begin with placeholders, because an envelope cannot be empty. The next line replaces them.
+        // An envelope cannot be empty, so create it with placeholders, which `rewrite_with` replaces.
         let mut envelope = Envelope::verbatim("<>", ["<>"]).map_err(|error| anyhow!(error))?;
         let written = envelope.rewrite_with(self.from.as_bytes(), parameters.join(" ").as_bytes(), recipients);
         written.map_err(|_| match self.to.iter().find(|to| to.contains(',')) {
@@ -161,8 +160,8 @@ impl SingleMessage {
     }
 
     fn reject(&mut self, stage: SendStage, reply: String) {
-        // Keep only the first rejection. Later rejections follow from it, for example the rejection of a DATA that was
-        // pipelined after a rejected RCPT.
+        // Keep only the first rejection, because later ones follow from it: for example, a server that has rejected
+        // RCPT also rejects a pipelined DATA.
         self.rejection.get_or_insert((stage, reply));
     }
 }
@@ -175,7 +174,7 @@ impl MessageSource for SingleMessage {
         self.has_begun = true;
         Poll::Ready(match self.envelope(client.extensions()) {
             Ok(envelope) => NextAction::Transaction(Arc::new(envelope)),
-            // There may be no recipients if `--quit-after` ends the session before RCPT.
+            // `--quit-after` may end the session before RCPT, so the user need not name recipients.
             Err(_) => NextAction::Quit,
         })
     }

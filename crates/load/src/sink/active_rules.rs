@@ -163,8 +163,8 @@ impl ActiveRules {
             .collect();
         retire(&mut counts, &rules);
         *current = Arc::new(Ruleset { seed: rulebook.seed.unwrap_or(self.seed), rules });
-        // Relaxed ordering is enough, because the number only tells workers that there are new
-        // rules. They read the rules themselves under the mutex.
+        // Relaxed ordering is enough, because this number only tells workers to look at the rules,
+        // which they read under the mutex.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -59,8 +59,8 @@ impl ArrivalFinder {
             let kind = if is_known { ArrivalKind::Duplicate } else { ArrivalKind::Delivered };
             arrivals.push(Arrival { number, kind, delivered_ns: delivered.next(), announced_ns: announced.next() });
         }
-        // The worker counts further copies without their message numbers, so assign them to the
-        // first message.
+        // The worker does not record which messages its further copies belong to, so attribute them
+        // to the first message.
         if let Some(number) = numbers(&tally.units).next() {
             arrivals.extend((0..tally.duplicates).map(|_| untimed(number, ArrivalKind::Duplicate)));
         }

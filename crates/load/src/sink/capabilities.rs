@@ -108,8 +108,8 @@ impl CapabilityOptions {
         offer.protocol = self.protocol;
         offer.extensions.auth = match self.login {
             LoginPolicy::Off => Mechanisms::NONE,
-            // SCRAM is impossible if any password is accepted, because the server must prove that
-            // it knows the user's password.
+            // If any password is accepted, SCRAM is impossible, because in SCRAM the server must
+            // prove that it knows the password.
             LoginPolicy::Anybody => Mechanisms::ALL.without(Mechanism::ScramSha256),
             LoginPolicy::Users(_) => Mechanisms::ALL,
         };

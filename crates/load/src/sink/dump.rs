@@ -101,7 +101,7 @@ impl MessageDump {
         let before = file.metadata()?.len();
         let outcome = draft.append_to(&mut file);
         if outcome.is_err() {
-            // Ignore the error, because a device cannot be truncated and need not be.
+            // Ignore the error: a device such as /dev/null cannot be truncated and need not be.
             let _ = file.set_len(before);
         }
         outcome
@@ -245,8 +245,7 @@ impl DumpFile {
 impl Drop for DumpFile {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // Ignore the error, because the file may be gone, for example because somebody deleted
-            // its directory.
+            // Ignore the error, because somebody may have deleted the file or its directory.
             let _ = fs::remove_file(path);
         }
     }

@@ -71,7 +71,7 @@ impl Service for SinkService {
         let resource = match ResourceExhausted::from_error(error, false) {
             Some(ResourceExhausted::Descriptors) => Resource::Descriptors,
             Some(ResourceExhausted::HostDescriptors) => Resource::HostDescriptors,
-            // Count nothing if the client has already disconnected, because that is not an error of the sink.
+            // Other errors are no shortage of resources: the client may, for example, have disconnected already.
             Some(ResourceExhausted::Ports) | None => return,
         };
         self.0.tally.borrow_mut().exhausted.add(resource);
@@ -82,7 +82,7 @@ impl Service for SinkService {
     }
 
     async fn drain(&self) {
-        // The collector waits for the end of the worker and cannot give back a tally meanwhile.
+        // Do not wait for an empty tally, because the collector is waiting for this worker to end.
         self.0.send_last_tally();
     }
 }
@@ -352,8 +352,7 @@ impl Handler for SinkHandler {
     }
 
     fn disconnect(&mut self, close_reason: CloseReason) {
-        // During a panic, the tally may still be borrowed. Do not count the session in that case, because borrowing
-        // again would be a second panic.
+        // If a panic has left the tally borrowed, count nothing, because borrowing again would be a second panic.
         if let Ok(mut tally) = self.worker.tally.try_borrow_mut() {
             tally.ended[self.phase as usize] += 1;
         }
@@ -695,8 +694,7 @@ mod tests {
             (Protocol::Smtp, Vec::new(), 250),
             (Protocol::Smtp, rules("rcpt: hard reject"), 554),
             (Protocol::Lmtp, Vec::new(), 250),
-            // LMTP evaluates this rule for each recipient of a message. The rule must not change how notifications are
-            // counted.
+            // In LMTP, the sink applies this rule to each recipient, which must not change the count of notifications.
             (Protocol::Lmtp, rules(". to other@b: delay 1ms"), 250),
         ] {
             let rules = ActiveRules::new(Rulebook { seed: None, rules }, 1);
@@ -709,13 +707,13 @@ mod tests {
             {
                 assert_eq!(send(&mut handler, b"", &notice(sequence, to, action)), 250);
             }
-            // This server removed the trace from the returned message, but its notification repeats the ENVID.
+            // A server may remove the trace from the returned message, but the notification still has the ENVID.
             let envelope_id = String::from_utf8_lossy(&trace(4).name().envelope_id()).into_owned();
             let bare = notice(4, "one@b", "failed").replace("X-Mailrun", "X-Removed");
             let bare = bare.replace("Reporting-MTA", &format!("Original-Envelope-Id: {envelope_id}\r\nReporting-MTA"));
             assert_eq!(send(&mut handler, b"", &bare), 250);
-            // None of these messages counts as a notification: mail from <> with a trace of its own, a report that is
-            // not from <>, and an automatic reply.
+            // None of the next three messages counts as a notification: a message from <> with a trace header of its
+            // own, a report from another sender, and an automatic reply.
             assert_eq!(send(&mut handler, b"", &message(5)), 250);
             assert_eq!(send(&mut handler, b"a@b", &notice(6, "one@b", "failed")), refusal);
             assert_eq!(send(&mut handler, b"", "Subject: away\r\n\r\nBack soon.\r\n"), 250);
@@ -737,7 +735,7 @@ mod tests {
         use mailrun_smtp::command::Command;
         let single = RecipientNumbering::address_bits(16);
         let number = |address: &str| single.number(RecipientId::new(address.as_bytes()));
-        // The four numbers are the expected counts: delivered, rewritten, copied and duplicated.
+        // The array in each row holds the expected counts of delivered, rewritten, copied and duplicated mail.
         for (rcpt, numbering, expected, pairs) in [
             ("<to@x>", single, [1, 0, 0, 0], ""),
             ("<to@x> ORCPT=rfc822;To@X", single, [1, 0, 0, 0], ""),
@@ -745,10 +743,10 @@ mod tests {
             ("<a@y> ORCPT=rfc822;t+6F@x NOTIFY=NEVER", single, [1, 1, 0, 0], "to@x a@y"),
             ("<b@y> ORCPT=rfc822;b@y NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
             ("<b@y> NOTIFY=NEVER", single, [0, 0, 1, 0], "- b@y"),
-            // Here the source itself asks for NOTIFY=NEVER, so NEVER does not mark a copy.
+            // If the source itself asks for NOTIFY=NEVER, NEVER is no sign that a server has made a copy.
             ("<to@x> ORCPT=rfc822;to@x NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
             ("<to@x> NOTIFY=NEVER", single.asking_never(), [1, 0, 0, 0], ""),
-            // An ORCPT that is not an address is ignored.
+            // The sink ignores an ORCPT that does not contain a mail address, such as an X.400 address.
             ("<to@x> ORCPT=x400;to@x", single, [1, 0, 0, 0], ""),
             ("<to@x> ORCPT=rfc822;+22to+22", single, [1, 0, 0, 0], ""),
             ("<a@y> NOTIFY=FAILURE", RecipientNumbering::SINGLE, [1, 0, 0, 0], ""),

@@ -56,7 +56,7 @@ pub(super) fn combine(
         .last()
         .filter(|decision| decision.effect == RuleEffect::LoseReply)
         .map_or(RuleEffect::Accept, |_| RuleEffect::LoseReply);
-    // Recipients after the one that ended the evaluation were not evaluated, so they count once, as without rules.
+    // Recipients after the one whose rule ended the evaluation have no decision, so they count once, as without rules.
     let times = decisions.iter().map(RecipientDecision::unit_count).chain(std::iter::repeat(1));
     retain_counted(draft, times.clone());
     *recipients =
@@ -138,7 +138,7 @@ impl LmtpReplies {
             worker.count_unanswered(recipients);
         }
         if self.is_last(place) && self.is_dropped() {
-            // As in SMTP, a message that is dropped for all recipients counts only as answered.
+            // As in SMTP, a message that is dropped for all recipients counts as answered, but not as delivered.
             worker.count_arrival(&self.found, &[], self.bytes, now, 0);
         }
         decision.effect.clone().into_answer()
@@ -156,8 +156,8 @@ impl LmtpReplies {
             StorageState::Pending(draft) => {
                 worker.store(draft)?;
                 match &self.notice {
-                    // A notification concerns the recipients that it reports, not those that it is sent to. Count it
-                    // once, with its first recipient.
+                    // Count a notification once, with its first recipient, because it concerns the recipients that it
+                    // reports and not those that it is sent to.
                     Some(notice) => worker.count_notice(notice, recipients.len() as u64, self.bytes, now),
                     None => worker.count_arrival(&self.found, recipients, self.bytes, now, 1),
                 }
@@ -220,7 +220,7 @@ mod tests {
     fn a_stored_message_names_only_the_recipients_that_count() {
         for (effects, expected) in [
             ([RuleEffect::Accept, RuleEffect::Drop, RuleEffect::Duplicate].as_slice(), "ac"),
-            // In SMTP, the recipients after a lost reply count as without rules.
+            // As in SMTP, a lost reply ends the evaluation, so the recipients after it count as without rules.
             (&[RuleEffect::Drop, RuleEffect::LoseReply], "bc"),
         ] {
             let mut envelope = DumpEnvelope::default();

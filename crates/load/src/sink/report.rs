@@ -168,7 +168,7 @@ impl SinkReport {
             return self.began;
         }
         let announced = self.starts.iter().find(|(known, _)| Some(*known) == run).map(|(_, start)| start.at);
-        // Another worker may still hand over the second before.
+        // Begin a second before the first message, because another worker may still hand over counts for that second.
         announced.unwrap_or_else(|| first.saturating_sub(Duration::from_secs(1)).max(self.began))
     }
 
@@ -317,7 +317,7 @@ impl SinkReport {
             duplicates: Some(tally.duplicates),
             rewritten: Some(tally.rewrites.units.count()),
             copied: Some(tally.rewrites.copied()),
-            // A sink that watches mailboxes without reading bodies cannot tell whether they are intact.
+            // A sink that watches mailboxes without reading message bodies cannot tell whether messages are intact.
             corrupt: self.watched.as_ref().is_none_or(|watched| watched.checks_bodies()).then_some(tally.corrupt),
             converted: Some(tally.converted),
             foreign: Some(self.foreign_count(tally)),
@@ -422,7 +422,7 @@ mod tests {
     fn times_of_a_run_count_from_its_beginning_however_long_the_sink_has_run() {
         let ms = Duration::from_millis;
         let began = ms(1_000_300);
-        // The first message arrives ten days later, in a second of the run that begins at 0.7 s of the clock.
+        // The run's first message arrives after ten days, and the run's seconds begin at 0.7 s of the clock's.
         let begin = began + ms(10 * 86_400_000 + 400);
         let rules = Arc::new(ActiveRules::new(Rulebook::default(), 1));
         let zero = |run: Option<RunId>, announced: Option<Duration>| {

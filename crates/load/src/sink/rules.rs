@@ -449,8 +449,8 @@ fn tarpit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
 
 fn limit(words: &mut RuleTokens<'_>) -> Result<RuleAction, RuleError> {
     let rate_per_s = words.value("a rate", |text| positive(text, rate))?;
-    // The default burst is the number of messages in a tenth of a second. Clients send in bursts, and real limiters
-    // accept small bursts.
+    // By default, a burst has as many messages as the rate allows in a tenth of a second, because clients send in
+    // bursts and real limiters accept small ones.
     let usual = (rate_per_s / 10.0).clamp(1.0, 1e6) as u32;
     let burst =
         if words.eat("burst") { words.value("a number", |text| number(text, 1_000_000))? as u32 } else { usual };

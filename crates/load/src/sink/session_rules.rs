@@ -243,7 +243,7 @@ impl SessionRules {
             }
             if let Some(effect) = self.effect(rule_state, context) {
                 rule_state.count_action();
-                // The command is refused, so it must not hold slots that earlier rules have given it.
+                // Release the slots that earlier rules have given this command, because the command is refused.
                 self.domain_slots.release_after(slots_before);
                 decision.effect = effect;
                 decision.decided_by = Some(Arc::clone(rule_state));
@@ -256,8 +256,7 @@ impl SessionRules {
     fn delay(&self, rule_state: &RuleState, context: &CommandContext<'_>, sample: &RuleSample) -> Duration {
         match rule_state.rule.action {
             RuleAction::Delay { from, to } if from == to => from,
-            // Bit 40 selects another random number, so that the length of the delay is independent of the choice
-            // whether the rule acts.
+            // Bit 40 makes this random number independent of the one that decided whether the rule acts.
             RuleAction::Delay { from, to } => from + (to - from).mul_f64(sample.fraction(rule_state.index | 1 << 40)),
             RuleAction::Tarpit { step, most } => tarpit(step, most, self.commands),
             RuleAction::Stall { at, length } if (at..at.saturating_add(length)).contains(&context.since_start) => {
@@ -327,8 +326,7 @@ impl SessionRules {
                 {
                     return true;
                 }
-                // This is the transaction's first recipient in the domain, so it needs a slot.
-                // Further recipients share it.
+                // Only a transaction's first recipient in a domain needs a slot, because the others share it.
                 let has_room = domains.acquire(domain);
                 if has_room {
                     self.domain_slots.0.push((Arc::clone(rule_state), domain));
@@ -468,8 +466,8 @@ impl RuleSample {
     }
 
     fn fraction(&self, place: u64) -> f64 {
-        // Set the highest bit of the session's number, so that session 5 and message 5 do not get the same random
-        // choices.
+        // Sessions and messages are numbered alike, so mark the session's number by its highest bit: session 5 and
+        // message 5 must not get the same random choices.
         self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 

@@ -86,7 +86,7 @@ impl SinkContext {
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
-            // Add a second, so that the result is not negative.
+            // Add a second, because the result must not be negative and may be the start of any second.
             zero + SECOND - Duration::from_nanos(self.unix_offset.subsec_nanos().into())
         } else {
             zero
@@ -222,8 +222,7 @@ impl RunNotice {
     /// belongs to is treated as other mail.
     pub(super) fn read(reader: NoticeReader) -> Option<Self> {
         let notice = reader.finish()?;
-        // Some servers do not return the message, or remove header fields that they do not know. ENVID then still names
-        // the message.
+        // If a server returns no message, or removes the field with the trace, the ENVID still names the message.
         let trace = notice.returned_field.as_deref().and_then(Trace::parse);
         let by_envelope_id = || MessageName::from_envelope_id(notice.envelope_id.as_bytes());
         let message = trace.map(|trace| trace.name()).or_else(by_envelope_id)?;
@@ -292,7 +291,7 @@ impl SinkWorkerState {
         let address = recipient.path.as_bytes();
         let original = recipient.original.and_then(|original| original.mailbox());
         let original = original.as_deref().filter(|original| !original.eq_ignore_ascii_case(address));
-        // ORCPT may contain anything. If it is not an address, the recipient counts under the address of RCPT.
+        // If ORCPT, which may contain anything, is not an address, the recipient counts under its RCPT address.
         let original = original.and_then(|original| Path::mailbox(original).ok()).filter(|path| !path.is_null());
         let number = |original| self.pairs.borrow_mut().number_of(original, address);
         let own = self.own_recipient(&recipient.path);
@@ -419,11 +418,11 @@ impl SinkWorkerState {
             _domain_slots: _slots,
         } = arrival;
         let Some(times) = effect.copies() else { return effect.into_answer() };
-        // A dropped message counts 0 times. It is answered with 250, but not stored.
+        // A dropped message counts 0 times, and is answered with 250 but not stored.
         if let Err(refusal) = self.store(draft.filter(|_| times > 0)) {
             return refusal;
         }
-        // A notification is mail about a message of the run, so it is not counted as a message itself.
+        // A notification reports on a message of the run, so it does not count as a message of the run itself.
         if let Some(notice) = notice.filter(|_| times > 0) {
             self.count_notice(&notice, recipients.len() as u64, bytes, now);
             return effect.into_answer();

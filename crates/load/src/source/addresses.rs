@@ -154,7 +154,7 @@ impl AddressPattern {
     pub(super) fn domains(&self, limit: usize) -> PatternDomains {
         let mut domains = PatternDomains::default();
         let mut ends = vec![String::new()];
-        // Go from the end of the pattern to the `@`, because what is before it does not change the domain.
+        // Go from the end of the pattern only to the `@`, because the local part does not change the domain.
         for piece in self.parts.iter().rev() {
             let mut longer: Vec<String> = Vec::new();
             for end in &ends {
@@ -164,8 +164,8 @@ impl AddressPattern {
                         Some((_, domain)) => domains.names.push(domain.to_ascii_lowercase()),
                         None => longer.push(whole),
                     }
-                    // Stop here, because these endings already give more than `limit` domains. The rest of the pattern
-                    // can only make the domains longer.
+                    // These endings already give more than `limit` domains, because the rest of the pattern can only
+                    // make them longer.
                     if longer.len() > limit || domains.names.len() > MAX_COMBINATIONS {
                         break;
                     }

@@ -141,7 +141,7 @@ impl SourceCollector {
         self.monitor.poll(
             now,
             match interrupt.requested() {
-                // A controller of the load, such as a Locust master, handles this request itself and then ends the
+                // A controller of the load, such as a Locust master, handles a request to stop itself and then ends the
                 // load, so ignore the request here.
                 StopRequest::Stop if control.is_some() => StopRequest::Nothing,
                 request => request,
@@ -356,7 +356,7 @@ impl MonitoredLoad for SourceLoad {
         };
         use_figures(&RunningFigures {
             stages: &|of| stage(total, now, of),
-            // Messages in transit are not late yet, so they do not count.
+            // Subtract messages in transit, because it is still open whether they will be late.
             finished: (total.created - total.warm_up.created).saturating_sub(total.open_messages()),
             created_units: total.recipients_created,
             ledger: &ledger,

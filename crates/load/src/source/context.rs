@@ -59,7 +59,7 @@ impl SourceContext {
 
 #[cold]
 fn load_stage(ends: &[Duration], due: Duration) -> u8 {
-    // A message that is due exactly at the end of the last stage belongs to that stage.
+    // A message that is due at the end of a stage belongs to the next one or, after the last one, to the last.
     let place = ends.partition_point(|end| *end <= due).min(ends.len() - 1);
     if place < MAX_LOAD_STAGES { place as u8 + 1 } else { 0 }
 }

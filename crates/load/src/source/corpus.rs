@@ -146,8 +146,8 @@ fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<Pat
         let unreadable = || format!("--corpus: cannot read {}", directory.display());
         for entry in fs::read_dir(&directory).with_context(unreadable)? {
             let file = entry.with_context(unreadable)?.path();
-            // Anything but a directory belongs to the corpus, even if it cannot be read. A broken
-            // link, for example, is then named or counted as an invalid message.
+            // List even files that cannot be read, such as broken links, so that they are reported
+            // and not silently left out.
             if wanted(&file) && !file.is_dir() {
                 files.push(file);
             }
@@ -207,8 +207,8 @@ impl CorpusReader<'_> {
     fn read_mbox(&mut self, path: &Path) -> Result<()> {
         let mut lines = open(path)?;
         let mut draft = CorpusMessageBuilder::default();
-        // Hold back the last empty line until the next line is read. Before a separator, the empty
-        // line belongs to the separator, and otherwise to the message.
+        // Hold back an empty line until the next line is read: it belongs to a separator if one
+        // follows, and otherwise to the message.
         let mut empty_line: Option<FileLine<'static>> = None;
         while let Some(line) = lines.next().with_context(|| read_error(path))? {
             if (line.number == 1 || empty_line.is_some()) && is_from_line(without_mark(line.text)) {

@@ -24,7 +24,7 @@ pub struct DsnParameters {
     /// Identifier of the message in notifications: a text, or a pattern in which an n in braces is replaced by the
     /// number of the message. With the word trace in braces alone, a mailrun sink recognises notifications that do not
     /// return the message.
-    // The text does not contain `{n}`, because clap would turn that into a line break.
+    // Do not write `{n}` into this help text, because clap would turn it into a line break.
     #[arg(long = "dsn-envid", value_name = "TEXT", value_parser = parse_envelope_id, help_heading = HEADING)]
     pub envelope_id: Option<EnvelopeId>,
     /// Send ORCPT with each recipient.
@@ -70,7 +70,7 @@ pub(super) fn parse_envelope_id(typed: &str) -> Result<EnvelopeId, String> {
 /// have at most 100 octets when it is encoded as xtext.
 fn parse_pattern(typed: &str) -> Result<AddressPattern, String> {
     AddressPattern::text(typed, |text| {
-        // The value must decode to printable ASCII (RFC 3461 §4.4).
+        // Once decoded, an ENVID must be printable ASCII (RFC 3461 §4.4).
         let is_printable = text.iter().all(|octet| (b' '..=b'~').contains(octet));
         match dsn::envelope_id(xtext::encode(text).as_bytes()).filter(|_| is_printable) {
             Some(_) => Ok(()),

@@ -277,8 +277,7 @@ impl EnvelopeBuffer {
 
     /// Makes an envelope from the content of this buffer, in new memory.
     fn new_envelope(&self) -> Envelope {
-        // An envelope cannot be created without addresses, so begin with placeholders, which the
-        // next line replaces.
+        // An envelope needs addresses, so create it with placeholders, which `write` replaces.
         let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");
         self.write(&mut envelope);
         envelope
@@ -426,8 +425,8 @@ mod tests {
             assert_eq!(envelope, fresh, "message {number} is the same wherever it is written");
             assert_eq!(envelope.recipients(), 1 + number as usize % 3);
             assert!(envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{envelope:?}");
-            // Keep the envelope until the next one is made, as the SMTP client does. Memory for two
-            // envelopes must be enough.
+            // Keep each envelope until the next one is made, as the SMTP client does, so that the
+            // memory of exactly two envelopes is needed.
             held = Some(envelope);
         }
         assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());

@@ -69,7 +69,7 @@ impl<R: BufRead> FileLines<R> {
                 break;
             }
         }
-        // The first CR ended this line. Each further one ends an empty line, which later calls return.
+        // If no LF ended the line, its first CR did, and each further CR ends an empty line for later calls.
         self.bare_crs = crs.saturating_sub(1);
         self.number += u64::from(has_begun);
         let line = FileLine { text: &self.text, bytes, number: self.number, end };

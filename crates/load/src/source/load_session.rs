@@ -98,7 +98,7 @@ impl OutgoingMessage {
     /// previous phase if that is later.
     fn add_phase(&mut self, phase: Phase, since: Duration, now: Duration) {
         // Replies that were read together have the same time, so only the first of them ends a
-        // phase.
+        // phase, and the others would add phases of zero length.
         if now == self.phase_ended_at {
             return;
         }
@@ -316,8 +316,8 @@ impl LoadSession {
             SessionEnd::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
-            // In TLS 1.3, the client completes the handshake before the server has checked the
-            // client's certificate. The server's refusal therefore arrives later.
+            // In TLS 1.3, the server checks the client's certificate only after the client has
+            // completed the handshake, so a refusal arrives later.
             SessionEnd::Lost(_, error) if error.kind() == ErrorKind::InvalidData => {
                 (Some(Verb::StartTls), reason(error))
             }
@@ -388,8 +388,7 @@ impl LoadSession {
                 tally.time(LatencyKind::Ended, now.saturating_sub(job.since));
                 let accepted_count = self.count_accepted(tally, &job, job.answered_recipients);
                 let rest = all - accepted_count;
-                // Recipients that the server has refused stay refused, even if the connection fails
-                // later.
+                // Rejected recipients count as rejected even if the connection fails later.
                 let refused =
                     if failure == MessageFailure::Rejected { rest } else { u64::from(job.rejected).min(rest) };
                 tally.recipients_rejected += refused;
@@ -531,8 +530,7 @@ impl LoadSession {
             Verb::Auth => *self.auth_sent_at.get_or_insert(self.commands_sent_at),
             _ => self.commands_sent_at,
         };
-        // A login with several replies is timed as one exchange. STARTTLS is timed as part of the
-        // TLS handshake.
+        // Time a login with several replies as one exchange, and STARTTLS with the TLS handshake.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.auth_sent_at = None;
@@ -598,8 +596,8 @@ impl MessageSource for LoadSession {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.tls_established(handshake);
         }
-        // The server can send its greeting or its reply to EHLO only after the handshake, so the
-        // wait for it begins now.
+        // The server sends its greeting or its reply to EHLO only after the handshake, so begin to
+        // time that reply now.
         let now = clock::now();
         self.commands_sent_at = now;
         self.connected_at = now;
@@ -619,8 +617,7 @@ impl MessageSource for LoadSession {
         if is_full {
             return Poll::Ready(NextAction::Quit);
         }
-        // Only a streaming session without pauses may begin a message before it knows the result of
-        // the last.
+        // Only a streaming session without pauses may begin a message before the last is answered.
         if early && (options.pipelining != Pipelining::Stream || options.think.is_some()) {
             return Poll::Ready(NextAction::Nothing);
         }
@@ -716,7 +713,7 @@ impl MessageSource for LoadSession {
                     job.rejected += 1;
                     job.domains.reject(place as usize);
                 }
-                // After a 421, the peer sends no replies for the remaining recipients.
+                // After a 421, no replies follow, so count all remaining recipients as rejected.
                 Verb::Delivery(place) if event.reply.code() == 421 => {
                     job.refuse_delivery(place as usize..job.claim.recipients as usize);
                 }

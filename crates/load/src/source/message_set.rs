@@ -205,7 +205,7 @@ impl MessageSet {
         if message.length() as u64 == pick.bytes {
             outbox.append(message);
         } else {
-            // Few messages have lines that begin with a dot, so this copy is rare.
+            // Copy the message to remove stuffed dots, which only few messages have.
             outbox.bytes().extend_from_slice(&mailrun_smtp::data::unstuffed(&message.to_vec()));
         }
     }

@@ -117,8 +117,8 @@ fn message(fields: MimeFields<'_>, bytes: u64, rng: &mut SeededRng) -> Result<Ve
     let bare = mime_text.write(fields, None)?;
     let one = mime_text.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // `one` is the length of a message whose attachment has a single byte. In Base64, this byte
-    // takes a line of six bytes, which the real attachment can use.
+    // The message of length `one` has an attachment of a single byte, whose Base64 line takes six
+    // bytes. Add them to the room for the lines of the real attachment.
     let lines = (room + 6) / LINE_BYTES;
     let content = usize::try_from(lines.max(1) * LINE_CONTENT_BYTES)
         .context("--message-size exceeds the memory of this machine")?;
@@ -174,7 +174,7 @@ impl MimeText {
                 )
             }
         };
-        // Use raw headers, so that the builder does not change these fields.
+        // Use raw headers, so that the builder writes these fields exactly as they are.
         MessageBuilder::new()
             .header("From", Raw::new(fields.from))
             .header("To", Raw::new(fields.to))

@@ -81,7 +81,7 @@ impl PreflightCheck {
             match ran {
                 Ok(Some(Err(error))) if is_not_listening(&error) && wait.pause() => {}
                 Ok(outcome) => return self.evaluate(outcome),
-                // Without an event loop, the load cannot start, either, and reports the failure itself.
+                // If no event loop can be created, the load cannot start either, and reports the failure itself.
                 Err(_) => return Ok(None),
             }
         }
@@ -159,8 +159,8 @@ impl PreflightCheck {
         if let Some(failure) = self.recipient_failure(attempt) {
             return Some(failure);
         }
-        // A refused EHLO matters only if the session did not reach RCPT. If the server accepted HELO instead, the
-        // session has gone on.
+        // A rejected EHLO explains the failure only if the session never reached RCPT, because the session goes on if
+        // the server accepts HELO.
         let greeted = |refusal: &&RejectedCommand| refusal.verb == Verb::Hello && attempt.recipients == 0;
         if let Some(refusal) = attempt.rejections.iter().rev().find(greeted) {
             return Some(self.hello_failure(refusal));
@@ -240,7 +240,7 @@ impl PreflightCheck {
         let asked =
             |verb: &Option<Verb>| verb.map_or_else(|| "a reply".to_owned(), |verb| format!("the reply to {verb:?}"));
         match &attempt.ended {
-            // At QUIT or RSET, the server has already answered all commands that matter.
+            // A server that ends the session at QUIT or RSET has already answered all commands that matter.
             SessionEnd::Lost(Some(Verb::Quit | Verb::Reset), _)
             | SessionEnd::Timeout(Some(Verb::Quit | Verb::Reset)) => None,
             SessionEnd::Lost(verb, _) if attempt.rejections.is_empty() => {

@@ -187,8 +187,7 @@ fn tags_of(patterns: &[AddressPattern]) -> Vec<(RecipientTag, u32)> {
 fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumbering> {
     let wide_bits = (limit * NUMBERS_PER_RECIPIENT).next_power_of_two().ilog2().max(MIN_BITS);
     let is_wide = |pattern: &&AddressPattern| pattern.count() > 1 << wide_bits;
-    // Each known address is represented by a hash of 32 bits. The value tells whether a pattern consists of this
-    // address only.
+    // Map each possible address, as a hash of 32 bits, to whether a pattern consists of this address alone.
     let mut known = BTreeMap::new();
     for pattern in patterns.iter().filter(|pattern| !is_wide(pattern)) {
         let mut address = Vec::new();

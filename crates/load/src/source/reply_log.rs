@@ -39,7 +39,7 @@ impl ReplyLog {
 
     pub(super) fn find(&self, sequence: u64) -> Option<ReplyText> {
         let (newer, older) = self.entries.split_at(self.next);
-        // A message may have several replies, for example one for each rejected recipient. Return the last.
+        // Return the last reply to the message, which may have several, for example one for each rejected recipient.
         let mut newest_first = newer.iter().rev().chain(older.iter().rev());
         newest_first.find(|logged| logged.sequence == sequence).map(|logged| logged.text)
     }

@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_part_begins_at_its_time_and_says_if_it_is_late() {
         let interrupt = Interrupt::watch().unwrap();
-        // A busy host may wake the part up late, but hardly in all of 50 attempts.
+        // On a busy host, a part may start late, but hardly in all of 50 attempts.
         let is_in_time = (0..50).any(|_| {
             let soon = shard(Timestamp::now() + Duration::from_millis(120)).wait(&interrupt).unwrap();
             assert!(clock::now() >= soon.began, "it does not begin before its time");

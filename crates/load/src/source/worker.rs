@@ -49,15 +49,15 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     let worker_options = WorkerOptions { fd_table: FdTable::Private, busy_poll: setting.options.busy_poll };
     let workers = setting.options.workers;
     let (full, tallies) = channel();
-    // Wait for the begin of the load, because no message may be sent before it.
+    // Start the threads only when the load begins, because they send messages at once.
     std::thread::sleep(setting.began.saturating_sub(clock::now()));
     let started = (0..workers)
         .map(|number| {
             let (begun, begins) = channel();
             let post = SourceWorkerArgs { number, workers, context: Arc::clone(setting), tally_tx: full.clone() };
             let work = move |buffers| async move {
-                // Tell the starting thread that this worker has its event loop. Ignore the error,
-                // because that thread may have given up.
+                // Tell the starting thread that this event loop runs, and ignore an error, because
+                // that thread may have given up.
                 let _ = begun.send(());
                 run(post, buffers).await;
             };
@@ -87,8 +87,7 @@ fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>)
 /// Runs a worker until all of its sessions have ended.
 async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     let recorder = Rc::new(SourceWorkerState::new(arguments));
-    // Each session holds a clone of the sender. When the last clone is dropped, all sessions have
-    // ended.
+    // Each session holds a clone of the sender, so `recv` returns once all sessions have ended.
     let (presence, mut everybody) = mpsc::channel::<()>(1);
     tokio::select! {
         _ = everybody.recv() => {}

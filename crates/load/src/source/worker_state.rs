@@ -71,8 +71,8 @@ impl SourceWorkerArgs {
             stages @ OfferedRate::Stages(_) => stages,
         };
         // Other hosts have the same seed and begin at the same time, so their messages would be due
-        // at the same moments. Only the first message number differs between hosts, so derive the
-        // seed and the phase from it.
+        // at the same moments. Derive this host's seed and phase from its first message number, the
+        // only value that differs between hosts.
         let first = options.control.as_ref().map_or(0, |control| control.first_message());
         let seed = options.seed.wrapping_add(first);
         let phase = ((first >> NUMBERS_LOG2) as f64 * GOLDEN_RATIO).fract();
@@ -445,7 +445,7 @@ mod tests {
         list.pop().unwrap().wake();
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");
-        // Something else wakes the session, so it stays on the list while it is busy.
+        // Something else wakes the session, so it claims a message while it is still on the list.
         park(&entry, &mut list);
         assert!(entry.claim());
         assert!(!entry.claim(), "it was busy with the message before");

@@ -37,9 +37,9 @@ fn visited(octets: &[u8], choice: u8) {
         for visit in &mut visits {
             let (bytes, messages) = stored(&queues);
             let output_bytes = visit.feed(piece).len();
-            // The listener can send each stored message once for each piece of input. A peer may
-            // limit frames to 512 bytes, so the limit allows each message twice its bytes and 128
-            // more, for the headers of its frames.
+            // For each piece of input, the listener sends each stored message at most once. Allow
+            // twice the bytes of each message and 128 more, because a peer may limit frames to 512
+            // bytes, and each frame has a header.
             let limit = SAID_BYTES + SAID_FOR_EACH * octets.len() + 2 * bytes + 128 * messages;
             assert!(output_bytes <= limit, "{output_bytes} octets of {limit}");
         }

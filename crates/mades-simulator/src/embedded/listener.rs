@@ -194,8 +194,8 @@ async fn serve_connection(
     let mut writer = writer;
     let end = run_connection(&mut reader, &mut writer, &mut session, handshake_deadline).await;
     session.close();
-    // The kernel resets a connection that is closed with unread bytes, and the peer might then lose
-    // the close frame. The listener therefore reads until the peer disconnects.
+    // Read until the peer disconnects, because the kernel resets a connection that is closed with unread bytes, and the
+    // peer might then lose the close frame.
     let _ = timeout(CLOSE_TIMEOUT, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
     end
 }

@@ -140,8 +140,8 @@ impl MemoryQueues {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Ignore poisoning, because a thread that panicked under the lock did so between two complete changes. At
-        // worst, a count is wrong by one.
+        // Ignore poisoning: a thread that panicked under the lock did so between two complete changes, so at worst, a
+        // count is wrong by one.
         lock(&self.state)
     }
 
@@ -308,7 +308,7 @@ impl MemoryQueue {
 
     fn add_waiting_producer(&mut self, producer: Weak<Notify>) {
         if !self.waiting_producers.iter().any(|other| other.ptr_eq(&producer)) {
-            // Forget producers that have gone, because a queue that stays full notifies nobody and would keep them all.
+            // Remove producers that have gone, because the list of a queue that stays full would grow forever.
             self.waiting_producers.retain(|other| other.strong_count() > 0);
             self.waiting_producers.push(producer);
         }
@@ -338,7 +338,7 @@ impl MemoryQueue {
         if is_new_round {
             self.consumers.iter_mut().for_each(|consumer| consumer.served = 0);
         }
-        // A round must not begin with the consumer that ended the last round, because it would get two shares in a row.
+        // The consumer that ended the last round must not begin the next one, because it would get two shares in a row.
         let goes_on = !had_its_share || is_new_round && self.last_served != Some(id);
         if is_contested && (gave_it_back == Some(id) || !goes_on) {
             self.notify_wanting(Some(id));
@@ -395,7 +395,7 @@ fn redelivered(mut queued: EnqueuedMessage) -> EnqueuedMessage {
     Writer::new(&mut octets).described_list(0x70, |fields| {
         let mut old = header.and_then(|header| header.as_list());
         for _ in 0..4 {
-            // The fields durable, priority, ttl and first-acquirer stay as they are.
+            // Copy the fields durable, priority, ttl and first-acquirer, because only delivery-count changes.
             match old.as_mut().and_then(|old| old.element().ok().flatten()) {
                 Some(field) => fields.raw(field.octets()),
                 None => fields.null(),
@@ -464,7 +464,7 @@ mod tests {
         let notify = Arc::new(Notify::new());
         let held = queues.take(id).unwrap();
         assert_eq!(queues.room(id, &notify), (0, 0), "what is held still takes its room");
-        // Connections that end while they wait for room must not use up memory.
+        // Producers that disconnect while they wait for room must not stay in the list and use up memory.
         (0..1_000).for_each(|_| assert_eq!(queues.room(id, &Arc::new(Notify::new())), (0, 0)));
         assert!(queues.state().queues[id.0].waiting_producers.len() <= 2);
         queues.settle(held, DeliveryOutcome::Accepted);
@@ -549,7 +549,7 @@ mod tests {
         let mut any = true;
         while std::mem::take(&mut any) {
             for (number, (consumer, notify)) in consumers.iter().enumerate() {
-                // `enable` takes the notification, and returns false if there is none.
+                // `enable` returns true if the consumer was notified, and uses up the notification.
                 if !std::pin::pin!(notify.notified()).enable() {
                     continue;
                 }
@@ -614,7 +614,7 @@ mod tests {
         assert!(matches!(queues.take_for_consumer(id, first), TakeResult::OthersFirst));
         queues.set_idle(id, second);
         assert!(std::pin::pin!(all[0].1.notified()).enable(), "it is told");
-        // When only one consumer remains, it also gets the messages that it has returned itself.
+        // A consumer gets messages that it has returned itself only if no other consumer wants them.
         queues.settle(queued, DeliveryOutcome::Released);
         assert_eq!([1, 2].map(|_| take_message(&queues, id, first).is_some()), [true, true]);
         assert!(take_message(&queues, id, second).is_none());

@@ -94,8 +94,7 @@ impl BrokerSession {
         }
         let done = self.process_events(input);
         if done.is_err() || self.connection.is_closed() {
-            // Remove this connection's consumers, because no other consumer may wait for a consumer whose connection is
-            // closing.
+            // Remove the consumers of a closing connection, because other consumers would wait for them.
             self.stop_consuming();
         }
         done
@@ -113,8 +112,8 @@ impl BrokerSession {
     fn process_events(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         self.read_events(input)?;
         self.send_queued();
-        // If a consumer wants settled transfers, sending a message also settles it. Handle these
-        // events before granting credit, because they have freed room in the queues.
+        // Sending a message to a consumer that wants settled transfers also settles it and frees room in the queue, so
+        // handle these events before granting credit.
         self.read_events(input)?;
         self.grant_credit();
         self.connection.write_dispositions();
@@ -231,8 +230,7 @@ impl BrokerSession {
             }
         }
         if more {
-            // Enough bytes wait to be written, so this connection takes no more messages for now.
-            // Other consumers must not wait for its consumers in the meantime.
+            // This connection takes no messages until its output is written, so no other consumer may wait for it.
             self.consumers.iter_mut().for_each(|consumer| consumer.set_idle(&self.queues));
         }
     }

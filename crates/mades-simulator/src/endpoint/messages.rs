@@ -49,8 +49,7 @@ impl OutboxMessage {
         let mut outbox_message = Self { id, ..Self::default() };
         let mut read = outbox_message.read_head(&first);
         if read == Err(DecodeError::Truncated) && message.pieces().len() > 1 {
-            // The sections before the body are split over several pieces, so join the pieces and
-            // read them again.
+            // The sections before the body are split over several pieces, so join the pieces and read again.
             message = EncodedMessage::from(message.whole());
             read = outbox_message.read_head(&message.whole());
         }
@@ -70,7 +69,7 @@ impl OutboxMessage {
                 Some(PROPERTIES) => self.read_properties(&reader.value()?, octets)?,
                 Some(APPLICATION_PROPERTIES) => self.read_application_properties(&reader.value()?)?,
                 Some(HEADER..PROPERTIES) => drop(reader.value()?),
-                // The body is not data, or a section is invalid.
+                // Any other section means that the body is not binary data, or that the message is invalid.
                 _ => return Ok(None),
             }
         }
@@ -168,9 +167,9 @@ impl OutboxMessage {
         if receiver.is_empty() {
             return Some(RefusalReason::NoReceiver);
         }
-        // In EDX, the receiver code has the form endpoint@SERVICE-X.
+        // In EDX, a receiver code has the form endpoint@SERVICE-X, so compare the part before the `@` as well.
         let endpoint = receiver.split('@').next().unwrap_or(receiver);
-        // An acknowledgement document is addressed to A, so A's own code also counts as a known receiver.
+        // The acknowledgement documents of B are addressed to A, so A's own code is a known receiver, too.
         let is_known = |known: &String| known == receiver || known == endpoint;
         if !plan.receivers.is_empty() && !plan.receivers.iter().chain([&plan.sender_code]).any(is_known) {
             return Some(RefusalReason::UnknownReceiver);
@@ -392,7 +391,7 @@ struct DocumentHead {
 impl DocumentHead {
     /// Reads the name of the root element and the mRID directly below it, from a text that may be cut at any place.
     fn read(front: &[u8]) -> Option<Self> {
-        // The cut may have split the last character, so leave out its bytes.
+        // The text may be cut in the middle of a character, so omit up to three bytes at its end.
         let text = match xml::is_utf16(front) {
             true => [0, 1, 2, 3].iter().find_map(|cut| xml::decode(&front[..front.len().checked_sub(*cut)?]).ok())?,
             false => Cow::Borrowed(front.utf8_chunks().next()?.valid().trim_start_matches('\u{feff}')),
@@ -401,7 +400,7 @@ impl DocumentHead {
         let mut head = None;
         let mut depth = 0_usize;
         let mut is_in_id = false;
-        // The text of an element may come in several pieces, which are joined here.
+        // The parser may return the text of an element in several pieces, so join them here.
         let mut id = String::new();
         loop {
             match reader.read_event() {
@@ -701,7 +700,7 @@ mod tests {
             ("b", "", data, Some(RefusalReason::NoType)),
             ("b", "t", value, Some(RefusalReason::NoData)),
             ("b@SERVICE", "t", data, Some(RefusalReason::TooLong)),
-            // This message goes back to A, which is a valid receiver.
+            // This message is addressed to A itself, whose code is a known receiver.
             ("mailrun-endpoint-a", "t", data, Some(RefusalReason::TooLong)),
         ] {
             assert_eq!(with(receiver, kind, body).consumed(&plan).flaw, flaw);

@@ -125,7 +125,7 @@ impl EmbeddedQueues {
             queues.get_or_create(name).ok_or_else(|| EndpointError::Plan(format!("{name:?} is not a valid queue name")))
         };
         let event = names.send_event.as_deref().unwrap_or(&names.reply);
-        // Both endpoints share one inbox here, so it occurs twice among the outputs.
+        // Within a process, both endpoints use the same inbox, so it occurs twice here.
         let outputs = [named(&names.reply)?, named(&names.inbox)?, named(event)?, named(&names.inbox)?];
         let outbox = named(&names.outbox)?;
         let notify = Arc::new(Notify::new());

@@ -124,8 +124,7 @@ impl BrokerQueues {
                 }
                 self.settled.push_back((key, step, sent));
             }
-            // Forget the messages that were not taken yet. Otherwise each reconnection during an outage would add them
-            // once more.
+            // Discard messages not taken yet, because the broker delivers them again after each reconnection.
             LinkReport::Disconnected => self.received.clear(),
             LinkReport::Failed(error) => self.failure = Some(error),
         }
@@ -153,8 +152,7 @@ impl BrokerQueues {
     }
 
     pub(super) fn accept(&mut self, delivery: BrokerDelivery) {
-        // If this fails, the task that accepts deliveries is gone, and that only happens when the
-        // process ends.
+        // Ignore the error: the task that accepts deliveries is gone only when the process ends.
         let _ = self.accepted.send(delivery);
     }
 
@@ -218,7 +216,7 @@ impl BrokerLinks {
             Some(plan) => Some(a.attach_sender(plan).await?),
             None => None,
         };
-        // The receiver is attached last, so that no message arrives before it can be passed on.
+        // Attach the receiver last, so that no message arrives before the senders can pass it on.
         let receiver = a.attach_receiver(&self.outbox).await?;
         Ok(AttachedLinks { receiver, senders: [reply, inbox, event], documents, _connections: [a, b] })
     }
@@ -307,14 +305,13 @@ async fn receive(
             biased;
             accepted = to_accept.recv() => {
                 let Some(delivery) = accepted else { return std::future::pending().await };
-                // Skip the handle of a delivery if its connection was lost, because the broker delivers its message
-                // again.
+                // Skip a delivery of a lost connection, because the broker delivers its message again.
                 if delivery.connection == connection {
                     receiver.accept(delivery.handle)?;
                 }
             }
-            // The message is not decoded here, so that an invalid message gets the same error reply as with queues in
-            // this process.
+            // Do not decode the message here, so that an invalid message gets the same error reply as a message from a
+            // queue in memory.
             arrival = receiver.next_encoded() => {
                 let EncodedDelivery { handle, message } = arrival?;
                 let _ = report_tx.send(LinkReport::Received(message, BrokerDelivery { connection, handle }));
@@ -332,8 +329,8 @@ async fn send_all(
 ) -> Result<(), Error> {
     let mut in_flight: VecDeque<DispositionFuture> = VecDeque::new();
     let mut resend_at = Instant::now();
-    // Send again what was unsettled when the last connection was lost. If this connection is lost meanwhile, the rest
-    // is still in `released`.
+    // First, send the messages again that were unsettled when the last connection was lost. If this connection is lost
+    // as well, the messages that were not sent yet are still in `released`.
     queue.unsettled.append(&mut queue.released);
     std::mem::swap(&mut queue.unsettled, &mut queue.released);
     while let Some(pending) = queue.released.pop_front() {
@@ -344,8 +341,7 @@ async fn send_all(
         tokio::select! {
             biased;
             settled = async { first.expect("there is one").await }, if !queue.unsettled.is_empty() => {
-                // After an error the message stays unsettled, and is sent again over the next
-                // connection.
+                // After an error, the message stays unsettled, so that it is sent again over the next connection.
                 let settled = settled?;
                 in_flight.pop_front();
                 let pending = queue.unsettled.pop_front().expect("each has its settling");
@@ -595,7 +591,7 @@ mod tests {
             put(2);
             let mut taken = Vec::new();
             while taken.last() != Some(&2) {
-                // The last byte is the payload. A header before it counts the deliveries.
+                // Compare only the last byte, the payload, because a header before it counts the deliveries.
                 taken.extend(next_taken(&mut queues).await.whole().last());
             }
             assert_eq!(taken, [1, 2]);
@@ -610,8 +606,7 @@ mod tests {
             let mut connection = Connection::open(&broker).await.unwrap();
             let mut sender = connection.attach_sender(&SenderOptions::new("q", 10)).await.unwrap();
             let id = queues.get_or_create("q").unwrap();
-            // The first message fills the queue, so the listener releases the next one, for which
-            // the sender still has credit.
+            // The first message fills the queue, so the listener releases the second, which the credit still allows.
             let first = sender.send_encoded(&message()).await.unwrap();
             assert_eq!(first.await, Ok(Disposition::Accepted));
             let (messages, mut queue) = SendQueue::new();

@@ -60,7 +60,7 @@ impl From<Outage> for String {
 
 /// Returns `at` if the target is up at that time, otherwise the end of the outage.
 pub(super) fn up_at(outages: &[Outage], target: OutageTarget, mut at: Duration) -> Duration {
-    // An outage may end within another outage, so search again from its end.
+    // Outages may overlap, so look for another one at the end of each.
     while let Some(outage) =
         outages.iter().find(|outage| outage.target == target && outage.from <= at && at < outage.to)
     {

@@ -83,8 +83,8 @@ fn check_plan(mut root: Section<'_>) {
 fn check_keys(section: &mut Section<'_>, keys: &[PlanKey]) {
     for (key, example) in keys {
         section.check(key, example, |mut plan: SimulatorPlan| {
-            // Each key is checked alone, but `work` needs workers. Assume one worker, because their
-            // number may be set on another line.
+            // The key `work` is valid only together with `workers`, but each key is checked alone, so add one worker to
+            // a plan that sets none.
             for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
                 leg.capacity.workers.get_or_insert(1);
             }
@@ -183,8 +183,8 @@ mod tests {
                 toml::from_str::<SimulatorPlan>(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
             }
         }
-        // This plan has all optional values, so it is written with all keys. The reader must know
-        // each of these keys.
+        // Set all optional values, so that the plan is written with all its keys and the test fails if `read` does not
+        // know one of them.
         let mut plan = SimulatorPlan::default();
         for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
             *leg = toml::from_str(

@@ -367,7 +367,7 @@ impl<M> Simulator<M> {
             ..message.consumed
         };
         let drawn = self.draw_faults(&consumed);
-        // The document is never corrupted, because nobody could recognise it afterwards.
+        // Never corrupt an acknowledgement document, because nobody could recognise it afterwards.
         let fault = InjectedFaults { no_reply: false, corrupt: false, reject_document: rejects, ..drawn };
         let record = self.count_consumed(&consumed, fault, now);
         let document = self.store(SimulatedMessage {
@@ -421,8 +421,8 @@ impl<M> Simulator<M> {
         let fail = !drop && happens(RandomDecision::Failure, faults.fail);
         let tracing =
             (consumed.tracing || self.plan.mode == EndpointMode::Tracing) && self.plan.mode != EndpointMode::Toolbox;
-        // A message that never reaches the inbox cannot be duplicated, changed or overtaken, so its record must not say
-        // so.
+        // A message that never reaches the inbox gets no duplicate, corruption or reordering, because its record would
+        // claim a fault that nobody can observe.
         let arrives = !drop && !fail && !tracing;
         InjectedFaults {
             reject: false,
@@ -523,8 +523,8 @@ fn when_up(plan: &SimulatorPlan, began: Duration, place: OutageTarget, at: Durat
 impl<M> Simulator<M> {
     fn accepted(&mut self, key: MessageKey, now: Duration) {
         let Some(message) = self.message_mut(key) else { return };
-        // Usually the message goes on when the reply is sent. In a toolbox, or if a fault suppresses the reply, it goes
-        // on when it is accepted.
+        // Forward the message only if no reply has been sent, as in a toolbox or if a fault suppresses the reply.
+        // Otherwise, the message was forwarded together with the reply.
         let first = message.accepting && message.record.replied.is_none();
         let goes_on = first && message.record.fate == MessageFate::Unfinished;
         if std::mem::take(&mut message.accepting) {
@@ -549,7 +549,7 @@ impl<M> Simulator<M> {
         }
         let at = self.after_network(&consumed, now);
         if tracing {
-            // The answer to a connectivity test takes as long as the way there.
+            // The answer to a connectivity test needs as long to return as the test needed to arrive.
             let there_and_back = at + (at - now);
             let event = if fault.fail { SendEventKind::Failed } else { SendEventKind::Traced };
             return self.push(self.when_up(OutageTarget::A, there_and_back), key, EndpointStep::Event(event));
@@ -577,7 +577,7 @@ impl<M> Simulator<M> {
         let number = consumed.number;
         let lateness = self.chance(RandomDecision::Lateness, number).unit();
         let lateness = if fault.reorder { self.plan.faults.reorder_by.0.mul_f64(lateness) } else { Duration::ZERO };
-        // Draw with `!number`, because a draw with `number` would repeat the draw that decided about the corruption.
+        // Use `!number`, because `number` would repeat the random value that decided to corrupt the message.
         let changed = fault.corrupt.then(|| self.chance(RandomDecision::Corruption, !number).next_u64());
         let totals = self.totals.of_mut(consumed.kind);
         totals.corrupted += u64::from(fault.corrupt);
@@ -1018,7 +1018,7 @@ mod tests {
     #[test]
     fn a_message_that_the_receiver_rejects_is_finished_without_being_received() {
         let plan = plan(|plan| (plan.received_on, plan.acknowledgement_documents) = (ReceivedOn::Consume, true));
-        // B's application may reject the message before or after the model reports DELIVERED.
+        // Whether the receiver rejects the message before or after DELIVERED, the message is undeliverable.
         for is_early in [true, false] {
             let mut model = Simulator::new(plan.clone(), Duration::ZERO, true);
             model.consume(message(1), (), Duration::ZERO);
@@ -1102,7 +1102,7 @@ mod tests {
         assert_eq!((document.consumed, document.inboxed), (ms(520), Some(ms(540))));
         let (_, steps) = documents_of(documents(|plan| plan.mode = EndpointMode::Toolbox));
         assert_eq!(steps.len(), 2);
-        // The document leaves B when B is up again, and enters A when A is up again.
+        // The document must leave B when B is up again at 1 s, and reach A when A is up again at 2 s.
         let (_, steps) = documents_of(documents(|plan| {
             plan.outages = ["B.down 500ms..1s", "A.down 1010ms..2s"].map(|text| Outage::parse(text).unwrap()).to_vec();
         }));

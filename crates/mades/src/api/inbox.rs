@@ -32,7 +32,7 @@ impl<'m> InboxMessage<'m> {
         }
         let ba_message_id = reader.text(names::BA_MESSAGE_ID);
         Self {
-            // A missing id is no oddity, because in the mode `amqp` there is no endpoint to give the message one.
+            // A missing id is no fault, because in the mode `amqp`, no endpoint assigns ids to messages.
             message_id: reader.text(names::MESSAGE_ID),
             ba_message_id,
             correlation: reader.correlation(),

@@ -124,7 +124,7 @@ impl DecodedMessage {
         let is_valid = match code {
             DATA => section.as_binary().is_some(),
             SEQUENCE => section.as_list().is_some(),
-            // Any other body is valid, except for a text that is not UTF-8.
+            // An AMQP value may have any type, so only a string that is not UTF-8 is invalid.
             _ => !section.is_text() || section.as_text().is_some(),
         };
         if !is_valid {

@@ -28,8 +28,8 @@ pub fn check(data: &[u8]) {
     let whole = found(&mut reader, &[message]);
     assert_eq!(found(&mut reader, &message.chunks(1).collect::<Vec<_>>()), whole);
     assert_eq!(found(&mut reader, &cut(choice, message)), whole);
-    // Use these bytes as the body of a message with a trace. The reader must find the message intact, and corrupt after
-    // a bit of the body is changed.
+    // The reader must accept a message with a trace and with these bytes as its body, and must report the message as
+    // corrupt after a bit of the body has changed.
     let mut wire = vec![0; Trace::HEADER_BYTES];
     let run = RunId([choice; 16]);
     let created = Duration::from_nanos(7);
@@ -46,8 +46,8 @@ pub fn check(data: &[u8]) {
     wire.extend_from_slice(b"\r\n");
     wire.extend_from_slice(message);
     assert_eq!(found(&mut reader, &cut(choice, &wire)), TraceResult::Intact(trace));
-    // The reader must also find the trace after a relay has converted the message to 7-bit. A relay converts only
-    // messages with 8-bit bytes, so it leaves other messages intact.
+    // The reader must also find the trace after a relay has converted the message to 7-bit. A relay leaves a message
+    // without 8-bit bytes unchanged.
     let relayed = [b"Received: by a\r\n", wire.as_slice()].concat();
     let converted = mailrun_mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");
     let expected = if converted.is_some() { TraceResult::Converted(trace) } else { TraceResult::Intact(trace) };

@@ -12,7 +12,7 @@ fn body(message: &[u8]) -> &[u8] {
 
 pub fn check(data: &[u8]) {
     let Some((&block, message)) = data.split_first() else { return };
-    // Restoring any bytes may give any result, but must not panic or need much memory.
+    // Restoring arbitrary bytes must not panic or return much more than the input.
     let mut restorer = Restorer::new();
     let mut bytes = 0;
     message.chunks(usize::from(block) + 1).for_each(|block| restorer.receive(block, |text| bytes += text.len()));
@@ -21,8 +21,8 @@ pub fn check(data: &[u8]) {
     match crate::to_seven_bit(message, "relay.example") {
         Ok(Some(converted)) => {
             assert!(converted.len() <= 4 * message.len() + (65 << 10));
-            // A message that was already converted before gets a second marker, so do not expect
-            // the original back.
+            // Do not expect the original of a message that already has a marker, because the
+            // restorer cannot tell the two conversions apart.
             if memchr::memmem::find(message, MARKER).is_none() {
                 check_restored(message, &converted, usize::from(block) + 1);
             }

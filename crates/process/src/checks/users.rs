@@ -13,7 +13,7 @@ pub fn check(data: &[u8]) {
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    // If a name occurs several times, its last line counts.
+    // If a name occurs several times, its last password counts in `Users` and in this map.
     let passwords: HashMap<&str, &str> = lines.filter_map(|line| line.split_once(':')).collect();
     assert!(!passwords.is_empty());
     for (name, password) in passwords {

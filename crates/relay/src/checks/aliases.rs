@@ -18,7 +18,7 @@ pub fn check(data: &[u8]) {
             return;
         }
     };
-    // Expand every piece before a colon or an at sign, because only such pieces can be defined names.
+    // Expand every piece between line ends, colons and at signs, because each defined name is such a piece.
     for name in text.split([':', '\n', '@']).map(str::trim) {
         let _ = normalize_local_part(name);
         let Some(meant) = aliases.expand(name, &Domain::new("a")) else { continue };

@@ -221,7 +221,7 @@ impl<'a> SectionReader<'a> {
     fn limits(self, root: &mut Section<'a>, spool: &SpoolConfig) -> RelayLimits {
         let mut limits = RelayLimits::default();
         // Refuse a message that can never fit into the spool as too large, because after a temporary error, the client
-        // would try again in vain. By default, a small spool has room for more than one message.
+        // would try again in vain. The default limit leaves room for more than one message even in a small spool.
         let max_message_bytes = spool.max_message_bytes();
         limits.message_bytes = limits.message_bytes.min(spool.max_bytes / 4).min(max_message_bytes);
         let Some(mut section) = root.table("limits") else { return limits };
@@ -280,8 +280,8 @@ impl<'a> SectionReader<'a> {
         retry.notice_lifetime = section.value("notice_expiry", "\"5d\"", positive_duration).unwrap_or(retry.lifetime);
         let delay = |text: &str| if text == "never" { Ok(None) } else { positive_duration(text).map(Some) };
         let delay = section.value("delay_notice", "\"4h\"", delay);
-        // If messages expire before the default delay notice is due, omit the notice. Report no error, because the user
-        // did not ask for the notice.
+        // If messages expire before the default delay notice is due, omit the notice without an error, because the user
+        // did not ask for it.
         let default = retry.delay_notice.filter(|after| *after < retry.lifetime);
         retry.delay_notice = delay.unwrap_or(default);
         if retry.backoff.max < retry.backoff.initial {

@@ -125,7 +125,7 @@ mod tests {
         let certificate = || mailrun_net::Certificate::self_signed(&["localhost"]).expect("it is a name");
         let text = match path.to_str().unwrap() {
             "/etc/relay/certificate.pem" | "/etc/relay/key.pem" => {
-                // Certificate and key must match, as rustls requires.
+                // rustls requires that certificate and key match, so take both from one pair.
                 static PAIR: std::sync::OnceLock<(String, String)> = std::sync::OnceLock::new();
                 let pair = PAIR.get_or_init(|| {
                     let certificate = certificate();
@@ -628,7 +628,8 @@ mod tests {
             let error = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
             assert!(error.contains(complaint), "{networks}: {error}");
         }
-        // Networks as large as these may belong to a single owner, so the relay may trust them.
+        // Accept networks with less than half of all addresses, because a single owner may have
+        // them.
         for networks in [
             "'0.0.0.0/2'",
             "'10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7', 'fe80::/10'",

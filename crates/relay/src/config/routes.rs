@@ -246,8 +246,8 @@ impl<'a> RouteReader<'a, '_> {
         let pem = self.reader.file(span, path)?;
         let authority = Arc::new(CaFile { path: path.to_owned(), pem });
         let security = NextHopTls { ca_file: Some(Arc::clone(&authority)), ..security.clone() };
-        // Try the certificates with an arbitrary host name, so that unusable ones are reported when
-        // the configuration is read and not at the first delivery.
+        // Load the certificates with an arbitrary host name, so that unusable ones are reported
+        // with the configuration instead of at the first delivery.
         let usable = security.client("localhost").map_err(|error| format!("{}: {error}", path.display()));
         self.errors().ok_or_add(span, usable).map(|_| authority)
     }

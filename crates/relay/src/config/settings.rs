@@ -189,7 +189,7 @@ impl Default for RelayLimits {
             junk_commands: 100,
             no_message_timeout: Duration::from_secs(1800),
             message_timeout: Duration::from_secs(3600),
-            // 500 is Postfix's default. A modem with 9,600 bits per second is twice as fast.
+            // 500 bytes per second is Postfix's default, and half of what a modem with 9,600 bits per second can send.
             min_data_rate: 500,
             client: ClientLimits::default(),
         }
@@ -381,7 +381,7 @@ impl ConfigEnvironment<'_> {
             variable: &|name| std::env::var(name).ok(),
             hostname: hostname(),
             delivery_scope: DeliveryScope::default(),
-            // Skip this check, because a starting relay opens the spool anyway.
+            // Do not check whether the spool can be written, because a starting relay opens the spool anyway.
             can_store_in: &|_| Ok(()),
         }
     }
@@ -456,8 +456,8 @@ impl Config {
 
     /// Returns the changed keys that take effect only after a restart. A reload reports them.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
-        // Name every field, so that a new field must be classified here. The relay takes the fields
-        // with `_` from the current configuration each time.
+        // Name every field, so that the compiler asks whether a new field needs a restart. Fields with `_` need none,
+        // because the relay reads them from the current configuration each time.
         let Self {
             hostname,
             has_own_name,
@@ -484,7 +484,7 @@ impl Config {
             http_name,
             control,
             workers,
-            // The file has no key for it.
+            // A reload cannot change this field, because the configuration file has no key for it.
             busy_poll: _,
             log: _,
         } = self;

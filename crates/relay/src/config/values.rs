@@ -92,7 +92,7 @@ pub(super) fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
         IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
         IpNet::V6(_) => 0,
     };
-    // Count in units of /64, which is the smallest network that a site is assigned.
+    // Count networks of /64, because this is the smallest network that a site is assigned.
     let subnets_v6 = |network: &IpNet| match network {
         IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
         _ => 0,

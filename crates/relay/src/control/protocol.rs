@@ -153,8 +153,7 @@ impl fmt::Display for RefusalRow {
             write!(f, "{} ", self.code)?;
         }
         match &self.enhanced {
-            // Do not write the enhanced status code twice, because most replies repeat it in their
-            // text.
+            // Most replies repeat the enhanced status code in their text, so do not write it twice.
             Some(enhanced) if !self.text.starts_with(enhanced.as_str()) => write!(f, "{enhanced} ")?,
             _ => {}
         }

@@ -124,7 +124,7 @@ fn merge(sum: &mut HopRow, row: &HopRow) {
 
 /// Returns the next hops with the most entries, followed by a row that sums up the others.
 fn largest(mut hops: Vec<HopRow>) -> Vec<HopRow> {
-    // Put the rows that workers have already summed up last, so that they go into the final sum.
+    // Sort rows that already sum up several hops to the end, so that they go into the final sum.
     hops.sort_by(|a, b| {
         let key = |hop: &HopRow| (hop.hop == OTHERS, std::cmp::Reverse(hop.entries()));
         key(a).cmp(&key(b)).then_with(|| a.hop.cmp(&b.hop))

@@ -39,7 +39,7 @@ pub(crate) struct ControlSocket(PathBuf);
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // If the file cannot be removed, the next relay replaces the socket.
+        // Ignore an error, because the next relay replaces a socket that was not removed.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -57,8 +57,8 @@ pub(crate) fn open(path: &Path, relay: &Arc<RunningRelay>) -> Result<ControlSock
 }
 
 fn accept_connections(listener: &UnixListener, relay: &Arc<RunningRelay>) {
-    // Each connection holds a reference to this value, and this function holds one more, so the
-    // reference count tells the number of connections.
+    // Each connection and this function hold a reference to this value, so its reference count is the number of
+    // connections plus one.
     let connections = Arc::new(());
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
@@ -266,7 +266,7 @@ fn show<W: Write>(relay: &RunningRelay, writer: &mut ReplyWriter<W>, id: QueueId
     if statistics.is_empty() {
         return Err(ControlError::Rejected(format!("no message {id} in the queue")));
     }
-    // The message may have been delivered meanwhile. The reply then shows its last known state.
+    // If the message has been delivered meanwhile, the spool lacks it, and the reply shows only its last queue entries.
     let draft = relay.context.spool.fetch(mailrun_spool::Id(id.0)).ok();
     let envelope = draft.as_ref().and_then(|draft| MessageEnvelope::decode(&draft.envelope).ok());
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {
@@ -323,7 +323,7 @@ fn execute(relay: &RunningRelay, command: OperatorCommand, which: &CommandScope)
             messages += changed.len() as u64;
             next = then;
             if is_by_hop && matches!(command, OperatorCommand::Hold | OperatorCommand::Release) {
-                // These commands are about whole messages, which may have recipients at hops of other workers.
+                // Change the message at all workers, because some of its recipients may have hops of other workers.
                 let changed: Arc<[MessageId]> = changed.into();
                 let change_all = move |worker: &Rc<RelayWorker>| {
                     changed.iter().for_each(|id| _ = change(worker, command, *id, None))

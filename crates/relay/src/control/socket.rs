@@ -78,7 +78,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 pub(crate) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let way = short_path(path)?;
     let socket = sockets::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // If the relay hangs, the kernel waits this long for room in the relay's accept queue.
+    // The send time-out also limits how long `connect` waits for a hanging relay with a full queue.
     sockopt::set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
     sockets::connect(&socket, &SocketAddrUnix::new(&way.path)?)?;

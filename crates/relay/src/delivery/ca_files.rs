@@ -72,8 +72,8 @@ impl CaFiles {
                         content.pem = pem.into();
                     }
                 }
-                // Keep the old stamp, so that the next check reads the file again: the reason may be
-                // temporary, such as a lack of descriptors.
+                // Keep the old stamp, so that the next check reads the file again, because the error may be temporary,
+                // such as a lack of descriptors.
                 Err(error) => {
                     if content.reported.replace(current) != Some(current) {
                         errors.push((path, error));
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(*files.content(&file), *b"old");
         assert!(files.reread(|path| std::fs::read(path)).is_empty());
         assert_eq!(*files.content(&file), *b"new");
-        // An unchanged file is not read again.
+        // An unchanged file must not be read again, so this failing reader reports no error.
         assert!(files.reread(too_many).is_empty());
     }
 }

@@ -209,9 +209,9 @@ impl SmtpDelivery {
         greeting_timeout: Duration,
     ) -> ConnectionResult {
         let is_violated = matches!(ended, SessionEnd::Violated(..));
-        // If a server omits the reply to one of several chunked messages, later replies are taken
-        // for it, and only the last reply is missing in the end. The session then ends with a
-        // broken connection or a time-out.
+        // If a server omits the reply to one of several chunked messages, each later reply is taken for the message
+        // before, so that only the last reply seems to be missing. The session then ends with a broken connection or a
+        // time-out.
         let may_miss_reply = is_violated || self.may_batch || matches!(ended, SessionEnd::Timeout(_));
         if self.in_flight.len() > 1 || (is_violated && !self.in_flight.is_empty()) {
             let destination = self.destination();
@@ -224,13 +224,12 @@ impl SmtpDelivery {
             self.worker.finish_delivery(request, DeliveryResult::Unsent);
         }
         if !may_miss_reply {
-            // The connection broke, but the replies that had already arrived are valid.
+            // Replies that arrived before the connection broke are valid.
             while self.answered > 0 {
                 self.finish_transaction();
             }
         }
-        // Finish the messages one by one, so that the remaining messages go back to the queue even
-        // if a call panics.
+        // Remove the messages one by one, because if a call panics, the others must go back to the queue.
         while let Some(mut pipelined) = self.in_flight.pop_front() {
             let is_over = self.answered > 0;
             let is_ambiguous = may_miss_reply && (is_over || is_violated || !self.in_flight.is_empty());
@@ -247,8 +246,7 @@ impl SmtpDelivery {
         let text = match ended {
             SessionEnd::TlsFailed(_) if tls_is_optional => return ConnectionResult::WithoutTls,
             SessionEnd::Closed => match self.closing_reply.take() {
-                // The server refused the second EHLO, which follows STARTTLS, so try again without
-                // TLS.
+                // Try again without TLS, because the server refused the EHLO that follows STARTTLS.
                 Some(refusal) if tls_is_optional && self.is_over_tls && refusal.code != 421 => {
                     return ConnectionResult::WithoutTls;
                 }
@@ -336,8 +334,7 @@ impl SmtpDelivery {
                     };
                     planned_panic("delivery");
                     if required_extensions::is_long_conversion(&request.message, extensions) {
-                        // The next iteration polls the conversion, so that this task is woken when
-                        // the conversion is done.
+                        // The next iteration polls the conversion, which wakes this task when it is done.
                         self.conversion = Some(self.convert(request, extensions));
                         continue;
                     }
@@ -556,8 +553,8 @@ impl MessageSource for SmtpDelivery {
             pipelined.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
-            // Refuse all recipients even if this reply is positive, because a 3xx does not accept a
-            // message, and a 2xx does not count after MAIL, every RCPT or a chunk was refused.
+            // Refuse all recipients even if this reply is positive, because a 3xx accepts no message, and a 2xx does
+            // not count after MAIL, every RCPT or a chunk was refused.
             let refusal = self.refusal(&event.reply);
             self.current().into_iter().for_each(|pipelined| pipelined.refuse_all(&refusal));
         }

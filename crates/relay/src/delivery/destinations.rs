@@ -156,8 +156,8 @@ impl Destinations {
         secured.pem = pem;
         match renewed {
             Ok(security) => secured.security = security,
-            // Each unusable content of the file is logged only once, because `secured.pem` already
-            // holds it when the next connection compares.
+            // Each unusable content of the file is logged only once, because `secured.pem` already contains it, so the
+            // next connection sees no change.
             Err(why) => {
                 tracing::warn!(target: LOG_TARGET, %why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")
@@ -251,8 +251,7 @@ mod tests {
         }
         (0..40).for_each(|_| fixture.tick());
         assert_eq!(fixture.destinations.len(), RETAINED_DESTINATIONS);
-        // An idle destination keeps its number for at most twenty ticks, in which 2,000 new
-        // destinations appear.
+        // An idle destination keeps its number for at most twenty ticks, while 2,000 new destinations get numbers.
         assert!(fixture.highest < 2 * RETAINED_DESTINATIONS as u32 + 2_000, "{}", fixture.highest);
         assert_eq!(
             fixture.destinations.entries.len(),
@@ -276,7 +275,7 @@ mod tests {
         let left = fixture.queue.show(MessageId(0), fixture.now);
         assert_eq!(left.len(), 1);
         assert_eq!(&*fixture.destinations.name(left[0].destination), "mx:d0.example");
-        // Mail for a forgotten destination must add the destination again.
+        // When mail for a forgotten destination arrives, the relay must add the destination again.
         let forgotten = (1..many).find(|number| !fixture.destinations.ids.contains_key(&domain(*number))).unwrap();
         fixture.put(forgotten);
         let destination = fixture.queue.show(MessageId(forgotten), fixture.now)[0].destination;

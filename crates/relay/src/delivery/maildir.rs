@@ -107,7 +107,7 @@ pub(crate) fn deliver(
     };
     let delivered = write(file, message).and_then(|()| with_unique_name(root, names, now, move_to_new));
     if delivered.is_err() {
-        // Ignore an error, because Maildir readers delete files in `tmp` after 36 hours.
+        // Ignore a failed removal, because Maildir readers delete files in `tmp` after 36 hours anyway.
         let _ = fs::remove_file(&draft);
     }
     delivered.map_err(failed)
@@ -154,8 +154,8 @@ fn write(file: File, message: &MaildirMessage<'_>) -> io::Result<()> {
 }
 
 fn header_fields(message: &MaildirMessage<'_>) -> Vec<u8> {
-    // The SMTP grammar excludes control characters in both addresses. If a bug lets a line break
-    // through, it must not begin another header field.
+    // Replace control characters although the SMTP grammar excludes them, so that a line break in an address can never
+    // begin another header field.
     let fit =
         |address: &[u8]| address.iter().map(|octet| if octet.is_ascii_control() { b'?' } else { *octet }).collect();
     let sender: Vec<u8> = fit(message.sender);
@@ -180,7 +180,7 @@ fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
     let new = root.join("new");
     let path = new.join(name);
     match renameat_with(CWD, draft, CWD, &path, RenameFlags::NOREPLACE) {
-        // This file system cannot rename a file without replacing an existing one.
+        // Without support for NOREPLACE, use a hard link, which also fails if the new name exists.
         Err(Errno::INVAL | Errno::NOSYS) => link(draft, &path)?,
         other => other?,
     }
@@ -304,8 +304,8 @@ mod tests {
     fn a_name_that_is_taken_is_not_written_over() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path();
-        // The same names are used again, as after a restart within a microsecond, or on another
-        // host with the same name.
+        // Each new `MaildirNames` repeats the same names, like a restart within a microsecond or another host with the
+        // same name.
         let first = deliver(root, &MaildirNames::new("x"), NOW, &test_message(b"first\r\n")).unwrap();
         fs::rename(&first, root.join("new").join(MaildirNames::new("x").next(NOW))).unwrap();
         fs::write(root.join("tmp").join(MaildirNames::new("x").next(NOW)), b"").unwrap();
@@ -352,8 +352,7 @@ mod tests {
             failure.to_string().starts_with(&format!("{}: Not a directory; it must be", file.display())),
             "{failure}"
         );
-        // Here `new` is a file and not a directory, so the delivery must fail and leave no draft
-        // behind.
+        // The delivery must fail, because `new` is a file here, and must remove its draft from `tmp`.
         let root = place.path().join("half");
         fs::create_dir_all(root.join("tmp")).unwrap();
         fs::write(root.join("new"), b"").unwrap();
@@ -362,7 +361,7 @@ mod tests {
             Err(MaildirError::Denied { .. })
         ));
         assert!(files(&root.join("tmp")).is_empty());
-        // The next delivery must create the missing `new`.
+        // After the operator has removed the file, the next delivery must create the directory `new` itself.
         fs::remove_file(root.join("new")).unwrap();
         assert!(deliver(&root, &MaildirNames::new("x"), NOW, &test_message(b"text")).is_ok());
     }

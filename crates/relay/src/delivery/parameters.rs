@@ -16,8 +16,8 @@ pub(crate) fn mail_parameters(message: &Message, extensions: &Extensions) -> Res
     };
     if let Some(limit) = extensions.size {
         let bytes = message.body.len() as u64;
-        // The server has announced its limit, so it would refuse the message. 0 means no fixed
-        // limit.
+        // Send nothing, because the server would refuse a message above its announced limit. A
+        // limit of 0 stands for no fixed limit.
         if limit > 0 && bytes > limit {
             return Err(DeliveryRefusal::new(
                 552,

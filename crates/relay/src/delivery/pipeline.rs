@@ -125,8 +125,8 @@ impl PipelinedMessage {
         match (answered, self.progress == SendProgress::Sent && !is_refused) {
             (0, false) => DeliveryResult::Unsent,
             (0, true) => DeliveryResult::Unknown,
-            // A recipient that has been answered must not get the message again when the message is
-            // retried for the other recipients.
+            // Keep the answers that arrived, so that a retry sends the message only to the other
+            // recipients.
             (answered, _) => {
                 let refusal = DeliveryRefusal::new(0, None, "the session ended without an answer", "");
                 self.refuse_from(answered, &refusal);

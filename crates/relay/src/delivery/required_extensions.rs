@@ -102,14 +102,14 @@ fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<O
     }
     match (mailrun_mime::to_seven_bit(&message.body, host), message.envelope.body) {
         (Ok(converted), _) => Ok(converted.map(|body| Message { body: Arc::from(body), ..message.clone() })),
-        // Pass an undeclared 8-bit message on unchanged, as all servers do. A client that sends
-        // 8-bit bytes without declaring them relies on this, and would not understand a bounce.
+        // If an undeclared 8-bit message cannot be converted, send it unchanged, as all servers do, because its client
+        // would not understand a bounce.
         (Err(_), BodyType::SevenBit) => Ok(None),
         (Err(error), BodyType::EightBitMime) => {
             let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {error}");
             Err(missing_extension(554, EnhancedStatusCode(5, 6, 3), &text))
         }
-        // This relay offers no BINARYMIME, so another version of mailrun has stored the message.
+        // Only another version of mailrun can have stored this message, because this relay offers no BINARYMIME.
         (Err(error), BodyType::Binary) => Err(missing_extension(
             554,
             EnhancedStatusCode(5, 6, 1),
@@ -123,8 +123,8 @@ fn may_need_conversion(message: &Message, extensions: &Extensions) -> bool {
     // A server with SMTPUTF8 must also accept 8BITMIME (RFC 6531 §3.1), even if it does not offer
     // it.
     let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
-    // The body is scanned last, and only for a server without 8BITMIME, because most messages that
-    // declare 8BITMIME are ASCII.
+    // Most messages that declare 8BITMIME are ASCII and need no conversion, so scan the body, but only if the server
+    // lacks 8BITMIME.
     envelope.body == BodyType::Binary || !(takes_eight_bits || message.body.is_ascii())
 }
 
@@ -220,7 +220,7 @@ mod tests {
             ("jürgen@b.example", &["c@d.example"], PLAIN, needed),
             ("a@b.example", &["pelé@d.example", "josé@d.example"], PLAIN, needed),
             ("a@b.example", &["c@d.example"], IN_HEADER, needed),
-            // This message has bytes above 127 only in its body, and was sent without BODY=8BITMIME.
+            // SMTPUTF8 is needed only for addresses and header fields, but not for bytes above 127 in the body.
             ("a@b.example", &["c@d.example"], IN_BODY, None),
         ];
         for (sender, to, content, expected) in rows {
@@ -250,7 +250,7 @@ mod tests {
     fn a_domain_in_utf8_has_a_labels_where_smtputf8_is_not_told() {
         let to = ["c@bücher.example", "\"@ c\"@b.example", "e@BÜCHER.example", "ö@bücher.example"];
         let a_labels = ["c@xn--bcher-kva.example", to[1], "e@xn--bcher-kva.example", to[3]];
-        // A message without SMTPUTF8 gets UTF-8 recipients if an alias names them.
+        // A message without SMTPUTF8 can still get UTF-8 recipients, because an alias may name them.
         for (declared, offered) in [(true, false), (true, true), (false, true), (false, false)] {
             let message = test_message(declared, BodyType::SevenBit, "a@bücher.example", &to, PLAIN);
             let form = form(&message, true, offered).unwrap();
@@ -282,8 +282,8 @@ mod tests {
             prop_assert_eq!(missing_code(&ascii, false, false), None);
             let any = test_message(utf8, body, "a@b.example", &["c@d.example"], &other);
             prop_assert_eq!(missing_code(&any, true, true), None);
-            // A server that offers only SMTPUTF8 must not get an 8-bit message that was declared as
-            // 8BITMIME but not as SMTPUTF8, unless the message can be converted.
+            // A server with SMTPUTF8 but without 8BITMIME takes 8-bit content only with SMTPUTF8, so a message that was
+            // declared as 8BITMIME alone must be converted or refused.
             let any = test_message(false, body, "a@b.example", &["c@d.example"], &other);
             let is_stuck = !other.is_ascii() && eight && mailrun_mime::to_seven_bit(&other, "x").is_err();
             prop_assert_eq!(missing_code(&any, false, true).is_some(), is_stuck);

@@ -274,7 +274,7 @@ async fn serve(mut requests: mpsc::Receiver<LookupRequest>, context: Arc<LookupC
         tokio::spawn(async move {
             tokio::select! {
                 servers = context.resolve(&to, seed) => drop(answer.send(servers)),
-                // The caller no longer waits, so the query is cancelled.
+                // Cancel the lookup, because its caller no longer waits for the answer.
                 () = answer.closed() => {}
             }
         });
@@ -342,8 +342,8 @@ impl LookupContext {
                 Ok(addresses) => {
                     servers.extend(addresses.into_iter().map(|ip| (*rank, mail_server(&host.name, ip, host.port))))
                 }
-                // A temporary error takes precedence over a permanent error, because an address may
-                // still be found later.
+                // Report a temporary error rather than a permanent one, because a retry may still
+                // find an address.
                 Err(error) if error.is_transient() || hosts.len() == 1 => missing = error,
                 Err(_) => {}
             }
@@ -453,8 +453,8 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
 /// public.
 pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) -> Result<Vec<(String, SocketAddr)>> {
     let own = Arc::new(OwnAddresses::new([].iter()));
-    // With an empty own name, this host is not left out of the servers. A relay must leave itself
-    // out to prevent mail loops, but this function relays nothing.
+    // Pass an empty own name, so that this host stays among the servers. A relay must leave itself
+    // out to prevent mail loops, but this lookup relays nothing.
     let resolver = Resolver::start(&DnsConfig::default(), "", own).context("cannot start a thread")?;
     let target = SmtpTarget::Domain { name: domain.into(), port };
     let found = mailrun_net::worker::run(move |_| async move { resolver.resolve(&target, seed, scope).await })
@@ -593,7 +593,6 @@ mod tests {
             let address = socket.local_addr().unwrap();
             let requests = Arc::new(AtomicUsize::new(0));
             let counter = Arc::clone(&requests);
-            // The thread ends with the test process.
             std::thread::spawn(move || {
                 let mut room = [0; 4096];
                 while let Ok((length, client)) = socket.recv_from(&mut room) {
@@ -705,7 +704,7 @@ mod tests {
         for domain in ["broken.test", "shaky.test"] {
             assert!(found(&resolver, domain).unwrap_err().is_transient(), "{domain}");
         }
-        // A reload may change the scope, so each lookup has its own.
+        // Each lookup has its own scope, because a reload may change which addresses are permitted.
         for domain in ["public.test", "[8.8.8.8]"] {
             assert!(found_within(DeliveryScope::Anywhere, &resolver, domain).is_ok(), "{domain}");
             assert!(found(&resolver, domain).is_err(), "{domain}");
@@ -768,8 +767,8 @@ mod tests {
         let requests = server.requests.load(Ordering::Relaxed);
         assert!(requests >= 4, "{requests}");
         assert_eq!(found(&resolver, "two.test").unwrap(), first);
-        // `b.test` has no AAAA record. A negative answer without SOA must not be cached (RFC 2308
-        // §5), so only the query for this record is repeated.
+        // Only the missing AAAA record of `b.test` may be queried again, because a negative answer
+        // without SOA must not be cached (RFC 2308 §5).
         assert!(server.requests.load(Ordering::Relaxed) <= requests + 1);
     }
 

@@ -23,7 +23,7 @@ pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<Recipient
         match status {
             RecipientStatus::Delivered | RecipientStatus::Confirmed(_) => counters.delivered.add(1),
             RecipientStatus::Failed(_) => counters.failed.add(1),
-            // Do not count deferred recipients here, because the queue counts them.
+            // The queue counts deferred recipients, which would otherwise be counted twice.
             RecipientStatus::Deferred(_) => {}
         }
     }

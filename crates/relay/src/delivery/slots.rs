@@ -61,8 +61,8 @@ impl WaitingSlots {
         waiter.0.set(WaiterState::Waiting);
         let mut lists = self.0.borrow_mut();
         let list = lists.entry(destination).or_default();
-        // Drop stale entries, because a connection that closed by itself is never woken, so its
-        // entry would stay forever.
+        // Drop the entries of connections that closed by themselves, because nothing wakes such a
+        // connection and its entry would stay forever.
         while list.front().is_some_and(|(waiter, _)| waiter.0.get() != WaiterState::Waiting) {
             list.pop_front();
         }

@@ -42,9 +42,9 @@ pub(crate) async fn deliver(worker: &Rc<RelayWorker>, slot: SlotGuard, smtp: &Sm
     let mut result = None;
     for server in &servers {
         match try_server(&mut delivery, smtp, server).await {
-            // If an earlier server could not be reached, keep that result: it defers the mail,
-            // while a loop fails it. Skip the mail exchangers after this one, because they would
-            // send the mail back to this relay (RFC 5321 §5.1).
+            // If an earlier server was unreachable, keep that result, because it defers the mail,
+            // while a loop makes it bounce. Skip all later mail exchangers, because they would send
+            // the mail back to this relay (RFC 5321 §5.1).
             looped @ ConnectionResult::Loop(_) => {
                 result.get_or_insert(looped);
                 if matches!(smtp.target, SmtpTarget::Domain { .. }) {

@@ -90,7 +90,8 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
 /// turn.
 fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent: usize) {
     if let (DsnEvent::Settled { fates, .. }, 1..) = (&mut event, sent) {
-        // The DSN about failures is sent first, so if one was sent, only the other one is left.
+        // The DSN about failures is sent first, so once a DSN was sent, only the one about the
+        // other recipients is missing.
         fates.retain(|(_, fate)| !fate.is_failure());
     }
     let worker = Rc::clone(worker);
@@ -132,7 +133,7 @@ impl DsnTask {
 impl Drop for DsnTask {
     fn drop(&mut self) {
         self.worker.dsn_tasks.end();
-        // If the task panicked, the next waiting DSN gets its turn in a new task.
+        // Start the next waiting DSN in a new task, because a task that panicked does not start it.
         after_panic(&self.worker, move |worker| {
             if let Some((id, event)) = worker.dsn_tasks.next() {
                 send(worker, id, event, None);
@@ -239,8 +240,8 @@ impl<'a> OriginalMessage<'a> {
         let mut succeeded: Vec<_> = of_fates(false).collect();
         let envelope = &self.message.envelope;
         let login = if envelope.user.is_some() { LoggedIn::Yes } else { LoggedIn::No };
-        // An unknown client may have forged the sender, who would then get DSNs about mail of
-        // others.
+        // Report no success for an unknown client, because it may have forged the sender, who would
+        // then get DSNs about other people's mail.
         if !dsn.success.is_for(envelope.client, login, &self.config.networks) {
             succeeded.clear();
         }
@@ -270,7 +271,8 @@ impl<'a> OriginalMessage<'a> {
     fn recipient(&'a self, number: u16, action: DsnAction, refusal: Option<&'a DeliveryRefusal>) -> DsnRecipient<'a> {
         let recipient = &self.message.envelope.recipients[usize::from(number)];
         let own = match action {
-            // The message was deferred until it expired (RFC 3463 §3.5).
+            // A message that failed with a temporary refusal has expired, so report 5.4.7,
+            // "delivery time expired" (RFC 3463 §3.5).
             DsnAction::Failed if refusal.is_none_or(|refusal| refusal.code < 500) => Some(EnhancedStatusCode(5, 4, 7)),
             _ => None,
         };
@@ -328,8 +330,8 @@ impl<'a> OriginalMessage<'a> {
             received_at: timestamp(self.message.received),
             message: &self.message.body,
         };
-        // A DSN carries NOTIFY=NEVER, so that no other server answers it. If a DSN fails here,
-        // ignore its NOTIFY, because the addressee for double bounces must still be notified.
+        // A DSN carries NOTIFY=NEVER, so that no other server sends a DSN about it. Ignore that
+        // here, because the addressee for double bounces must learn that the DSN failed.
         let mut recipients = recipients.to_vec();
         recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
         compose(&facts, &recipients, MAX_RETURNED_BYTES, self.now)
@@ -374,8 +376,8 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
         }
         Err(error) => {
             tracing::error!(target: LOG_TARGET, id = %Id(id.0), %error, "a notification could not be stored");
-            // The spool has failed. Never return, so that the original message is not released: it
-            // stays in the spool, and its sender is notified after a restart.
+            // Wait forever, because the spool has failed: the original message then stays in the
+            // spool, and its sender is notified after a restart.
             std::future::pending().await
         }
     }
@@ -403,7 +405,8 @@ fn route_dsn(
 ) -> Option<(Message, Vec<RecipientGroup>)> {
     let null = Path::mailbox(b"").expect("the null path is a path");
     let to = Path::mailbox(&dsn_message.recipient).ok()?;
-    // The relay itself sends the DSN, so it may go to any domain.
+    // Route the DSN like mail of a trusted client, which may go to any domain, because the relay
+    // itself sends it.
     let members = match config.router.route(Access::Trusted, &null, &to).ok()? {
         ResolvedRoute::Direct(next_hop) => vec![(dsn_message.recipient.clone(), next_hop)],
         ResolvedRoute::Alias(members) => {
@@ -416,7 +419,8 @@ fn route_dsn(
         recipients.push(EnvelopeRecipient { address, original: None, notify: Some(Notify::NEVER) });
         groups.push(RecipientGroup { next_hop, recipients: vec![u16::try_from(number).ok()?] });
     }
-    // Mark a DSN to the postmaster, so that its failure is recognised after a restart as well.
+    // Mark a DSN to the postmaster in its envelope, so that its failure is recognised even after a
+    // restart and causes no further DSN to the postmaster.
     let client_name = if addressee == Addressee::Sender { Vec::new() } else { TO_POSTMASTER.to_vec() };
     let envelope = MessageEnvelope {
         client_name,

@@ -52,8 +52,8 @@ pub(crate) fn boundary(id: &str, parts: &[DsnPart<'_>]) -> String {
     }
     used.sort_unstable();
     used.dedup();
-    // Use the lowest number that no part contains. Sorting the used numbers first keeps this fast,
-    // even if the message's author has guessed the queue id and inserted many such boundaries.
+    // Because the used numbers are sorted, the lowest free number is found fast, even if the
+    // message's author has guessed the queue id and inserted many such boundaries.
     let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
     format!("{prefix}{free:0DIGITS$x}")
 }

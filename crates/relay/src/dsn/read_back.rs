@@ -323,8 +323,9 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
     let header = "Subject: grüße\r\n\r\nbody\r\n".as_bytes();
     let umlaut = "jörg@b.example".as_bytes();
     let ascii = b"bob@b.example".as_slice();
-    // Each row has the input (SMTPUTF8, sender, recipient, message) and the result: whether the DSN
-    // needs SMTPUTF8, the types of its second and third part, and the form of the recipient.
+    // The first four columns are the input: SMTPUTF8, sender, recipient and message. The others are
+    // expected: whether the DSN needs SMTPUTF8, the types of its second and third part, and the
+    // form of the recipient.
     let plain = "message/delivery-status";
     let global = "message/global-delivery-status";
     let rows = [
@@ -362,12 +363,12 @@ fn eight_bits_come_back_in_seven() {
     assert_eq!(returned.0, "message/rfc822");
     let inner = MessageParser::default().parse(&returned.1).unwrap();
     assert_eq!(inner.body_text(0).as_deref(), Some("viele schöne Grüße\r\n"));
-    // A signed message must not be changed, so only its header is returned.
+    // Changing a signed message would break its signature, so only its header is returned.
     let signed = format!("DKIM-Signature: v=1\r\n{message}");
     let dsn = write(&DsnFacts { message: signed.as_bytes(), ..facts }, &[failed()]);
     let returned = parts(&dsn).pop().unwrap();
     assert_eq!(returned, ("text/rfc822-headers".to_owned(), format!("DKIM-Signature: v=1\r\n{head}").into_bytes()));
-    // If the header is not ASCII, only the header is returned, encoded so that the DSN is ASCII.
+    // A header that is not ASCII is returned alone and encoded, so that the DSN is ASCII.
     let umlaut = "Subject: grüße\r\n\r\nx\r\n";
     let dsn = write(&DsnFacts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
     assert!(dsn.message.is_ascii());

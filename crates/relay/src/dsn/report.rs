@@ -51,7 +51,7 @@ pub(crate) fn compose(
 ) -> Option<Dsn> {
     let is_reported = |recipient: &&DsnRecipient<'_>| is_due(facts.addressee, recipient.notify, recipient.action);
     let mut reported: Vec<DsnRecipient<'_>> = recipients.iter().filter(is_reported).copied().collect();
-    // Put failures first, because a person should read them first. The sort is stable, so
+    // Put failures first, because the reader may have to act on them. The sort is stable, so
     // recipients with the same action stay in the order of the envelope.
     reported.sort_by_key(|recipient| recipient.action);
     let gravest = reported.first()?.action;
@@ -84,7 +84,8 @@ fn header(facts: &DsnFacts<'_>, gravest: DsnAction, boundary: &str, now: Timesta
     add("To", &format!("<{}>", text::sanitize(facts.addressee, Charset::Utf8)));
     add("Subject", &gravest.subject(facts.is_to_sender()));
     add("Date", &received::date(now));
-    // The time distinguishes several DSNs about the same message, which has a single queue id.
+    // Add the time, because several DSNs may be about the same message, and thus about the same
+    // queue id.
     add("Message-ID", &format!("<notice.{}.{}@{host}>", text::sanitize_token(facts.id), now.as_nanosecond()));
     // Automatic responders must not answer this message (RFC 3834 §5).
     add("Auto-Submitted", "auto-replied");

@@ -48,7 +48,8 @@ impl<'a> Returned<'a> {
     }
 
     pub(crate) fn part(&self, charset: Charset) -> Option<DsnPart<'_>> {
-        // Invalid UTF-8 must not be declared as UTF-8, whoever sent it.
+        // Check the header itself, because some clients send invalid UTF-8, which must not be
+        // declared as UTF-8.
         let is_global = charset == Charset::Utf8 && std::str::from_utf8(self.header()).is_ok();
         let (kind, description, body): (_, _, &[u8]) = match (self, is_global) {
             (Self::Whole(message), false) => ("message/rfc822", "Your message", message),

@@ -349,7 +349,8 @@ impl MessageEnvelope {
         let mut recipients: Vec<EnvelopeRecipient> = Vec::new();
         for _ in 0..from.count()? {
             let mut recipient = EnvelopeRecipient::decode(&mut from)?;
-            // Let members of an alias share one copy of their original address, which saves memory.
+            // Let successive recipients with the same original address, such as members of an alias, share one copy to
+            // save memory.
             if let Some(last) = recipients.last().filter(|last| last.original == recipient.original) {
                 recipient.original = last.original.clone();
             }
@@ -507,7 +508,7 @@ impl RecipientFate {
 impl DeliveryRefusal {
     fn encode(&self, out: &mut EnvelopeWriter) {
         out.number(u64::from(self.code));
-        // No class is 0 (RFC 3463 §2), so 0 stands for a missing enhanced code.
+        // Encode a missing enhanced code as class 0, which no real code has (RFC 3463 §2).
         let EnhancedStatusCode(class, subject, detail) = self.enhanced.unwrap_or(EnhancedStatusCode(0, 0, 0));
         out.octets.push(class);
         if class != 0 {

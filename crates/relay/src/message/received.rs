@@ -50,8 +50,8 @@ impl ReceivedField<'_> {
     /// the queue id.
     pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) -> usize {
         let mut field = HeaderFieldWriter::open(out);
-        // Only a domain or an address literal may follow `from` (RFC 5321 §4.4). Any other name
-        // becomes a comment.
+        // Write any other name as a comment, because only a domain or an address literal may follow
+        // `from` (RFC 5321 §4.4).
         if is_dot_atom(self.name) || address_literal(self.name).is_some() {
             field.clause(|out| write_all(&[b"from ", self.name], out));
             field.clause(|out| write_all(&[b"(", self.client.as_bytes(), b")"], out));
@@ -121,7 +121,7 @@ impl<'a> HeaderFieldWriter<'a> {
         let at = self.out.len();
         self.out.push(b' ');
         write(self.out);
-        // Leave room for the `;` that may follow.
+        // Keep one byte free for a `;`, which may follow the clause on the same line.
         if self.out.len() - self.line > MAX_LINE_BYTES - 1 {
             self.out.splice(at..=at, *b"\r\n\t");
             self.line = at + 2;

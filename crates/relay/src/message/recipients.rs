@@ -188,8 +188,8 @@ mod tests {
     }
 
     fn table<K, V, S>(map: &HashMap<K, V, S>) -> usize {
-        // The number of slots in a hash table is a power of two. Seven eighths of the slots can be
-        // used, and each slot has a control byte.
+        // A hash table has a power of two of slots, of which seven eighths can be used, and a
+        // control byte for each slot.
         allocation(if map.is_empty() {
             0
         } else {

@@ -131,8 +131,8 @@ fn to_spool(original: &OfflineSpool, place: &Path) -> Result<SalvageSummary> {
     let output = OutputDirectory::create(place, &original.directory)?;
     let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
     let defaults = Options::default();
-    // Permit twice the size of the old spool, because messages must not use the space that is
-    // reserved for notes.
+    // Permit twice the size of the old spool, because part of that space is reserved and cannot
+    // hold messages.
     let options = Options { max_bytes: defaults.max_bytes.max(bytes.saturating_mul(2)), ..defaults };
     let disk = RealDisk::new(output.partial_path()).map_err(|error| output.error(reason(&error)))?;
     let salvaged = Spool::open(Arc::new(disk), options).and_then(|(spool, _)| {
@@ -164,8 +164,8 @@ fn store_all(original: &OfflineSpool, spool: &Spool) -> Result<SalvageSummary, E
         }
     }
     batch.note(spool, &mut salvaged)?;
-    // Sync the notes as well. Without its notes, a message would be delivered again to recipients
-    // who already have it.
+    // Sync the notes about deliveries as well, because without them a message would be delivered
+    // again to recipients who already have it.
     spool.sync_notes(mark).wait()?;
     Ok(salvaged)
 }

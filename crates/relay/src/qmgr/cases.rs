@@ -95,7 +95,7 @@ fn a_message_comes_and_goes() {
     let actions = queue.finish_delivery(request, DeliveryResult::Delivered, START);
     assert_eq!(actions, Actions { id: MessageId(0), facts: vec![], dsn: None, done: true });
     assert_eq!(queue.totals(), QueueTotals { connections: 1, ..QueueTotals::default() });
-    // The next message must wake the waiting connection, but only once.
+    // The next message must use the waiting connection and wake it only once.
     queue.put(arrival(1, 0, &[0]), START);
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Wake(DestinationId(0))));
     assert_eq!(queue.next_connection_action(START), None);
@@ -112,8 +112,8 @@ fn connections_are_woken_for_more_than_one_batch() {
     let request = taken(&mut queue, &mut first, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.set_batch_size(DestinationId(0), 4);
-    // Eight waiting messages are worth a second connection if each connection takes one message at
-    // a time, but not if it takes four.
+    // Eight waiting messages justify a second connection if each connection takes one message at a time, but not if it
+    // takes four.
     (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
     assert_eq!(queue.next_connection_action(START), None);
     queue.set_batch_size(DestinationId(0), 1);
@@ -144,14 +144,12 @@ fn a_quitting_connection_is_replaced() {
     assert!(is_waiting(&queue.take(&mut first, START)));
     queue.begin_quit(&mut first);
     assert_eq!((stats(&queue, 0).connections, stats(&queue, 0).idle), (1, 0));
-    // The peer decides when the connection closes. Meanwhile another connection must serve new
-    // mail.
+    // The peer decides when a closing connection ends, so another connection must serve new mail meanwhile.
     queue.put(arrival(1, 0, &[0]), START);
     let mut second = opened(&mut queue, START);
     let request = taken(&mut queue, &mut second, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
-    // A connection that is closing still counts until it is closed, so no third connection may be
-    // opened.
+    // A closing connection counts until it is closed, so no third connection may be opened yet.
     queue.begin_quit(&mut second);
     queue.put(arrival(2, 0, &[0]), START);
     assert_eq!(queue.next_connection_action(START), None);
@@ -189,7 +187,7 @@ fn deferred_recipients_are_retried_alone() {
     assert_eq!((&fates[..], attempted_unix_s), (&[(2, failed)][..], Some(START.as_secs())));
     let released = queue.dsn_stored(pending);
     assert_eq!((released.facts, released.done), (vec![Fact::DsnStored { recipients: vec![2] }], false));
-    // The message must be read again when it is due, and only then may it wake the connection.
+    // The message is no longer in memory, so when it is due, it must be read before it wakes the connection.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     let later = seconds(next_unix_s + 2);
     assert!(ticked(&mut queue, later).is_empty());
@@ -230,8 +228,7 @@ fn a_message_lost_after_the_dot_is_tried_again() {
 
 #[test]
 fn a_hop_that_never_answers_delays_no_other() {
-    // The first destination's own limit of 20 exceeds the limit of 8 for all connections, so it
-    // could take all of them.
+    // The first destination alone could take all 8 connections, because its own limit is 20.
     let mut queue =
         filled(500, 4, |options| (options.concurrency_limit, options.destination_concurrency_limit) = (8, 20));
     let mut stuck = Vec::new();
@@ -245,7 +242,7 @@ fn a_hop_that_never_answers_delays_no_other() {
                 other => panic!("{other:?}, but nobody rests"),
             }
         }
-        // The first destination accepts messages but never answers.
+        // Never finish a request of the first destination, as if its server accepted messages but did not answer.
         for slot in &mut stuck {
             if let NextRequest::Deliver(request) = queue.take(slot, START) {
                 std::mem::forget(request);
@@ -283,8 +280,8 @@ fn a_connection_yields_after_its_fair_share() {
     assert_eq!(slot.destination, DestinationId(1));
     let request = taken(&mut queue, &mut slot, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
-    // There is no more mail for this connection, and the first destination has no connection. The
-    // idle connection must be closed, but only once.
+    // The idle connection must be closed exactly once, so that the first destination, which has no connection, can open
+    // one.
     assert!(is_waiting(&queue.take(&mut slot, START)));
     assert_eq!(queue.next_connection_action(START), Some(ConnectionAction::Close(DestinationId(1))));
     assert_eq!(queue.next_connection_action(START), None);
@@ -306,14 +303,13 @@ fn an_unreachable_destination_backs_off_as_a_whole() {
     let shut = stats(&queue, 0);
     assert_eq!((shut.ready, shut.deferred, shut.connections), (100, 0, 0));
     assert_eq!(shut.refusal.as_deref(), Some(&refusal(421)));
-    // Eighteen attempts that failed together are a single outage, with the first wait of five
-    // seconds, plus or minus a quarter.
+    // Eighteen attempts that failed together count as one outage, so the wait is the first one: five seconds, plus or
+    // minus a quarter.
     let wait = shut.backoff_until - START;
     assert!((3_750..=6_250).contains(&wait.as_millis()), "{wait:?}");
     assert_eq!(queue.totals().message_bytes, 0, "its memory is for others");
     assert!(ticked(&mut queue, shut.backoff_until).is_empty());
-    // After the backoff, a single connection must try. When it has succeeded, other connections may
-    // follow.
+    // After the backoff, only one connection may try, and others may follow once it has succeeded.
     let now = shut.backoff_until;
     let mut first = opened(&mut queue, now);
     assert_eq!(queue.next_connection_action(now), None);
@@ -435,7 +431,7 @@ fn age_is_checked_in_every_state() {
     assert_eq!(late.len(), 4);
     for actions in late {
         let Some(DsnEvent::Delayed { recipients, .. }) = actions.dsn else { panic!("the sender is told") };
-        // The note follows only after the DSN is stored. Otherwise a restart between the two would lose the DSN.
+        // Record the DSN only after it is stored, because a restart between the two would otherwise lose it.
         assert_eq!((actions.facts, recipients), (vec![], vec![(0, None)]));
         let noted = queue.delay_dsn_stored(actions.id, vec![0]).unwrap();
         assert_eq!(noted.facts, [Fact::DelayDsnStored { recipients: vec![0] }]);
@@ -482,7 +478,7 @@ fn each_recipient_has_its_own_reason() {
     queue.put(arrival(1, 0, &[0, 1, 2]), START);
     let mut slot = opened(&mut queue, START);
     let request = taken(&mut queue, &mut slot, START);
-    // The third recipient gets no reply, as in LMTP when the session ends too early.
+    // The third recipient gets no reply, as if an LMTP session had ended too early.
     let statuses = [452, 450].map(|code| RecipientStatus::Deferred(refusal(code)));
     let actions = queue.finish_delivery(request, DeliveryResult::Each(statuses.into()), START);
     assert_eq!(actions.facts.len(), 3, "{actions:?}");
@@ -491,14 +487,14 @@ fn each_recipient_has_its_own_reason() {
     let [Actions { dsn: Some(DsnEvent::Delayed { recipients, .. }), .. }] = &late[..] else { panic!("{late:?}") };
     let codes = recipients.iter().map(|(number, reason)| (*number, reason.as_ref().map(|reason| reason.code)));
     assert_eq!(codes.collect::<Vec<_>>(), [(0, Some(452)), (1, Some(450)), (2, Some(0))]);
-    // The notes of a command keep the reasons as well.
+    // The facts that an operator's command records must include the reasons as well.
     assert_eq!(commanded(&mut queue, OperatorCommand::Hold, 1), [Fact::Held]);
     let released = commanded(&mut queue, OperatorCommand::Release, 1);
     assert_eq!(deferred_codes(released), [(vec![0], 452), (vec![1], 450), (vec![2], 0)]);
     let expired = ticked(&mut queue, START + seconds(5 * 86_400 + 1)).remove(0);
     let Some(DsnEvent::Settled { pending, mut fates, .. }) = expired.dsn else { panic!("it is too old to wait") };
     assert_eq!(expired_codes(&fates), [(0, 452), (1, 450), (2, 0)]);
-    // If only some of the recipients stay, because the DSN cannot be written, they keep their reasons.
+    // If the DSN cannot be written, the failed recipients stay in the queue and must keep their reasons.
     fates[0].1 = RecipientFate::Confirmed(Confirmation::Relayed);
     assert!(!queue.dsn_failed(pending, &fates).done);
     let released = commanded(&mut queue, OperatorCommand::Release, 1);
@@ -601,7 +597,7 @@ fn connections_do_not_flap() {
     let mut slots: Vec<(ConnectionSlot, bool)> = Vec::new();
     let mut opened: usize = 0;
     let mut next: u64 = 0;
-    // The backlog repeatedly grows to sixty messages and shrinks to zero.
+    // Fifty times, the backlog grows to sixty messages and shrinks to zero, which must not reopen connections.
     for _ in 0..50 {
         (0..60).for_each(|_| {
             next += 1;
@@ -643,7 +639,7 @@ fn a_slow_hop_leaves_memory_to_others() {
     assert_eq!(queue.totals().message_bytes, 5_000, "half of it, at most");
     (1_000..1_020).for_each(|id| queue.put(arrival(id, 1, &[0]), START));
     assert_eq!(queue.totals().message_bytes, 7_000, "a short backlog is all in memory");
-    // Dropped messages must be read in the order of the log, as memory becomes free.
+    // Messages that were dropped from memory must be read again in the order of the log, as memory becomes free.
     let mut slot = opened(&mut queue, START);
     assert_eq!(slot.destination, DestinationId(0));
     let mut seen = Vec::new();
@@ -785,7 +781,7 @@ fn commands_reach_a_whole_destination() {
     assert_eq!([0, 1].map(|destination| command(&mut queue, OperatorCommand::Release, destination)), [10, 0]);
     assert_eq!(command(&mut queue, OperatorCommand::Remove, 1), 10);
     assert_eq!((queue.totals().messages, stats(&queue, 0).ready), (10, 10));
-    // After the operator's command to retry, a destination in backoff must be tried at once.
+    // An operator's retry must end the backoff of a destination, so that a connection is opened at once.
     let slot = opened(&mut queue, START);
     queue.closed(slot, DisconnectReason::Unreachable(refusal(421)), START);
     assert_eq!(queue.next_connection_action(START), None);
@@ -837,7 +833,7 @@ fn a_list_is_shown_page_by_page() {
     assert_eq!(seen, [0, 1, 2, 3, 5, 6, 7, 8, 9]);
     assert!(queue.show(MessageId(4), START).is_empty() && queue.show(MessageId(5), START).len() == 1);
     assert_eq!(stats(&queue, 0).oldest_unix_s, Some(START.as_secs()));
-    // After a restart, an older message may enter the queue after newer ones.
+    // After a restart, an older message may enter the queue after newer ones, and must then count as the oldest.
     queue.put(NewEntry { received_unix_s: START.as_secs() - 50, ..arrival(99, 0, &[0]) }, START);
     assert_eq!(stats(&queue, 0).oldest_unix_s, Some(START.as_secs() - 50));
     queue.apply_command(OperatorCommand::Remove, MessageId(99), START);
@@ -856,13 +852,12 @@ fn a_million_entries_are_small_and_go_as_they_came() {
         QueueTotals { messages: 1_000_000, entries: 1_000_000, connections: 0, message_bytes: 0 }
     );
     let table = queue.entries.slot_count() as usize * std::mem::size_of::<QueueEntry<TestMessage>>();
-    // The index is a hash table. Each of its slots has a key, a value and a control byte, and seven
-    // of eight slots may be used.
+    // Each slot of the hash table has a key, a value and a control byte, and seven of eight slots can be used.
     let index = queue.messages.capacity() * 8 / 7 * (std::mem::size_of::<(MessageId, EntryIndex)>() + 1);
     assert!(table + index <= 250 * MILLION as usize, "{} octets an entry", (table + index) / MILLION as usize);
     assert!(queue.apply_command(OperatorCommand::Remove, MessageId(777_777), START).is_some());
-    // All messages become late in the same second. One tick must handle only a part of them, and
-    // the deadline must show that more are due.
+    // Although all messages become late in the same second, one tick must handle only a part of them, so that it does
+    // not stall sessions. The deadline must show that more are due.
     let late = START + seconds(4 * 3_600 + 2);
     let mut actions = Vec::new();
     queue.tick(late, &mut actions);
@@ -932,7 +927,7 @@ fn a_restart_does_not_hurry_the_next_try() {
 fn a_step_of_the_clock_moves_no_entry_in_the_queue() {
     let mut queue = queue(|options| options.origin_unix = seconds(1_000));
     queue.put(NewEntry { received_unix_s: 1_000 + START.as_secs(), ..arrival(1, 0, &[0]) }, START);
-    // The host was suspended for six days, which is longer than the lifetime of a message.
+    // Step the clock by more than the lifetime of a message, as if the host had been suspended for six days.
     let origin = 1_000 + 6 * 86_400;
     queue.set_unix_origin(seconds(origin));
     let fresh = NewEntry { received_unix_s: origin + START.as_secs(), ..arrival(2, 0, &[0]) };
@@ -975,19 +970,18 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     let request = taken(&mut queue, &mut good, START);
     assert!(queue.finish_delivery(request, DeliveryResult::Delivered, START).done);
     queue.closed(good, DisconnectReason::Finished, START);
-    // There are four times as many silent domains as connections.
+    // Silent domains must not take all connections, even if there are four times as many domains as connections.
     (1..=400).for_each(|number| put(&mut queue, number, DestinationOrigin::Domain));
     let mut silent = all_opened(&mut queue, START);
     assert_eq!(silent.len(), 75, "a quarter is left");
-    // A destination that has answered, a configured destination and a local one must get their
-    // connections at once.
+    // A destination that has answered before, a configured one and a local one must each get a connection at once.
     queue.put(arrival(1_000, 0, &[0]), START);
     put(&mut queue, 501, DestinationOrigin::Configured);
     put(&mut queue, 502, DestinationOrigin::Local);
     let served: Vec<u32> = all_opened(&mut queue, START).into_iter().map(|slot| slot.destination.0).collect();
     assert_eq!(served, [0, 502, 501]);
-    // A new domain must get one of the next two connections, although hundreds have waited longer.
-    // The other connection goes to the domain that has waited longest.
+    // Of the next two connections, one must go to the new domain, although hundreds have waited longer, and the other
+    // to the domain that has waited longest.
     put(&mut queue, 503, DestinationOrigin::Domain);
     for slot in silent.drain(..3) {
         queue.closed(slot, DisconnectReason::Unreachable(refusal(0)), START);
@@ -997,7 +991,7 @@ fn destinations_that_never_answer_leave_connections_to_others() {
     numbers.sort_unstable();
     assert_eq!(numbers, [38, 503]);
     silent.extend(next);
-    // Each silent domain must get its turn, and then has to wait for its backoff.
+    // Each silent domain must get its turn once, because a domain that was tried has to wait for its backoff.
     let mut now = START;
     let mut tried = 0;
     while !silent.is_empty() {
@@ -1009,8 +1003,8 @@ fn destinations_that_never_answer_leave_connections_to_others() {
         }
         silent = if tried < 400 { all_opened(&mut queue, now) } else { Vec::new() };
     }
-    // In later attempts, silent domains get at most half of the connections, so that a new domain
-    // does not have to wait for them.
+    // In later attempts, silent domains must get at most half of the connections, so that a new domain gets one at
+    // once.
     now += seconds(3_600);
     ticked(&mut queue, now);
     let again = all_opened(&mut queue, now);

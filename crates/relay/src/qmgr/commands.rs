@@ -127,7 +127,7 @@ impl<M: Clone> MailQueue<M> {
                 }
                 is_new
             }
-            // The DSN about the entry is being written, so it is too late to remove the entry.
+            // It is too late to remove this entry, because its DSN is already being written.
             EntryState::AwaitingDsn => false,
         }
     }

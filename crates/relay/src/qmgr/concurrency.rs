@@ -88,8 +88,8 @@ impl<M: Clone> MailQueue<M> {
         let trials = &self.connections.trials;
         let failed = trials[Standing::Failed as usize];
         let is_within_share = standing != Standing::Failed || failed < limit - limit / 2;
-        // Do not count trials of proven destinations, because such destinations answer, which ends
-        // the trial.
+        // Do not count the trials of proven destinations, because these destinations usually
+        // answer, which ends the trial.
         let others = trials.iter().sum::<u32>() - trials[Standing::Proven as usize];
         standing == Standing::Proven || is_within_share && others < standing.trial_limit(limit)
     }
@@ -120,7 +120,8 @@ impl<M: Clone> MailQueue<M> {
     /// permits a trial. Removes destinations that no longer wait from their list.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
-        // Failed destinations come before new ones until they use a quarter of the connections.
+        // Until failed destinations use a quarter of the connections, they come before new ones,
+        // which would otherwise always be served first.
         let failed_trials = self.connections.trials[failed as usize];
         let order = match failed_trials < self.options.concurrency_limit / 4 {
             true => [proven, configured, failed, new],
@@ -200,7 +201,8 @@ impl<M: Clone> MailQueue<M> {
         if leaves && !slot.must_quit {
             slot.must_quit = true;
             self.connections.closing += 1;
-            // The destination must give up its next connection only after another full share.
+            // Count from 0, so that the destination gives up its next connection after another full
+            // share.
             self.destination(slot.destination).served = 0;
         }
         leaves || slot.must_quit

@@ -164,7 +164,7 @@ impl DestinationQueue {
         let is_possible = !self.ready.is_empty() && self.idle == 0 && self.backoff_until_ms <= now_ms;
         let max_serving = if self.failures > 0 { 1 } else { limit };
         let serving = self.connections - self.quitting;
-        // The curve is checked last, because it is the only expensive condition.
+        // Call `wanted_connections` last, because it is the only expensive condition.
         is_possible && self.connections < limit && serving < max_serving && serving < self.wanted_connections(limit)
     }
 

@@ -67,8 +67,8 @@ impl<M> EntryTable<M> {
     pub(super) fn free(&mut self, at: EntryIndex) {
         self.live -= 1;
         if self.live == 0 {
-            // The table is empty, so forget all slots. Keep one chunk, so that normal traffic needs
-            // no allocation.
+            // Once no entry is left, free all memory but one chunk, so that normal traffic needs no
+            // new allocation.
             self.chunks.truncate(1);
             self.chunks.iter_mut().for_each(Vec::clear);
             self.free = NO_ENTRY;

@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        // Together with the index from id to entry (up to 36 bytes), an entry stays well below 250
-        // bytes.
+        // An entry must stay well below 250 bytes, including up to 36 bytes in the index from id to
+        // entry.
         let size = std::mem::size_of::<QueueEntry<Arc<[u8]>>>();
         assert!(size <= 152, "{size}");
     }

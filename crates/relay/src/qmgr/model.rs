@@ -149,8 +149,6 @@ impl QueueModel {
         let id = self.messages.len() as u64 + 1;
         let received_unix_s = 1_000_000 + self.now.as_secs();
         let lifetime = if dsn { 30 } else { 60 };
-        // If `second` is set, recipients with odd numbers go to the next destination. Otherwise all
-        // recipients go to one destination.
         let destination_of =
             |number: u16| if second { (destination + u32::from(number % 2)) % DESTINATIONS } else { destination };
         let recipients = (0..count)
@@ -343,7 +341,8 @@ impl QueueModel {
             self.queue.tick(self.now, &mut all);
         }
         all.into_iter().for_each(|actions| self.apply_actions(actions));
-        // An expired entry may remain only if it is in flight. Timers may be 50 ms late.
+        // Only an entry in flight may outlast its expiry by more than the 50 ms by which timers may
+        // be late.
         let grain = Duration::from_millis(50);
         for (id, message) in self.messages.iter().filter(|(_, message)| message.expires + grain <= self.now) {
             let waits = message.recipients.iter().any(|recipient| !recipient.settled && !recipient.in_flight);
@@ -419,8 +418,8 @@ impl QueueModel {
         }
         if actions.done {
             message.done = true;
-            // When a message is done, the queue reports no facts about its recipients, because the
-            // spool no longer needs them.
+            // The queue reports no facts about the recipients of a finished message, because the
+            // spool no longer needs them, so settle them here.
             for recipient in &mut message.recipients {
                 assert!(!recipient.in_flight && !recipient.dsn_pending, "done before its time");
                 assert!(
@@ -478,8 +477,8 @@ impl QueueModel {
             assert_eq!(ready, destination.count(EntryState::Ready));
         }
         assert_eq!(queue.memory.used_bytes, bytes.iter().sum::<u64>());
-        // One message per destination may be read beyond the budget, and one more per connection
-        // may be in flight.
+        // The limit may be exceeded by one message per destination, which is always read, and by
+        // the messages in flight.
         let limit = MEMORY_LIMIT + u64::from(MAX_MESSAGE_BYTES) * u64::from(DESTINATIONS + 2 * CONCURRENCY_LIMIT);
         assert!(queue.memory.used_bytes <= limit, "{} bytes in memory", queue.memory.used_bytes);
     }
@@ -498,7 +497,8 @@ impl QueueModel {
                     while !self.connections[at].requests.is_empty() {
                         self.answer_at(at, 0);
                     }
-                    // This removes the connection if the queue tells it to close.
+                    // The loop runs backwards, because `take_at` removes the connection if the
+                    // queue tells it to close.
                     self.take_at(at);
                 }
                 while !self.pending_dsns.is_empty() {

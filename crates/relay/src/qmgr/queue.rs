@@ -131,8 +131,8 @@ pub(crate) struct MailQueue<M> {
 impl<M: Clone> MailQueue<M> {
     /// Creates an empty queue whose clock stands at `now`.
     pub(crate) fn new(options: Options, now: Duration) -> Self {
-        // Choose the timers' resolution: at most 1/16 of the first wait, so that rounding hardly
-        // lengthens it, and at most a second, which is precise enough for any wait.
+        // Limit the resolution of the timers to 1/16 of the first wait, so that rounding hardly lengthens that wait,
+        // and to one second, which is precise enough for any wait.
         let grain_ms = (millis(options.schedule.backoff.initial) / 16).clamp(1, 1_000);
         Self {
             connections: ConnectionLists::default(),
@@ -157,7 +157,7 @@ impl<M: Clone> MailQueue<M> {
             }
             return;
         }
-        // Take the refusals out, so that they are not cloned for each entry.
+        // Move the refusals out, so that `arrival.clone()` does not copy all of them for each part.
         let mut refusals = std::mem::take(&mut arrival.progress.refusals).into_iter();
         for numbers in arrival.recipients.to_vec().chunks(TRANSACTION_RECIPIENTS) {
             let mut part = NewEntry { recipients: RecipientNumbers::new(numbers), ..arrival.clone() };
@@ -290,8 +290,8 @@ impl<M: Clone> MailQueue<M> {
     pub(crate) fn forget_destination(&mut self, key: DestinationId) {
         if let Some(destination) = self.destinations.get_mut(key.0 as usize) {
             debug_assert!(destination.all.is_empty() && destination.connections == 0);
-            // Lists may still contain the number, but a destination is always checked again before
-            // a list entry is used.
+            // Lists may still contain the forgotten number, which is safe because each destination is checked again
+            // before its list entry is used.
             *destination = DestinationQueue { listed: destination.listed, ..DestinationQueue::new() };
         }
     }

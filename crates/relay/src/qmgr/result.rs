@@ -116,7 +116,7 @@ impl<M: Clone> MailQueue<M> {
             DeliveryResult::SessionFault(statuses) => {
                 self.count_failed_session(at);
                 let entry = &mut self.entries[at];
-                // After a second fault in a row, wait as after any other deferral. A server that
+                // Try again at once after the first fault, but wait after a second one in a row, because a server that
                 // always fails would otherwise get the message without a pause.
                 let next_try = if entry.unsent_tries == 0 { NextTry::Now } else { NextTry::Scheduled };
                 entry.unsent_tries = u8::from(next_try == NextTry::Now);
@@ -280,7 +280,7 @@ impl<M: Clone> MailQueue<M> {
     pub(super) fn settle_all(&mut self, at: EntryIndex, fate: RecipientFate) -> Actions {
         let id = self.entries[at].id;
         let is_last = self.messages.get(&id) == Some(&at) && self.entries.next(at, ListKind::Message) == NO_ENTRY;
-        // A finished message needs no facts in the spool, so the usual case allocates nothing here.
+        // The last entry finishes the message, which needs no facts, so the usual case allocates nothing.
         let facts = if is_last {
             Vec::new()
         } else {
@@ -363,7 +363,7 @@ impl<M: Clone> MailQueue<M> {
             return None;
         }
         if expires_ms <= now_ms {
-            // An entry in flight does not expire yet, because `finish_delivery` will check its age again.
+            // Do not expire an entry while it is being delivered, because `finish_delivery` will check its age again.
             return if entry.state == EntryState::InFlight { None } else { Some(self.expire(at)) };
         }
         self.entries[at].flags.delay_dsn_stored = true;

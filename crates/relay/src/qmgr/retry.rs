@@ -34,7 +34,8 @@ impl Backoff {
         let plain = self.initial.saturating_mul(1 << doublings).min(self.max.max(self.initial));
         let draw = splitmix64(seed ^ splitmix64(subject ^ splitmix64(u64::from(attempt))));
         let spread = plain / 2;
-        // 16 random bits are precise enough, and the product cannot overflow.
+        // 16 random bits are precise enough, and keep the product below `spread`, so that it cannot
+        // overflow.
         let share = u32::from((draw >> 48) as u16);
         (plain - plain / 4).saturating_add(spread / 65_536 * share)
     }
@@ -85,8 +86,8 @@ mod tests {
     fn a_hop_is_looked_after_more_often_than_a_message() {
         let milliseconds = Duration::from_millis;
         let rows = [
-            // Each row has the first and the longest wait of messages, and then the resulting waits
-            // of destinations.
+            // Each row has the first and the longest wait of messages in ms, and the waits of
+            // destinations that follow from them.
             ([300_000, 4_000_000], [5_000, 666_666]),
             ([300_000, 3_600_000], [5_000, 600_000]),
             ([30_000, 60_000], [1_000, 10_000]),
@@ -108,8 +109,8 @@ mod tests {
         let mean = waits.iter().sum::<u64>() / 1_000;
         waits.sort_unstable();
         waits.dedup();
-        // The spread covers 150 whole seconds, and a thousand random values miss almost none of
-        // them.
+        // The waits spread over 150 whole seconds, so a thousand of them should hit nearly every
+        // second.
         assert!(waits.len() > 120, "{} different waits", waits.len());
         assert!((290..310).contains(&mean), "{mean}");
         assert_eq!(schedule.delay(7, 3, 2), schedule.delay(7, 3, 2));

@@ -82,8 +82,8 @@ impl TimerWheel {
     fn next_grain(&self) -> Option<u64> {
         let start = self.current_grain % SLOT_COUNT;
         let words = SLOT_COUNT / WORD_BITS;
-        // The word with the current slot is read twice. Its higher bits are due first, and its
-        // lower bits belong to the next turn of the wheel, so they are read at the end.
+        // Read the word with the current slot twice: at the start for its higher bits, which are due first, and at the
+        // end for its lower bits, which belong to the next turn of the wheel.
         (0..=words).find_map(|step| {
             let word = (start / WORD_BITS + step) % words;
             let mask = match step {
@@ -167,8 +167,8 @@ mod tests {
                 }
                 let next = model.values().min().copied();
                 prop_assert_eq!(wheel.deadline_ms().is_some(), next.is_some());
-                // The deadline may be too early for an entry that is due later than one turn of the
-                // wheel, but must never be too late.
+                // The deadline may come too early if the next entry is due after more than one turn of the wheel, but
+                // it must never come too late.
                 prop_assert!(wheel.deadline_ms().zip(next).is_none_or(|(deadline, next)| deadline < next.max(now) + grain + 1));
             }
         }

@@ -60,8 +60,7 @@ pub(crate) async fn requeue(worker: Rc<RelayWorker>) {
             }
         }
         worker.drive();
-        // Give sessions, deliveries and calls a turn after each batch, so that a long queue does
-        // not keep them waiting.
+        // Yield after each batch, so that sessions, deliveries and calls do not have to wait for the whole recovery.
         mailrun_net::worker::yield_now().await;
     }
 }
@@ -93,7 +92,7 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
     worker.context.counters.recovered.add(1);
     let queued = requeue_recipients(worker, left, &envelope, &progress, redirects);
     let owed = requeue_dsns(worker, left, &envelope, &progress);
-    // The message was finished, but a crash lost the mark that says so. Write the mark again.
+    // The message was finished, but a crash lost the mark that says so, so write the mark again.
     if queued == RequeueResult::Nothing && !owed {
         worker.context.spool.done(left.id);
     }
@@ -176,10 +175,9 @@ fn redirect_of(
     members: Vec<(Box<str>, NextHop)>,
     is_held: bool,
 ) -> Redirect {
-    // Use a destination to which nothing is sent, so that no server of a member gets mail for the
-    // old address.
+    // Use a destination to which nothing is sent, so that no member's server gets mail for the old address.
     let destination = worker.destination_id(&NextHop::unroutable());
-    // The queue uses this fate only to hold the message if it turns out to be unreadable.
+    // The recipient has not expired: the queue uses this fate only to hold the message if it is unreadable.
     let fates = vec![(recipient, RecipientFate::Expired(None))];
     let dsn = worker.queue.borrow_mut().restore_pending_dsn(new_entry(left, envelope, destination), fates);
     Redirect { id: MessageId(left.id.0), recipient, members, is_held, dsn }
@@ -198,7 +196,7 @@ fn requeue_dsns(
     if fates.is_empty() {
         return false;
     }
-    // Nothing is sent to this destination. It only gives the entry a name in the operator's lists.
+    // Nothing is sent to this destination, which only names the entry in the operator's lists.
     let destination = match reroute(worker, envelope, usize::from(fates[0].0)) {
         ResolvedRoute::Direct(destination) => destination,
         ResolvedRoute::Alias(_) => NextHop::unroutable(),

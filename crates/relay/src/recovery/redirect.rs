@@ -60,7 +60,8 @@ async fn redirect(worker: &Rc<RelayWorker>, redirect: Redirect) {
             worker.apply_actions(actions, None);
         }
     }
-    // Finish the old recipient only now, because the new message is in the spool.
+    // Finish the old recipient only after the new message is stored, so that a crash in between
+    // loses no mail.
     let mut actions = worker.queue.borrow_mut().dsn_stored(pending);
     if !actions.done {
         actions.facts.insert(0, Fact::Settled { recipients: vec![recipient], fate: RecipientFate::Delivered });

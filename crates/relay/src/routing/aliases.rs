@@ -264,8 +264,8 @@ impl<'a> AliasParser<'a> {
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        // Skip this check after a mistake, because the indexes of targets are valid only if every
-        // alias has its targets.
+        // Check the expansion only if there was no mistake, because the indexes of targets are
+        // valid only if every alias has its targets.
         if mistakes.is_empty() {
             mistakes.extend(ExpansionCheck::of(&targets).into_error(&self.entries));
         }
@@ -598,9 +598,9 @@ mod tests {
                 format!("n{number}: {}, u{number}@else.example\n", to.join(", "))
             };
             let text: String = edges.iter().enumerate().map(line).collect();
-            // The parser must refuse exactly the graphs with a loop of two or more aliases. An
-            // alias that names only itself is no loop, because it stands for its mailbox, so leave
-            // out such edges.
+            // The parser must refuse exactly the graphs with a loop of two or more aliases. Leave
+            // out edges from an alias to itself, because such an alias stands for its mailbox and
+            // is no loop.
             let mut reach = [[false; 12]; 12];
             for (number, to) in edges.iter().enumerate() {
                 to.iter().filter(|other| **other != number).for_each(|other| reach[number][*other] = true);

@@ -399,8 +399,8 @@ impl RoutingTable {
         match &self.local.mailbox {
             Some(Mailbox::NextHop(next_hop)) => Ok(next_hop.clone()),
             Some(Mailbox::Maildir(template)) => maildir(template, &name, domain),
-            // The domain's MX is this relay itself, and a smarthost would send the mail back. For
-            // this reason, only a route that names the domain counts.
+            // Only a route that names the domain counts, because the domain's MX is this relay
+            // itself and a smarthost would send the mail back.
             None => match self.index.first_match(sender, domain, PatternScope::Named) {
                 Some(number) => resolve_target(&self.targets[number], local_part, domain),
                 None => Err(RouteError::UnknownUser),
@@ -430,7 +430,8 @@ impl RoutingTable {
         if let Some(domain) = &self.local.primary_domain {
             return self.route_local(sender, NAME, domain);
         }
-        // Without local domains, mail for the postmaster goes to the smarthost.
+        // Without local domains, the relay has no postmaster, so such mail from trusted clients
+        // goes to the smarthost.
         let everything = self.index.first_match(sender, "*", PatternScope::Any).map(|number| &self.targets[number]);
         match (access, everything) {
             (Access::Trusted, Some(RouteTarget::NextHop(next_hop))) => Ok(ResolvedRoute::Direct(next_hop.clone())),
@@ -616,8 +617,9 @@ mod tests {
                 assert!(Path::parse(format!("<{recipient}>").as_bytes()).is_err(), "{recipient}");
                 continue;
             }
-            // A sender address must not help an untrusted client to reach other recipients, because
-            // any client can claim any address. It may only change the route of an alias's target.
+            // Any client can claim any sender address, so the sender must not help an untrusted
+            // client to reach other recipients. The sender may only change the route of an alias's
+            // target.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let hop =
                     routed_to(&router, Access::Untrusted, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
@@ -644,7 +646,7 @@ mod tests {
         for (recipient, expected) in rows {
             assert_eq!(rerouted_to(&router, recipient), expected, "{recipient}");
         }
-        // If only the next hop knows the mailboxes, any name may be valid.
+        // If only the next hop knows the mailboxes, the router must accept any name.
         let LocalDomains { domains, primary_domain: first, aliases, .. } = local(aliases, None);
         let mailbox = Some(Mailbox::NextHop(smarthost("inner")));
         let router = Router::new(
@@ -671,8 +673,8 @@ mod tests {
         assert_eq!(routed_to(&router, Access::Untrusted, "", "ann@b.example"), "550");
         assert_eq!(routed_to(&router, Access::Trusted, "", "ann@b.example"), "550");
         assert!(router.has_route_for("a.example") && !router.has_route_for("b.example"));
-        // Without local domains, mail for the postmaster goes to the smarthost, but untrusted
-        // clients must not send mail there.
+        // Without local domains, mail for the postmaster goes to the smarthost, to which only
+        // trusted clients may send.
         let router = Router::new(LocalDomains::default(), routes(), RouteTarget::Mx(Mx::default()));
         assert_eq!(routed_to(&router, Access::Trusted, "", "Postmaster"), "smtp:smart:25");
         assert_eq!(routed_to(&router, Access::Untrusted, "", "Postmaster"), "550");
@@ -758,7 +760,8 @@ mod tests {
                 let domain = path.domain().map(|domain| String::from_utf8_lossy(domain).to_lowercase());
                 prop_assert!(matches!(domain.as_deref(), None | Some("a.example" | "b.example")), "{}", text);
                 prop_assert!(!path.local_part().iter().any(|octet| b"@%!".contains(octet)), "{}", text);
-                // Only an alias may lead to an address outside of the local domains.
+                // Only an alias may lead an untrusted client's mail out of the local domains,
+                // because this would otherwise be an open relay.
                 match routed {
                     ResolvedRoute::Direct(next_hop) => prop_assert!(matches!(next_hop, NextHop::Maildir(_) | NextHop::Discard), "{}: {}", text, next_hop),
                     ResolvedRoute::Alias(all) => for (address, next_hop) in all {

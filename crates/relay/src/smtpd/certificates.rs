@@ -35,8 +35,8 @@ impl CertificateReloader {
     fn new(context: &RelayContext) -> Self {
         let edition = context.config_version();
         let config = context.config();
-        // Watch the files of the current configuration, but renew the TLS settings of the start,
-        // because the listeners still use these. Only the certificates in them are replaced.
+        // Watch the files of the current configuration, but put new certificates into the TLS
+        // settings of the start, because the listeners still use those settings.
         let own = context.initial_config().tls.as_ref().zip(config.tls.as_ref());
         Self {
             watch: own.map(|(first, now)| TlsWatch::new(now.files.clone(), first.setup.clone())),

@@ -77,7 +77,8 @@ impl SessionLogins {
         };
         let attempt = self.begin(auth);
         let shown = shown.to_vec();
-        // Forget the attempt here, because `LoginAttempt::check` records the outcome itself.
+        // Clear the attempt, so that the session does not record its outcome again after
+        // `LoginAttempt::check`.
         self.attempt = None;
         attempt.after_delay(move |attempt| attempt.check(&shown))
     }

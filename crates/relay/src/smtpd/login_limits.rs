@@ -107,8 +107,8 @@ impl FailureRecord {
     }
 
     fn charge(&mut self, limit: u32, now: Duration) -> Result<(), LoginRefusal> {
-        // A reload may have lowered the limit below the number of failures. Waiting for other
-        // logins would then be useless.
+        // Refuse as locked and not as busy if a reload has lowered the limit below the failures so far, because it
+        // would be useless to wait for other logins.
         if self.is_locked(now) || self.failures >= limit {
             return Err(LoginRefusal::Locked);
         }
@@ -240,8 +240,8 @@ impl LoginGuard {
             locked.push(record.fail(limit, limits, now));
             false
         });
-        // `locked` has one entry for each record that `any_record` visited: the pair alone, or the address, if its
-        // failures are counted, followed by the user.
+        // `whose` must name the same records that `any_record` visited for `locked`: the pair alone, or the address, if
+        // its failures are counted, followed by the user.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (LoginBudget::Pair, client) => vec![(client, named())],
@@ -344,7 +344,7 @@ impl FailureLog {
     }
 
     fn summaries(&mut self, now: Duration) -> Vec<LoginLogLine> {
-        // Look for due lines at most once a second, although every worker calls this a few times per second.
+        // Look for due lines only once a second, because every worker calls this a few times per second.
         if now < self.next_check {
             return Vec::new();
         }
@@ -403,7 +403,8 @@ mod tests {
         let limits = LoginLimits::default();
         for round in 0..5 {
             let now = SECOND * (round + 1);
-            // In the first round the client is unknown, and in the later rounds it has already logged in.
+            // In the first round the client is unknown, and in later rounds it has logged in before, but the limits
+            // must be the same.
             let charged: Vec<LoginBudget> =
                 (0..10).map(|_| guard.charge(identity_of(1, "ann"), &limits, now).unwrap()).collect();
             assert_eq!(guard.charge(identity_of(1, "ann"), &limits, now), Err(LoginRefusal::Busy));
@@ -469,12 +470,12 @@ mod tests {
         assert_eq!(guesses, 100);
         assert_eq!(guard.wait(identity_of(2, "ann"), &limits, SECOND * 3), Err(LoginLocked));
         assert_eq!(guard.wait(identity_of(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
-        // A neighbour behind the same address fails as another user. This must lock the address, but not the user ann.
+        // Failures of a neighbour behind the same address, as another user, must lock the address but not ann, who has
+        // logged in from there.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "bob"), false, SECOND * 4)).count();
         assert_eq!(guesses, 10);
         assert!(log_in(&guard, identity_of(1, "ann"), true, SECOND * 5));
-        // Although ann has logged in from this address, no more guesses at her password may be checked than at any
-        // other user's.
+        // Ann's earlier login from this address must not permit more guesses at her password than at any other user's.
         let guesses = (0..20).filter(|_| log_in(&guard, identity_of(1, "ann"), false, SECOND * 6)).count();
         assert_eq!(guesses, 10);
         assert!(!log_in(&guard, identity_of(1, "ann"), true, SECOND * 7));
@@ -595,8 +596,8 @@ mod tests {
                     by_address += u32::from(other_address == address);
                     by_user += u32::from(other_user == user);
                 }
-                // A window may contain the end of one period and the beginning of the next. Each of them allows
-                // failures until it is locked, so up to twice the limit is possible.
+                // A window may contain the end of one period and the beginning of the next, each of which allows
+                // failures up to the limit, so up to twice the limit is possible.
                 prop_assert!(by_address < 2 * limits.failures && by_user < 2 * limits.user_failures);
             }
         }

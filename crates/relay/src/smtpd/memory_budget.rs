@@ -191,8 +191,8 @@ impl MemoryBudget {
     /// Forgets the share of an address that has no other connection.
     fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
-        // The table and this function hold one reference each. Any other reference belongs to another connection or
-        // message.
+        // The table and this function hold one reference each, so a third one means that the address has another
+        // connection or message.
         if Arc::strong_count(&share) <= 2 {
             shares.remove(&share.client);
         }
@@ -289,8 +289,7 @@ impl Reservation {
     pub(crate) fn admit(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> AdmissionDecision {
         let first = announced.map_or(INITIAL_BYTES_LIMIT, |bytes| bytes.min(INITIAL_BYTES_LIMIT));
         let bytes = envelope_bytes.saturating_add(first);
-        // If other messages wait, this message must wait as well, because it must not overtake
-        // them.
+        // If other messages wait, let this message wait behind them, even if there is room for it.
         let has_waiters = self.budget.queue(&self.owner.borrow()).has_waiters.load(Ordering::SeqCst);
         if !has_waiters {
             match self.try_grow(bytes) {
@@ -381,8 +380,8 @@ impl PendingAdmission {
         match self.reservation.try_grow(self.bytes) {
             Ok(()) => Some(true),
             Err(BudgetExceeded::Room) => None,
-            // Other connections of this client address have taken more memory meanwhile. Refuse the
-            // message, because it must not keep messages of other clients waiting.
+            // Refuse the message, because other connections of its client address have used up the client's share
+            // meanwhile, and waiting longer would delay the messages of other clients.
             Err(BudgetExceeded::Share) => Some(false),
         }
     }
@@ -447,8 +446,7 @@ mod tests {
         fn is_admitted(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.wakes));
             let pending = self.admission.as_mut().expect("it waits");
-            // Look for room directly instead of polling the future, because no test waits until the
-            // time limit.
+            // Call `try_admit` directly, because the future adds only the time limit, until which no test waits.
             let looked = pending.try_admit(&waker);
             if looked.is_some() {
                 self.admission = None;
@@ -491,7 +489,7 @@ mod tests {
         assert!(!third.begins(Some(1)), "there is room, and there are others");
         assert!(!second.is_admitted() && first.is_admitted());
         assert!(second.was_woken() && second.is_admitted());
-        // A waiting message that gives up must not block the messages behind it.
+        // A message that gives up waiting must not block the messages behind it.
         assert!(third.was_woken());
         third.admission = None;
         assert!(AdmissionFixture::new(&budget).begins(Some(1)));
@@ -547,8 +545,8 @@ mod tests {
         assert_eq!(budget.untrusted_bytes(), 900 * GROWTH_BYTES, "a quarter of the untrusted clients' part is left");
         assert!(matches!(greedy[0].reservation.admit(u64::from(u32::MAX), None), AdmissionDecision::Refused));
         assert!(untrusted_session(&budget, 2).begins(None) && AdmissionFixture::new(&budget).begins(None));
-        // The other clients must get their shares of the remaining memory, and a greedy client must
-        // not delay a modest one.
+        // The greedy client must not delay the others: they must get their shares of the remaining memory, and clients
+        // that wait must be admitted when memory is released.
         let others: Vec<AdmissionFixture> = (2..6).map(|last| untrusted_session(&budget, last)).collect();
         assert!(others.iter().all(|session| session.reservation.grow(75 * GROWTH_BYTES)));
         let [mut modest, mut more] = [6, 7].map(|last| untrusted_session(&budget, last));

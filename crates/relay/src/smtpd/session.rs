@@ -98,7 +98,7 @@ const ID_PLACEHOLDER: [u8; Id::TEXT_BYTES] = [b'0'; Id::TEXT_BYTES];
 impl SmtpdSession {
     pub(crate) fn new(worker: &Rc<RelayWorker>, peer: Peer) -> Self {
         let ip = peer.address.ip().to_canonical();
-        // A client on a Unix-domain socket has no address.
+        // Treat a client without an address as local, because it uses a Unix-domain socket.
         let client = if ip.is_unspecified() { Client::Local } else { Client::Remote(ip) };
         worker.context.counters.sessions.add(1);
         let config = worker.config();
@@ -124,7 +124,7 @@ impl SmtpdSession {
     /// Charges the session's memory to the client for which it currently acts.
     fn charge_client(&self) {
         match self.access() {
-            // Clients without a known address share the budget of one client.
+            // Clients without a known address cannot be told apart, so they share the budget of one client.
             Access::Untrusted => {
                 let address = self.client.address().unwrap_or(Ipv4Addr::UNSPECIFIED.into());
                 self.reservation.charge_untrusted(ClientKey::of(address));
@@ -181,7 +181,7 @@ impl SmtpdSession {
         let router = &self.config.router;
         let sender = Path::checked_before(&self.transaction.envelope.sender);
         let routed = router.route(self.access(), &sender, &rcpt.path);
-        // Most recipients lead to a single mailbox, which needs no list.
+        // Most recipients lead to a single mailbox, so allocate a list only for an alias.
         let (direct, members) = match routed.map_err(|refusal| refusal.reply().clone())? {
             ResolvedRoute::Direct(next_hop) => {
                 (Some((String::from_utf8_lossy(rcpt.path.as_bytes()).into_owned().into(), next_hop)), Vec::new())
@@ -192,13 +192,14 @@ impl SmtpdSession {
         let list = &mut self.transaction.recipients;
         let is_new = |(address, next_hop): &&(Box<str>, NextHop)| !list.contains(router, address.as_bytes(), next_hop);
         let new_count = all.iter().filter(is_new).count();
-        // An alias with more members than the limit must still be usable, in a transaction of its
-        // own.
+        // Let the first recipient of a transaction exceed the configured limit, because an alias with more members must
+        // still be usable.
         let limit = if list.is_empty() || new_count == 0 { MAX_RECIPIENTS } else { self.config.limits.recipients };
         let original = rcpt.original.map(|original| {
             Arc::new(OriginalAddress { kind: original.kind.to_vec(), address: original.address.to_vec() })
         });
-        // An envelope that the spool cannot hold is refused here, and not after the whole message.
+        // Refuse a recipient that makes the envelope too long for the spool, so that the client learns it before it
+        // sends the message.
         let is_too_long = list.encoded_bytes_with(all, original.as_deref()) > MAX_RECIPIENTS_BYTES;
         if list.len() + new_count > limit.min(MAX_RECIPIENTS) || is_too_long {
             return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
@@ -235,8 +236,8 @@ impl SmtpdSession {
         let mut message = Message { envelope: Arc::new(envelope), body, received };
         let too_long = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
         let new_message = message.to_spool().map_err(too_long)?;
-        // Release this reference to the body first, because the spool writes the id into the body.
-        // If the body were shared, the spool would have to copy it.
+        // Drop this reference to the body first, because the spool writes the id into the body and would have to copy a
+        // shared body.
         message.body = Arc::default();
         let (receipt, body) = self.worker.context.spool.store_with_id(new_message, id_at);
         message.body = body;
@@ -256,8 +257,7 @@ impl SmtpdSession {
         let grown = body.len() + if body.len() < DOUBLING_LIMIT { body.len() } else { body.len() / 2 };
         let announced = announced.map_or(0, |bytes| bytes.min(MAX_PREALLOCATED_BYTES) as usize + INITIAL_BODY_BYTES);
         let capacity = needed.max(grown).max(announced);
-        // Try the needed size second, because there may be room for just these bytes even if there
-        // is none for further growth.
+        // If there is no room for further growth, try just the needed size.
         let fits = |capacity: &usize| self.reservation.grow(recipients.memory_bytes() + *capacity as u64);
         let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
         body.reserve_exact(capacity - body.len());
@@ -345,8 +345,8 @@ impl Handler for SmtpdSession {
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         if !self.transaction.recipients.is_empty() {
-            // Recipients of an earlier transaction are left if its first BDAT was rejected and
-            // nothing has ended the transaction since.
+            // Clear the recipients of an earlier transaction, which are left if its first BDAT was rejected and nothing
+            // has ended it since.
             self.reset(None);
         }
         let with = self.with_protocol();
@@ -366,8 +366,7 @@ impl Handler for SmtpdSession {
     }
 
     fn data(&mut self) -> Answer {
-        // DATA may come again after it was refused, so the body may already contain a `Received:`
-        // field.
+        // Clear the body, because it already contains a `Received:` field if an earlier DATA was refused.
         self.transaction.body.clear();
         self.add_received();
         let MailTransaction { recipients, announced_size: announced, .. } = &self.transaction;
@@ -411,7 +410,7 @@ impl Handler for SmtpdSession {
         let worker = Rc::clone(&self.worker);
         Answer::eventually(async move {
             let outcome = receipt.await;
-            // Release the reservation, because from here on, the queue counts the message's memory.
+            // Release the session's reservation, because the queue now counts the memory of the message.
             drop(held);
             match outcome {
                 Ok(stored) => {

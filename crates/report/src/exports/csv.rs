@@ -219,8 +219,8 @@ impl CsvCell<'_> {
 /// Writes a text as a cell: on one line, protected against being read as a formula, and quoted if RFC 4180 requires it.
 fn harmless(text: &str) -> String {
     let line = printable(text);
-    // Check the full-width forms as well, because spreadsheets in East Asian languages take them for the beginning of a
-    // formula, too.
+    // Check the full-width forms as well, because spreadsheets in East Asian languages also take them for the beginning
+    // of a formula.
     let is_formula = line.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
     let line = if is_formula { format!("'{line}") } else { line.into_owned() };
     let needs_quotes = line.contains(['"', ',', '\r', '\n']) || line.trim() != line;

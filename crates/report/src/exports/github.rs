@@ -24,7 +24,7 @@ pub(super) fn summary(record: &Record) -> String {
     for reason in headline::reasons(record) {
         text.push_str(&format!("- {}\n", markdown_text(reason)));
     }
-    // Width 0 leaves out the section over time, because the summary has no room for its bars.
+    // Use width 0 to leave out the section over time, because the summary has no room for its bars.
     let all = sections(record, 0);
     for title in SUMMARY_SECTIONS {
         all.iter().filter(|section| section.title == title).for_each(|section| push_section(&mut text, section));

@@ -157,7 +157,7 @@ fn verdict(record: &Record) -> Option<JunitProblem> {
     let headline = Headline::of(record);
     let kind = match headline {
         Headline::Judged(Outcome::Pass) | Headline::Received | Headline::Sent => return None,
-        // The missed threshold has a test case of its own, so do not report it twice.
+        // Report no second problem for a missed threshold, because the threshold has a test case of its own.
         _ if headline::is_of_threshold(record) => return None,
         Headline::Judged(Outcome::Fail) => ProblemKind::Failure,
         Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => ProblemKind::Error,

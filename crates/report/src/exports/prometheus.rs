@@ -161,7 +161,7 @@ fn stage_times(out: &mut MetricsText, stages: &[&StageRow]) {
     for row in stages {
         if let Some(times) = row.latency_ms {
             let labels = timed_labels(row);
-            // Use the number of timed messages for the count, because not every message of a stage has a time.
+            // Count only the messages with a measured latency, because a stage can have messages without one.
             let timed = times_of(row).map_or(row.count, |times| times.count());
             summary(out, "stage_latency_seconds", &labels, &times, timed);
         }

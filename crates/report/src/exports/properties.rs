@@ -55,7 +55,7 @@ fn said(text: &str, base: Record) -> Record {
 
 fn formats() -> Vec<ExportFormat> {
     let tables = CsvTable::ALL.map(ExportFormat::Csv);
-    // Leave out the page, which has tests of its own.
+    // Leave out the HTML page, because it has tests of its own.
     ExportFormat::NAMED.into_iter().chain(tables).filter(|format| *format != ExportFormat::Html).collect()
 }
 

@@ -122,7 +122,7 @@ fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
 fn runs(page: &ComparisonPage) -> Option<PagePart> {
     let mut drawn: Vec<String> = Vec::new();
     for (place, figure) in page.figures.iter().take(MAX_FIGURES).enumerate() {
-        // All sides share one plot for a figure, so skip a figure that was drawn for an earlier side.
+        // Skip a figure that was drawn for an earlier side, because its plot already shows all sides.
         if page.figures[..place].iter().any(|other| other.name == figure.name) {
             continue;
         }

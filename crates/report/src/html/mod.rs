@@ -263,7 +263,8 @@ mod tests {
             ];
             let mut value = serde_json::to_value(kinds[kind]()).expect("it is JSON");
             disturb(&mut value, &mut seed.iter().copied().cycle());
-            // The disturbed value may not be a valid record, for example if a number became too large for its field.
+            // Skip a value that is no longer a valid record, for example because a number became too large for its
+            // field.
             if let Ok(record) = serde_json::from_value::<Record>(value) {
                 let text = page(&record, Some(&sample_runs::passed()));
                 prop_assert_eq!(check_balance(&text), Ok(()));

@@ -18,7 +18,8 @@ pub(crate) fn read(
     let mut content = Vec::new();
     reader.begin(*chunks.next()?);
     let mut left: usize = blocks.iter().map(|block| block.len()).sum();
-    // Call the reader once more without input, because an empty chunk ends without another byte.
+    // Call the reader once more without input, because the end of an empty last chunk needs no
+    // further byte.
     for block in blocks.iter().chain(&[b"".as_slice()]) {
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {
@@ -41,8 +42,8 @@ pub(crate) fn read(
 }
 
 pub fn check(data: &[u8]) {
-    // The input begins with up to eight chunk sizes. A zero ends the sizes if there are fewer. The
-    // message follows.
+    // The input begins with up to eight chunk sizes, which end with a zero if there are fewer. The
+    // rest is the message.
     let (sizes, message) = match data.iter().take(8).position(|octet| *octet == 0) {
         Some(end) => (&data[..end], &data[end + 1..]),
         None => data.split_at(data.len().min(8)),

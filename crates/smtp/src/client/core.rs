@@ -105,8 +105,8 @@ impl ClientCore {
             (StopPoint::Greeting, Verb::Greeting) | (StopPoint::Hello, Verb::Hello) | (StopPoint::Mail, Verb::Mail) => {
                 is_done
             }
-            // The session writes DATA as soon as it has the reply to the last RCPT, so DATA is then
-            // the only command without a reply.
+            // If DATA is the next command without a reply, this was the last RCPT, because the session writes DATA as
+            // soon as all recipients are answered.
             (StopPoint::Recipients, Verb::Recipient(_)) => self.due.front() == Some(&DueReply::Data),
             (StopPoint::Data, Verb::Data) => event.reply.code() == 354,
             _ => false,

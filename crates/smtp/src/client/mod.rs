@@ -111,8 +111,8 @@ impl Client {
         } else if let Some(point) = self.core.stop_after
             && self.core.is_reached(point, &event)
         {
-            // Replace the next command, which this step has already written, with QUIT. After DATA,
-            // the server would take QUIT for a line of the message, so only close.
+            // Send QUIT instead of the next command, which this step has already written. After DATA, only close the
+            // connection, because the server would take QUIT for a line of the message.
             out.truncate(written);
             self.core.due.clear();
             self.core.stop_after = None;
@@ -462,7 +462,7 @@ mod tests {
         let rows = [
             "< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n< 503 bad sequence\n> QUIT\n",
             "< 250 ok\n< 503 bad sequence\n< 250 ok\n< 354 go\n> (message)\n< 250 ok\n> QUIT\n",
-            // These 503 replies follow from earlier refusals, so the session continues.
+            // In these rows, the 503 replies only follow from earlier refusals, so the session continues.
             "< 550 no\n< 503 what\n< 503 what\n< 503 what\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 503 what\n> RSET\n< 250 ok\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> DATA\n",
         ];
@@ -534,8 +534,8 @@ mod tests {
     #[test]
     fn a_result_is_certain_when_no_reply_can_be_missing() {
         for (rest, settled) in [
-            // Without enhanced status codes, a result is certain only when every command is
-            // answered.
+            // Without an enhanced status code, a 250 may be the reply to any command, so a result is certain only when
+            // every command is answered.
             ("250 ok\r\n250 ok\r\n250 ok\r\n", 0),
             ("250 ok\r\n250 ok\r\n250 ok\r\n354 go\r\n", 1),
             ("250 ok\r\n421 4.3.2 enough\r\n", 0),
@@ -673,8 +673,8 @@ mod tests {
     #[test]
     fn a_chunked_message_that_failed_is_reset() {
         let rows = [
-            // The peer refuses MAIL, every recipient, a chunk, or the last chunk. In the last row, it accepts the last
-            // chunk after it has refused another one, so the message still counts as refused.
+            // In the last row, the peer accepts the last chunk after it has refused another one, but the message must
+            // still count as refused.
             "< 550 no\n< 503 no\n< 503 no\n< 503 no\n< 503 no\n> QUIT\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 554 no\n< 554 no\n> RSET\n< 250 ok\n> QUIT\n",
             "< 250 ok\n< 250 ok\n< 250 ok\n< 452 no\n< 503 no\n> RSET\n< 250 ok\n> QUIT\n",

@@ -176,7 +176,7 @@ fn authenticate(
     let mut unsuitable = None;
     while let Some(mechanism) = remaining.strongest() {
         remaining = remaining.without(mechanism);
-        // If the mechanism cannot be used with these credentials, for example SCRAM without a nonce, try the next one.
+        // Try the next mechanism if this one cannot be used, such as SCRAM without a nonce.
         let exchange = match ClientExchange::new(mechanism, credentials, nonce) {
             Ok(exchange) => exchange,
             Err(error) => {

@@ -14,8 +14,7 @@ impl ClientState {
         out: &mut Vec<u8>,
     ) -> Result<Event<'r>, Violation> {
         let event = |to, ends, settled| Ok(Event { to, reply, ends, settled });
-        // Replaces only the inner state, because the outer state is large and most replies do not
-        // change it.
+        // Replace only the inner state, because the outer state is large to move and most replies do not change it.
         match self {
             Self::Transaction(sending) => {
                 let state = std::mem::replace(sending, SendState::Idle);
@@ -29,8 +28,8 @@ impl ClientState {
                     return Err(Violation::Misplaced(reply.code()));
                 }
                 let step = state.step(due, &reply, core, out);
-                // The replaced value is `Idle`, which owns nothing, so it is forgotten. Dropping it
-                // would cost a check for each reply.
+                // Forget the replaced value, which is `Idle` and owns nothing, because dropping it would cost a check
+                // for each reply.
                 std::mem::forget(std::mem::replace(sending, step.next));
                 if core.is_out_of_step && (step.ends.is_some() || step.to == Verb::Reset) {
                     *self = self.end_out_of_step(core, out);

@@ -34,7 +34,7 @@ impl SendState {
     ) -> ReplyStep {
         let recipient = if due == DueReply::Message { core.accepted_recipients.pop_front() } else { None };
         let is_done = reply.code() / 100 == 2;
-        // In LMTP, no replies for the remaining recipients follow a 421.
+        // A 421 ends the LMTP session, so no replies for the remaining recipients follow.
         let is_last = due != DueReply::Message || core.accepted_recipients.is_empty() || reply.code() == 421;
         let are_all_answered = core.due.is_empty() && is_last;
         core.is_out_of_step |= match due {
@@ -103,8 +103,8 @@ impl SendState {
 
     fn chunk_answered(self, is_done: bool, core: &mut ClientCore) -> SendStep {
         if !is_done {
-            // The peer has ended the transaction, so the rest of the message gets a single reply,
-            // even in LMTP.
+            // By refusing a chunk, the peer has ended the transaction, so the rest of the message
+            // gets a single reply, even in LMTP.
             core.is_doomed = true;
             core.accepted_recipients.clear();
         }
@@ -257,8 +257,8 @@ impl ClientCore {
 
     pub(super) fn begin(&mut self, envelope: Arc<Envelope>, out: &mut Vec<u8>) -> SendState {
         if self.under_way > 0 && self.bursts() {
-            // RSET makes this transaction independent of the result of the message before it (RFC
-            // 3030 §2).
+            // Send RSET first, because the peer may require it if it refuses the message before
+            // this one (RFC 3030 §2), and that result is not known yet.
             self.send(b"RSET\r\n", DueReply::Reset, out);
         }
         self.under_way += 1;

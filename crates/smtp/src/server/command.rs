@@ -71,8 +71,8 @@ impl CommandState {
         core: &mut ServerCore,
         out: &mut Vec<u8>,
     ) -> Transition<'a> {
-        // For BDAT, `chunk` calls `admits` itself, because the bytes of a refused chunk must be
-        // read before the refusal is sent.
+        // For BDAT, `chunk` makes this check itself, because the bytes of a refused chunk must be read before the
+        // refusal is sent.
         if !matches!(command, Command::Chunk(_))
             && let Err(reason) = core.admits(command, &self)
         {
@@ -308,7 +308,7 @@ impl ServerCore {
         if (mail.returns.is_some() || mail.envelope_id.is_some()) && !offers.dsn {
             return Err(ReplyReason::UnknownParameter);
         }
-        // Look at the mechanisms over TLS, because a server may hide AUTH until TLS has begun.
+        // Permit the parameter AUTH even before TLS, because a server may hide the extension AUTH until TLS has begun.
         if mail.auth.is_some() && self.settings.extensions_over_tls.auth.is_empty() {
             return Err(ReplyReason::UnknownParameter);
         }

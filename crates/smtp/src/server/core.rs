@@ -126,7 +126,7 @@ impl ServerCore {
 
     pub(super) fn refuse<'a>(&mut self, stays: State, reason: ReplyReason, out: &mut Vec<u8>) -> Transition<'a> {
         let reason = match reason {
-            // Without CHUNKING, no bytes of a chunk are expected, so the session can continue.
+            // Without CHUNKING, no chunk is expected after a BDAT, so the session can continue.
             ReplyReason::BadChunk if !self.offers().chunking => ReplyReason::NotImplemented,
             ReplyReason::BadChunk | ReplyReason::OtherProtocol => return self.give_up(reason, out),
             reason => reason,

@@ -55,7 +55,7 @@ impl Server {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
-        // Return early if there is nothing to do, because moving the state out and back costs time.
+        // Return early if nothing can be done yet, because moving the state out and back costs time.
         if self.state.is_waiting(input) {
             self.lines.release();
             return None;
@@ -63,8 +63,8 @@ impl Server {
         let (state, event) = self.take_state().step(&mut self.lines, input, now, &mut self.core, out);
         self.state.put(state);
         if event.is_none() {
-            // An event about a login borrows the client's name and secret from the state, so it can
-            // be made only after the state is back in its place.
+            // An event about a login borrows the client's name and secret from the state, so it can be made only after
+            // the state is back.
             return self.state.login_event();
         }
         event
@@ -104,7 +104,7 @@ impl Server {
                 self.core.application_answered(now);
                 question.answered(reply, now, &mut self.core, out)
             }
-            // No question is open, for example because the session has been closed meanwhile.
+            // Ignore an answer that nobody waits for, for example because the session has been closed meanwhile.
             unasked => unasked,
         };
         self.state.put(next);

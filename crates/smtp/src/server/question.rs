@@ -82,8 +82,8 @@ impl OpenQuestion {
             Self::Nonce(request) => request.answered(answer, core, out),
             Self::Login(question) => question.answered(answer, core, out),
             Self::Xclient { is_logged_in, before } => {
-                // If XCLIENT is granted, the session starts again for the client that the proxy has
-                // named.
+                // After a granted XCLIENT, the session starts again with the greeting, for the
+                // client that the proxy has named.
                 let reply = send(answer, &core.settings.greeting, out);
                 core.is_authenticated = if reply.is_positive() { is_logged_in } else { core.is_authenticated };
                 after(reply, CommandState::ExpectHello, before)
@@ -119,8 +119,8 @@ fn recipient_answered(
 ) -> State {
     let reply = send(answer, say!("250 2.1.5 Ok"), out);
     if reply.is_positive() {
-        // An accepted recipient is progress, so its RCPT does not count as an idle command. The
-        // number of recipients of a message is limited separately.
+        // An accepted recipient is progress, so its RCPT does not count as an idle command. Another
+        // limit bounds the recipients of a message.
         core.idle_commands -= 1;
         transaction.accepted += 1;
     } else {
@@ -139,8 +139,8 @@ fn data_answered(
     let reply = send(answer, say!("354 End data with <CR><LF>.<CR><LF>"), out);
     match reply.code() / 100 {
         3 => DataMessage::begin(transaction, now, core),
-        // Without a 3xx, the client sends no message. Keep the transaction open, so that the client
-        // can try DATA again.
+        // If the application refuses DATA, keep the transaction open, so that the client can try
+        // DATA again.
         _ => State::Command(CommandState::ExpectRecipient(transaction)),
     }
 }
@@ -155,7 +155,7 @@ fn first_chunk_answered(
     core: &mut ServerCore,
 ) -> State {
     match answer {
-        // The transaction ends, so that chunks which follow in the pipeline are not accepted as the
+        // End the transaction, so that the next chunks in the pipeline are not accepted as the
         // message (RFC 3030 §2).
         Some(reply) if !reply.is_positive() => {
             let times = core.replies_to_chunk(chunk, transaction.accepted);

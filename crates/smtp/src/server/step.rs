@@ -24,7 +24,7 @@ impl State {
             Self::Command(_) | Self::ExpectQuit | Self::Message(_) | Self::AuthResponse(_) | Self::ExpectTls => {
                 input.is_empty()
             }
-            // These states can step without bytes, for example at the end of an empty chunk.
+            // These states can step without input, for example at the end of an empty chunk.
             Self::Chunk(_) | Self::Skip(_) | Self::Delivery(_) | Self::AuthQuestion(_) | Self::AuthEnd(_) => false,
         }
     }
@@ -113,7 +113,8 @@ fn parse<'l>(line: &'l [u8], core: &ServerCore) -> Result<Command<'l>, ReplyReas
         true => Command::parse_strictly(line),
         false => Command::parse(line),
     };
-    // Change the reason in place, because `map_err` would move the command, which is large.
+    // Replace the reason inside the result, because `map_err` would move the command, which is
+    // large.
     if let Err(reason) = &mut command {
         *reason = fault(line, *reason);
     }

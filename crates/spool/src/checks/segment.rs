@@ -15,8 +15,8 @@ use std::sync::Arc;
 const BODY_CRC_OFFSET: usize = 36;
 
 pub fn check(data: &[u8]) {
-    // Try the bytes as they are, and then with corrected checksums to reach the code behind the
-    // checks.
+    // Try the bytes as they are, and also with correct checksums, because wrong checksums hide the
+    // code behind the checks.
     for octets in [data.to_vec(), with_checksums(data)] {
         let first = try_octets(&octets);
         let again = try_octets(&octets);
@@ -86,8 +86,8 @@ mod tests {
     fn what_is_whole_has_its_checksums_already() {
         let octets = octets();
         assert_eq!(try_octets(&octets).unwrap(), 3);
-        // Compare only the lengths. `with_checksums` changes checksums, because it takes the seed
-        // from the first block, which still has the header of the free segment.
+        // Compare only the lengths, because `with_checksums` uses the seed of the first block,
+        // which still has the header of the free segment.
         assert_eq!(with_checksums(&octets).len(), octets.len());
     }
 
@@ -100,8 +100,9 @@ mod tests {
             whole: bool,
         ) {
             let mut octets = octets();
-            // `with_checksums` reads the seed from the first block. Copy the header with the seed
-            // of the batches there, and give it the revision 2, which belongs to the first block.
+            // Copy the second header to the first block, from which `with_checksums` takes the seed
+            // of the batches. Give it the revision 2, because an odd revision belongs to the second
+            // block.
             octets.copy_within(4096..4192, 0);
             octets[16] = 2;
             changes.into_iter().for_each(|(at, octet)| octets[at] = octet);

@@ -149,7 +149,7 @@ impl Maildir {
                 }
             }
         }
-        // Nothing is noted before everything was read, so that the next call finds what this one found before an error.
+        // Note times and names only after all reads, so that a call after an error finds the same messages again.
         self.directories.iter_mut().zip(times).for_each(|((_, listed), time)| *listed = time);
         let is_new = |entry: &DirEntry| self.known.insert(base_name(&entry.file_name()));
         Ok(found.into_iter().filter(is_new).map(|entry| entry.path()).collect())

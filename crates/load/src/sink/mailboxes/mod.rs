@@ -98,7 +98,7 @@ impl Watchers {
                 sleep(TICK).await;
                 state.send_tally();
             }
-            // The messages that were counted last may not be deleted yet, so give their servers some time.
+            // Give the mail servers some time to delete the messages that were counted last.
             let limit = clock::now() + DELETION_TIMEOUT;
             while shared.undeleted.get() > 0 && clock::now() < limit {
                 sleep(Duration::from_millis(10)).await;
@@ -106,8 +106,8 @@ impl Watchers {
             state.send_last_tally();
         };
         let thread = worker::spawn("mailboxes", WorkerOptions::default(), work).context("cannot start a thread")?;
-        // Own the thread before waiting, so that it ends if a mailbox cannot be opened. A probe tries again and again,
-        // and would otherwise run out of descriptors.
+        // Create `Watchers` before waiting, because dropping it ends the thread if a mailbox cannot be opened. A probe,
+        // which tries again and again, would otherwise run out of descriptors.
         let watchers = Self { name, counts, stops, thread: Some(thread) };
         await_opened(&opened, count, is_interrupted)?;
         Ok(watchers)
@@ -130,8 +130,7 @@ impl Watchers {
 impl Drop for Watchers {
     fn drop(&mut self) {
         self.stops.store(true, Ordering::Relaxed);
-        // Ignore a panic of the thread, because it was reported on standard error, and the collector has the counts so
-        // far.
+        // Ignore a panic of the thread: the panic hook has reported it, and the collector has the counts so far.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

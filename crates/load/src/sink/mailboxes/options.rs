@@ -68,7 +68,7 @@ impl ProbeMail {
     pub(super) fn find(&mut self, mailbox: &str, id: &[u8], number: u64, deletes: bool) -> Finding {
         let is_recorded = self.recorded.contains(number, 0);
         match self.found.entry((mailbox.to_owned(), id.to_owned())) {
-            // If the number differs, the mailbox was made anew, and its server has given the identity a second time.
+            // Another message number means that the mailbox was created anew and its server reused the identity.
             Entry::Occupied(mut known) if known.get().number == number => {
                 let known = known.get_mut();
                 (known.is_there, known.is_deleted) = (true, deletes && is_recorded);

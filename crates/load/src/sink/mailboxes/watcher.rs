@@ -120,8 +120,8 @@ impl Watcher {
             None => {}
         }
         if !self.has_opened.replace(true) {
-            // Ignore the error: nobody waits for this mailbox any longer if another mailbox could not be opened,
-            // because the sink then does not start.
+            // Ignore the error: the receiver is gone only if another mailbox could not be opened, and then the sink
+            // does not start.
             let _ = self.shared.opened.send(Ok(()));
         }
     }
