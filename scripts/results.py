@@ -123,10 +123,10 @@ TABLES = [
         "mailrun bench smtp-source-table",
         "--rounds 6",
         "--messages 200 --sessions 1,20 --rounds 1",
-        "This is the table of go-smtp-source's README. `-d` sends many messages over a connection. Without `-d` each "
-        "message has a connection of its own, and go-smtp-source opens the next connections ahead, whatever `-s` says. Rows "
-        "of mailrun with busy polling are not shown here. The README publishes these seconds, page faults and blocks of 512 "
-        "bytes, for 10,000 messages on another machine:",
+        "This table repeats the comparison in go-smtp-source's README, with mailrun added. With `-d` a source sends "
+        "many messages over one connection. Without `-d` each message has a connection of its own, and go-smtp-source "
+        "opens the next connections in advance, regardless of its limit on sessions (`-s`). The README publishes "
+        "these seconds, page faults and blocks of 512 bytes, for 10,000 messages on another machine:",
         3000,
         GO_SMTP_SOURCE,
     ),
@@ -136,11 +136,13 @@ TABLES = [
         "mailrun bench relay-400 --compare {busy},none",
         "--messages 2000 --rounds 6",
         "--messages 200 --rounds 1",
-        "This load has the shape of Mailismus' benchmark. Each server has the settings of its recipe (`mailrun recipe show "
-        "postfix`), which are for relaying and not tuned by its authors. `none` is the source with the sink alone, and "
-        "shows the limit of these two. Exim and OpenSMTPD let some of 250 sessions wait for a minute, and chasquid refuses "
-        "mail when 200 messages are in its queue. In × disk, mailrun has a high figure because it fills 128 MiB of spool at "
-        "its start. This is most of what it writes in so short a run; in the full run it writes 1.5 KiB for each message.",
+        "This is the load of Mailismus' benchmark: 250 sessions, 5 domains, and a connection for each message. The "
+        "settings of each server are in its recipe (`mailrun recipe show postfix`, for example). They are meant for "
+        "relaying, and the server's authors have not tuned them. In the row `none` the source sends straight to the "
+        "sink, so its rate is the highest that source and sink allow. Three servers are missing from this table: Exim "
+        "and OpenSMTPD let some of 250 sessions wait for a minute, and chasquid refuses mail when 200 messages are in "
+        "its queue. mailrun's × disk is high because mailrun fills 128 MiB of spool at its start, which is most of "
+        "what it writes in so short a run. In the full run, mailrun writes 1.5 KiB for each message.",
         3000,
         has_records=True,
     ),
@@ -150,9 +152,9 @@ TABLES = [
         "mailrun bench relay-400 --sessions 10 --compare {relays},none",
         "--messages 100 --rounds 6",
         "--messages 100 --rounds 1",
-        "This is the same load over fewer sessions, for all servers. Exim holds each session for 200 ms at its end, "
-        "OpenSMTPD waits for delayed ACKs, and chasquid starts a process of msmtp for each message (`mailrun recipe show` "
-        "says more).",
+        "With only 10 sessions, all servers can take part. Exim keeps each session open for 200 ms after QUIT, "
+        "OpenSMTPD waits for delayed ACKs, and chasquid starts a process of msmtp for each message (`mailrun recipe "
+        "show` says more).",
         3000,
         has_records=True,
     ),
@@ -172,8 +174,9 @@ TABLES = [
         "mailrun bench mailbox --compare {mailboxes}",
         "--rounds 6",
         "--messages 200 --rounds 1",
-        "The times are from submission by LMTP until a message can be read by IMAP. Dovecot announces a message half a "
-        "second after a change, and Cyrus sometimes announces a message only together with the next one.",
+        "Times count from the submission of a message by LMTP until IMAP announces it, or until it can be read. "
+        "Dovecot waits for half a second after a change before it announces the change, and Cyrus sometimes announces "
+        "a message only together with the next one.",
         3000,
         has_records=True,
     ),
@@ -194,9 +197,10 @@ TABLES = [
         "mailrun bench relay-400 --rounds 1 --compare mailrun,postfix,postfix:tuned",
         "--full",
         "--messages 2000",
-        "`postfix:tuned` has the settings that Postfix' TUNING_README recommends for much mail to one host. For 500,000 "
-        "messages on hardware of 2012, the published times are 4 min 44 s of Mailismus (1,761/s, without a sync) and 14 min "
-        "53 s of Postfix 2.9.6 (560/s). Only the shape of the load is the same.",
+        "`postfix:tuned` has the settings that Postfix' TUNING_README recommends for much mail to one host. On "
+        "hardware of 2012, the published times for 500,000 messages are 4 min 44 s for Mailismus (1,761/s, without a "
+        "sync) and 14 min 53 s for Postfix 2.9.6 (560/s). Here the load is the same but the hardware is not, so "
+        "compare only the order of magnitude.",
         3 * 3600,
         has_records=True,
     ),
@@ -206,7 +210,8 @@ TABLES = [
         "mailrun bench relay-64k --rounds 1 --compare mailrun,postfix,postfix:tuned",
         "--full",
         "--messages 500",
-        "The published times are 11 min 58 s of Mailismus (696/s) and 3 h 9 min of Postfix (44/s).",
+        "For messages of 64 KiB, the published times are 11 min 58 s for Mailismus (696/s) and 3 h 9 min for Postfix "
+        "(44/s).",
         3 * 3600,
         has_records=True,
     ),
@@ -216,9 +221,9 @@ TABLES = [
         "mailrun bench kotlin-profile",
         "--rounds 5",
         "--rounds 1",
-        "Kotlin SMTP's guide publishes 195 emails/s, and latencies of 32.85 ms on average, 10.91 ms at p50, 87.50 ms at p95 "
-        "and 1,904 ms at most. It measured them on another machine and with a client that writes in small pieces. Here the "
-        "server is mailrun's sink, which stores nothing.",
+        "Kotlin SMTP's guide publishes 195 emails/s, and latencies of 32.85 ms on average, 10.91 ms at p50, 87.50 ms "
+        "at p95 and 1,904 ms at most. These figures are from another machine, and from a client that writes each "
+        "message in small pieces. Here the server is mailrun's sink, which stores nothing.",
         has_records=True,
     ),
     Table(
@@ -227,8 +232,8 @@ TABLES = [
         "mailrun bench sizes",
         "--rounds 3",
         "--rounds 1 --duration 2s",
-        "For 256 B, 4 KiB and 64 KiB, Kotlin SMTP's guide publishes 118, 169 and 59 messages per second, and a p50 of 13.3, "
-        "12.1 and 43.1 ms.",
+        "For messages of 256 B, 4 KiB and 64 KiB, Kotlin SMTP's guide publishes rates of 118, 169 and 59 messages per "
+        "second, and a p50 of 13.3, 12.1 and 43.1 ms.",
         has_records=True,
     ),
     Table(
@@ -237,9 +242,10 @@ TABLES = [
         "mailrun bench large-message --costs smtplib,smtplib-unquoted,small-reads,chunking,dots",
         "--rounds 3",
         "--rounds 1 --volume 20M --body-sizes 1M,10M",
-        "`smtplib` is Python's client with the same sink. `smtplib-unquoted` is this client without its search for dots to "
-        "double, as its author proposed in 2009. With `small-reads` the sink reads 4 KiB at a time. The sink checks and "
-        "drops the bodies.",
+        "In the rows `smtplib`, Python's client sends to the same sink in place of mailrun's source. "
+        "`smtplib-unquoted` is this client without its search for dots to double, as its author proposed in 2009. "
+        "With `small-reads` the sink reads 4 KiB at a time. The sink checks each body and then drops it, so no disk "
+        "limits the rates.",
         has_records=True,
     ),
     Table(
@@ -248,8 +254,8 @@ TABLES = [
         "mailrun bench large-message 127.0.0.1:{port} --body-sizes 1M,10M --costs smtplib",
         "--rounds 3 --volume 100M",
         "--rounds 1 --volume 20M",
-        "aiosmtpd keeps a message in memory and drops it. smtpd, which Python had before 3.12, is not measured; its author "
-        "claimed 220 MB/s in 2009.",
+        "aiosmtpd reads each message into memory and drops it. The older server smtpd, which Python had before 3.12, "
+        "is not measured, but its author claimed 220 MB/s in 2009.",
         has_records=True,
         server="/usr/bin/python3 -m aiosmtpd -n -s 0 -l 127.0.0.1:{port} -c aiosmtpd.handlers.Sink",
     ),
@@ -308,7 +314,8 @@ TABLES = [
         "--rounds 5",
         "--rounds 1",
         "This table compares handshakes and bulk transfers of mailrun with those of OpenSSL's programs, with the same "
-        "certificate and cipher. The verdicts are on targets of our own.",
+        "certificate and cipher. PASS and FAIL refer to targets that we chose ourselves, for example at least 0.90 "
+        "times the handshakes of OpenSSL's server.",
     ),
 ]
 
@@ -554,13 +561,15 @@ def page(maker):
     small = " **This is the small run, which shows that each command works, and measures nothing.**" if maker.options.small else ""
     parts = [
         "# Results",
-        "`make results` makes each table of this page by the command above it, on one machine and one commit. Rates of "
-        f"different machines cannot be compared, but ratios of one run can.{small}",
+        "`make results` measures the tables of this page again, each with the command that stands above the table. Do "
+        "not compare rates of different machines. Ratios can be compared, because the programs of a ratio ran in "
+        f"turns on one machine.{small}",
         f"- Host: {host()}\n- Commit: {maker.commit}\n- Versions: {versions()}",
-        "Costs, notes to the columns, and records are in `target/results`. `mailrun report target/results/relay-400/records` shows "
-        "a table again, `mailrun report target/results/relay-400/records/round-1-1-mailrun` one of its runs, and `mailrun report "
-        "target/results/sources/comparison.json` a table with the figures of each run. Ratios have their interval or range in "
-        "brackets.",
+        "The directory `target/results` also has what this page leaves out: tables of costs, rows of mailrun with busy polling, "
+        "explanations of the columns, and the record of each run. `mailrun report target/results/relay-400/records` shows a table "
+        "again, `mailrun report target/results/relay-400/records/round-1-1-mailrun` one of its runs, and `mailrun report "
+        "target/results/sources/comparison.json` a table with the figures of each run. The brackets after a ratio contain its "
+        "confidence interval or, if there were fewer than 6 rounds, its range.",
     ]
     for table, facts in stored:
         if facts is None:
@@ -578,7 +587,7 @@ def page(maker):
         if facts["gap"]:
             continue
         made = datetime.datetime.strptime(facts["date"], "%Y-%m-%dT%H:%MZ")
-        parts.append(f"This table is of {made.day} {made:%B %Y}, {made:%H:%M} UTC, and took {facts['seconds']} seconds.")
+        parts.append(f"Measured on {made.day} {made:%B %Y} at {made:%H:%M} UTC, in {facts['seconds']} seconds.")
     absent = [table.title for table, facts in stored if facts is None]
     parts += [f"These tables were not made: {', '.join(absent)}."] if absent else []
     wrapped = [part if part.startswith(("```", "#", "-", "|")) else textwrap.fill(part, 140, break_on_hyphens=False) for part in parts]
