@@ -1,5 +1,5 @@
-//! Buffers for input and output, which keep a message in the pieces in which it was read. The output copies only small
-//! pieces.
+//! Buffers for input and output. A message stays in the pieces in which it was read, so that large payloads are not
+//! copied. Only small pieces are copied.
 use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,7 +11,7 @@ const MIN_PIECE_BYTES: usize = 16 << 10;
 /// shared piece of 16 KiB would keep a read buffer of up to 320 KiB in memory.
 const MIN_SHARED_BYTES: usize = 64 << 10;
 
-/// An encoded message, in the pieces in which it was read.
+/// An encoded message, kept in the pieces in which it was read, so that large payloads need not be copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodedMessage {
     pieces: Vec<Bytes>,
@@ -19,7 +19,7 @@ pub struct EncodedMessage {
 }
 
 impl EncodedMessage {
-    /// Returns the length of the encoded message in bytes, over all pieces.
+    /// Returns the total length of all pieces in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -55,7 +55,7 @@ impl EncodedMessage {
         self.push(Bytes::copy_from_slice(octets));
     }
 
-    /// Returns all bytes in one piece, which are copied only if there are several pieces.
+    /// Returns the whole message in one piece. Copies the bytes only if the message has several pieces.
     pub fn whole(&self) -> Bytes {
         match self.pieces.as_slice() {
             [] => Bytes::new(),
@@ -64,7 +64,7 @@ impl EncodedMessage {
         }
     }
 
-    /// Removes and returns the first bytes, at most `limit`, without copying them.
+    /// Removes the first `limit` bytes, or all if there are fewer, and returns them without copying.
     pub fn cut(&mut self, limit: usize) -> Self {
         let mut first = Self::default();
         let mut piece_count = 0;
@@ -94,13 +94,13 @@ impl From<Vec<u8>> for EncodedMessage {
     }
 }
 
-/// Output of a connection that waits to be written to the socket. Large pieces are kept as they are, and everything
-/// else is collected in the tail.
+/// Output of a connection that waits to be written to the socket. Large pieces are queued without being copied, and
+/// everything else is copied into `tail`.
 #[derive(Debug, Default)]
 pub struct OutputBuffer {
-    /// Pieces to write before the tail, oldest first.
+    /// Pieces to write before `tail`, oldest first.
     pieces: VecDeque<Bytes>,
-    /// Bytes that were added last, of which `tail_written` have already been sent.
+    /// Newest bytes of the output, copied from small pieces. The first `tail_written` bytes have already been sent.
     tail: Vec<u8>,
     tail_written: usize,
     piece_bytes: usize,

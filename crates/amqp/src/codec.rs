@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Reason why bytes that a peer has sent are not valid AMQP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// The bytes end before the announced length.
+    /// The bytes end before the announced length of a value.
     #[error("the value ends before it is complete")]
     Truncated,
     /// AMQP 1.0 does not define the format code, or a descriptor has a descriptor of its own.
@@ -36,12 +36,12 @@ const DESCRIBED: u8 = 0x00;
 /// A decoded value, which borrows the bytes in which it was encoded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
-    /// The descriptor, if it is a number or one of AMQP's own symbols.
+    /// Number of the descriptor. `None` if there is no descriptor, or if it is a symbol that AMQP does not define.
     descriptor: Option<u64>,
     code: u8,
     /// The bytes of the content, after the constructor and after any size and count.
     body: &'a [u8],
-    /// Number of elements of a list, map or array, in which a map counts its keys and its values.
+    /// Number of elements of a list, map or array. Each key and each value of a map counts as an element.
     count: u32,
     /// The whole value as it was sent, from its constructor on.
     octets: &'a [u8],
@@ -85,7 +85,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader of these bytes. A value is checked only when it is read.
+    /// Creates a reader of encoded bytes. Each value is checked only when it is read.
     pub fn new(octets: &'a [u8]) -> Self {
         Self { rest: octets }
     }
@@ -184,7 +184,7 @@ fn number(octets: &[u8]) -> u64 {
 }
 
 impl<'a> Value<'a> {
-    /// Returns the descriptor, if it is a number or one of AMQP's own symbols.
+    /// Returns the number of the descriptor, or `None` if there is no descriptor or AMQP does not define its symbol.
     pub fn descriptor(&self) -> Option<u64> {
         self.descriptor
     }
@@ -494,19 +494,19 @@ impl<'a> Writer<'a> {
         self.octets(octets);
     }
 
-    /// Writes a list with a descriptor, whose elements `fields` must write.
+    /// Writes a list with a descriptor. The closure `fields` must write the elements.
     pub fn described_list(&mut self, descriptor: u8, fields: impl FnOnce(&mut Writer<'_>)) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.compound(0xd0, fields);
     }
 
-    /// Writes a map with a descriptor, whose keys and values `entries` must write alternately.
+    /// Writes a map with a descriptor. The closure `entries` must write the keys and values in turn.
     pub fn described_map(&mut self, descriptor: u8, entries: impl FnOnce(&mut Writer<'_>)) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.compound(0xd1, entries);
     }
 
-    /// Writes a map, whose keys and values `entries` must write alternately.
+    /// Writes a map. The closure `entries` must write the keys and values in turn.
     pub fn map(&mut self, entries: impl FnOnce(&mut Writer<'_>)) {
         self.compound(0xd1, entries);
     }
@@ -523,8 +523,8 @@ impl<'a> Writer<'a> {
         self.binary(octets);
     }
 
-    /// Writes the beginning of a binary value that has a descriptor. The caller sends the content, which has `length`
-    /// bytes, after the bytes of this writer.
+    /// Writes the constructor and the length of a binary value that has a descriptor. The caller must send the content,
+    /// which has `length` bytes, after the bytes of this writer.
     pub fn begin_described_binary(&mut self, descriptor: u8, length: usize) {
         self.out.extend_from_slice(&[DESCRIBED, 0x53, descriptor]);
         self.length(0xa0, length);

@@ -1,4 +1,4 @@
-//! One connection of either role as a state machine. The caller passes the bytes that it reads, and
+//! An AMQP connection, of a client or of a server, as a state machine. The caller passes the bytes that it reads, and
 //! gets events and bytes to write. The connection uses no socket and no clock.
 //!
 //! ```text
@@ -18,7 +18,7 @@
 //!
 //! Deliveries are settled at their first disposition (rcv-settle-mode first). A link is never resumed after a detach.
 //!
-//! An error ends as little as possible:
+//! An error ends the smallest possible part of the connection:
 //!
 //! | it ends | by | for example |
 //! |---|---|---|
@@ -57,16 +57,16 @@ const MAX_FRAME_SIZE: u32 = 256 << 10;
 const MIN_MAX_FRAME_SIZE: u32 = 512;
 /// Maximum size of a frame that we send, even if the peer accepts larger ones, because other links get their turn only
 /// between frames. A message of 1 MiB fits into one frame. In several frames, it would cost a peer that uses the
-/// library fe2o3-amqp more time, because that scans each byte of such a message.
+/// library fe2o3-amqp more time, because the library scans each byte of a message that arrives in parts.
 const MAX_SENT_FRAME_SIZE: u32 = (1 << 20) + (64 << 10);
 /// Interval within which the peer must send a frame, in milliseconds. A peer that is silent for twice this time counts
 /// as gone (AMQP 1.0 §2.4.5).
 pub const IDLE_TIMEOUT_MS: u32 = 30_000;
-/// Number of transfer frames that a peer may have under way to us on one session. The window is renewed when half of it
-/// is used up.
+/// Number of transfer frames that a peer may send on one session before we renew the window. We renew the window as
+/// soon as half of it is used up.
 const INCOMING_WINDOW: u32 = 4096;
-/// Maximum numbers of sessions of a connection, and of links of a session. The peer learns them as channel-max and
-/// handle-max.
+/// Maximum numbers of sessions on a connection and of links on a session. We announce these limits to the peer as
+/// channel-max and handle-max.
 const MAX_SESSIONS: usize = 64;
 const MAX_LINKS: usize = 64;
 const MAX_LINK_NAME_BYTES: usize = 1024;
@@ -92,13 +92,13 @@ pub enum ConnectionEvent<T> {
     /// On a server, the peer asks for a link, which the caller must `accept` or `refuse`. On a client, the peer has
     /// accepted a link.
     Attached {
-        /// The link, which the caller names in later calls.
+        /// Identifies the link in later calls, such as `accept` or `detach_link`.
         link: LinkId,
-        /// Role of the peer on this link: it sends or receives messages.
+        /// Tells whether the peer sends or receives messages on this link.
         peer: LinkRole,
         /// Address of the node that the peer asks for (on a server) or has attached us to (on a client).
         address: String,
-        /// Maximum size of a message that the peer accepts, in bytes.
+        /// Maximum size of a message that the peer accepts, in bytes, or `None` if the peer sets no limit.
         max_message_bytes: Option<u64>,
     },
     /// A message was received, which the caller must answer with `settle` or `reject`, unless the sender has already
@@ -115,7 +115,7 @@ pub enum ConnectionEvent<T> {
     },
     /// A message that we sent has been settled.
     Settled {
-        /// The token that the caller passed to `send` with the message.
+        /// The token that the caller passed to `send`, by which it recognises the message.
         sent: T,
         /// Outcome that the receiver reported, for example that it accepted or rejected the message.
         outcome: DeliveryOutcome,
@@ -130,7 +130,7 @@ pub enum ConnectionEvent<T> {
         /// The link over which the peer returned its credit.
         link: LinkId,
     },
-    /// A link has ended, and messages that were sent over it without being settled come back.
+    /// A link has ended. `unsettled` returns the tokens of messages that the peer has not settled.
     Detached {
         /// The ended link, which the caller must not use any more.
         link: LinkId,
@@ -165,8 +165,8 @@ enum ConnectionRole {
     Client(Box<SaslClient>),
 }
 
-/// State of a drain, with which a receiving peer asks for its unused credit back (AMQP 1.0 §2.6.7). Each flow of the
-/// peer turns it on or off.
+/// State of a drain, by which a receiving peer asks for its unused credit back (AMQP 1.0 §2.6.7). Each flow frame from
+/// the peer turns the drain on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drain {
     Off,
@@ -175,11 +175,10 @@ enum Drain {
     Answered,
 }
 
-/// A message of which only a part has arrived.
 #[derive(Debug)]
 struct IncompleteDelivery {
     id: u32,
-    /// The delivery-tag, at the start of the array, and its length.
+    /// Array that begins with the delivery-tag, and the length of the tag in bytes.
     tag: ([u8; MAX_TAG_BYTES], usize),
     message_format: u32,
     settled: bool,
@@ -189,7 +188,6 @@ struct IncompleteDelivery {
 #[derive(Debug)]
 struct LinkState {
     peer: LinkRole,
-    /// Number of messages that the link's sender, either we or the peer, may still send.
     credit: u32,
     /// Number of messages that a server may send beyond the credit. RabbitMQ 3 counts new credit only from the time
     /// when it reads our flow, so messages that it sent before that come in addition. Their number is limited to the
@@ -197,15 +195,15 @@ struct LinkState {
     tolerance: u32,
     delivery_count: u32,
     drain: Drain,
-    /// Set if messages are sent settled, so that no outcome comes for them.
+    /// Set if each message is settled when it is sent, so that the receiver reports no outcome for it.
     presettled: bool,
     name: String,
     incomplete: Option<IncompleteDelivery>,
-    /// The peer's number of the link, or `None` until the peer has answered our attach.
+    /// Handle by which the peer identifies the link, or `None` until the peer has answered our attach.
     remote_handle: Option<u32>,
     /// Set while messages may pass over the link: after it was accepted, and until we detach it.
     accepted: bool,
-    /// Set when we detach the link, to the number of frames that may still be under way to us.
+    /// Number of frames that the peer may still have under way to us, set when we detach the link.
     detach_sent: Option<u32>,
     /// Set if we have reported the end of the link, although the peer has not answered yet.
     is_reported: bool,
@@ -229,7 +227,7 @@ struct BlockedTransfer {
 
 #[derive(Debug)]
 struct Session<T> {
-    /// The peer's number of the session, or `None` until the peer has answered our begin.
+    /// Channel by which the peer identifies the session, or `None` until the peer has answered our begin.
     remote_channel: Option<u16>,
     end_sent: bool,
     /// Set if we have reported the end of the session, although the peer has not answered yet.
@@ -248,8 +246,8 @@ struct Session<T> {
     /// Unsettled deliveries by number. A settled delivery is removed even if earlier deliveries are still unsettled.
     unsettled: BTreeMap<i64, UnsettledDelivery<T>>,
     blocked: Option<BlockedTransfer>,
-    /// Consecutive deliveries with the same outcome that have not been reported yet: the first, the
-    /// last, and the outcome.
+    /// Consecutive deliveries with the same outcome, which we have not yet reported to the peer: number of the first,
+    /// number of the last, and the outcome.
     pending_disposition: Option<(u32, u32, DeliveryOutcome)>,
 }
 
@@ -259,9 +257,7 @@ pub struct AmqpConnection<T> {
     state: ConnectionState,
     role: ConnectionRole,
     options: ConnectionOptions,
-    /// Highest session number that the peer allows.
     peer_channel_max: u16,
-    /// Maximum size of a frame that the peer accepts, in bytes.
     peer_max_frame_size: u32,
     peer_idle_timeout_ms: Option<u32>,
     peer_product: PeerProduct,
@@ -304,7 +300,7 @@ impl<T> AmqpConnection<T> {
     }
 
     /// Returns the output that the caller must write to the socket. The caller must call `write_dispositions` first,
-    /// because that adds the latest settlements.
+    /// which adds the outcomes of settled messages to the output.
     pub fn output(&mut self) -> &mut OutputBuffer {
         &mut self.output
     }
@@ -314,8 +310,8 @@ impl<T> AmqpConnection<T> {
         self.state == ConnectionState::Opened
     }
 
-    /// Returns true if the connection has ended, after a close or an error. The rest of the output must still be
-    /// written.
+    /// Returns true if the connection has ended, after a close or an error. The caller must still write the remaining
+    /// output to the socket.
     pub fn is_closed(&self) -> bool {
         self.state == ConnectionState::Closed
     }
@@ -326,7 +322,7 @@ impl<T> AmqpConnection<T> {
         self.peer_idle_timeout_ms
     }
 
-    /// Returns the peer's product, as named in its open. All fields are empty before the open has arrived.
+    /// Returns the name and version of the peer's software. All fields are empty before the peer's open has arrived.
     pub fn peer_product(&self) -> &PeerProduct {
         &self.peer_product
     }
@@ -507,8 +503,8 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
-    /// Returns our number of the session that has this number on the peer's side. If we have ended the session, returns
-    /// `None` for all frames but an end, so that the caller drops them.
+    /// Returns our number of the session that the peer numbers `remote`. If we have ended the session, returns `None`
+    /// for all frames except an end, so that the caller drops them.
     fn local_channel(&mut self, remote: u16, performative: &Performative<'_>) -> Result<Option<u16>, ConnectionError> {
         check_channel(remote)?;
         let entry = match self.role {
@@ -894,7 +890,7 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Returns the number of bytes that are kept of messages whose last frame has not arrived yet.
+    /// Returns how many bytes are buffered for messages whose last frame has not arrived yet.
     pub fn incomplete_bytes(&self) -> u64 {
         let links = self.sessions.values().flat_map(|session| session.links.values());
         links.filter_map(|link| link.incomplete.as_ref()).map(|incomplete| incomplete.message.bytes() as u64).sum()
@@ -952,8 +948,8 @@ impl<T> AmqpConnection<T> {
         }
     }
 
-    /// Writes the dispositions of messages that were settled since the last call. The caller must
-    /// call this before it writes the output.
+    /// Writes the outcomes of messages that were settled since the last call. The caller must call this before it
+    /// writes the output to the socket.
     pub fn write_dispositions(&mut self) {
         if !self.is_open() {
             return;
@@ -1114,8 +1110,8 @@ impl<T> AmqpConnection<T> {
         self.state = ConnectionState::Closed;
     }
 
-    /// Ends a connection whose handshake takes too long. The peer gets a close with the reason. If
-    /// the peer has begun SASL, it would not read a close, so it gets an outcome of SASL.
+    /// Ends a connection whose handshake takes too long. The peer gets a close with the reason. A client that has begun
+    /// SASL cannot read a close yet, so it gets a sasl-outcome instead.
     pub fn time_out_handshake(&mut self) {
         match (&self.role, self.state) {
             (ConnectionRole::Server(_), ConnectionState::ExpectSaslInit) => {
@@ -1153,8 +1149,8 @@ impl<T> AmqpConnection<T> {
     }
 }
 
-/// Returns the credit that remains of `granted`. The peer had seen `seen` messages when it granted the credit, and
-/// `sent` have been sent by now. If the peer has withdrawn credit while messages were under way, nothing remains.
+/// Returns the part of `granted` that remains. The peer had seen `seen` messages when it granted the credit, and `sent`
+/// have been sent by now. The result is 0 if the peer withdrew credit while messages were under way.
 fn remaining_credit(granted: u32, seen: u32, sent: u32) -> u32 {
     granted.saturating_sub(sent.wrapping_sub(seen))
 }
@@ -1295,7 +1291,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Counts a frame of a message against the peer's window.
+    /// Counts a sent frame against the peer's window, the number of frames that the peer is ready to receive.
     fn count_transfer(&mut self) {
         self.remote_incoming_window -= 1;
         self.next_outgoing_id = self.next_outgoing_id.wrapping_add(1);
@@ -1307,7 +1303,6 @@ impl<T> Session<T> {
         self.next_delivery + i64::from(id.wrapping_sub(self.next_delivery as u32) as i32)
     }
 
-    /// Removes and returns the unsettled deliveries of a link, in order.
     fn take_unsettled(&mut self, handle: u32) -> Vec<T> {
         let all = std::mem::take(&mut self.unsettled).into_iter();
         let (back, others): (Vec<_>, Vec<_>) = all.partition(|(_, sent)| sent.handle == handle);
@@ -1328,7 +1323,7 @@ impl<T> Session<T> {
     }
 
     /// Writes as many frames of a message as the window allows, and keeps the rest until the peer renews the window.
-    /// `head` has the number of the delivery, and whether it is settled. Only the first frame contains them.
+    /// `head`, which only the first frame contains, is the number of the delivery and whether it is settled.
     fn write_transfers(
         &mut self,
         (out, max_frame_bytes): (&mut OutputBuffer, u32),
@@ -1507,7 +1502,7 @@ mod tests {
         AmqpConnection::server(ListenerAuth::Any, "server", 1000)
     }
 
-    /// Feeds bytes, accepts each link, and grants 10 messages if the peer sends. Returns the events.
+    /// Feeds bytes to the connection, accepts each link, and grants senders 10 messages. Returns the events.
     fn feed(connection: &mut TestConnection, octets: &[u8]) -> Result<Vec<ConnectionEvent<u32>>, ConnectionError> {
         let mut input = BytesMut::from(octets);
         let mut events = Vec::new();
@@ -1689,7 +1684,6 @@ mod tests {
         })
     }
 
-    /// Returns the bodies of the frames that the connection wrote since the last call.
     fn written_bodies(connection: &mut TestConnection) -> Vec<Bytes> {
         connection.write_dispositions();
         let length = connection.output.remaining();

@@ -10,7 +10,7 @@ use crate::peer_product::{self, PeerProduct};
 use bytes::{Buf, Bytes, BytesMut};
 
 pub(crate) const HEADER_BYTES: usize = 8;
-/// The eight bytes that begin the AMQP layer, before its frames.
+/// Protocol header that each side sends before its AMQP frames (AMQP 1.0 §2.2).
 pub(crate) const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
 pub(crate) const SASL_HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
 
@@ -24,7 +24,7 @@ pub(crate) enum Layer {
 pub(crate) struct Frame {
     pub(crate) layer: Layer,
     pub(crate) channel: u16,
-    /// Performative and payload of the frame, or nothing in a heartbeat.
+    /// Performative and payload of the frame. Empty in a heartbeat.
     pub(crate) body: Bytes,
 }
 
@@ -137,7 +137,6 @@ pub(crate) struct DispositionFrame {
     pub(crate) last: u32,
     pub(crate) settled: bool,
     pub(crate) outcome: Option<DeliveryOutcome>,
-    /// Reason that the receiver gave for a rejection.
     pub(crate) error: Option<PeerError>,
 }
 
@@ -281,7 +280,7 @@ pub(crate) fn address<'a>(terminus: Option<Value<'a>>) -> Option<&'a str> {
     terminus.as_list()?.field().ok().flatten()?.as_text().filter(|address| !address.is_empty())
 }
 
-/// Writes a frame, for which `performative` must write the performative and then the payload.
+/// Writes a frame. The closure `performative` must write the performative and then the payload.
 pub(crate) fn write(out: &mut Vec<u8>, layer: Layer, channel: u16, performative: impl FnOnce(&mut Writer<'_>)) {
     let start = begin(out, layer, channel);
     performative(&mut Writer::new(out));

@@ -7,7 +7,6 @@ use crate::sasl::ListenerAuth;
 use crate::sasl_client::ClientLogin;
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Number of messages for which the connection grants its peer credit.
 const CREDIT: u32 = 10;
 /// Size of the messages that the connection sends, in bytes. With the smallest frame size, they
 /// need two frames.
@@ -26,7 +25,6 @@ pub struct FuzzConnection {
     role: Role,
     connection: AmqpConnection<u64>,
     input: BytesMut,
-    /// Links over which the connection may send.
     senders: Vec<LinkId>,
     next: u64,
     outcome: FuzzOutcome,
@@ -41,7 +39,7 @@ pub struct FuzzOutcome {
     pub error: Option<ConnectionError>,
     /// Everything that the connection wrote for its peer.
     pub output: Vec<u8>,
-    /// Number of messages that were sent and never came back with an event, which must be 0.
+    /// Number of sent messages whose token never came back to the caller, which must be 0.
     pub lost: u64,
 }
 
@@ -70,8 +68,8 @@ impl FuzzConnection {
         Self::new(Role::Client { max_message_bytes }, AmqpConnection::client(login, options))
     }
 
-    /// Creates a connection to a peer that must authenticate itself as `mechanisms` demands. A
-    /// message of more than `max_message_bytes` ends its link.
+    /// Creates a server whose clients must log in as `mechanisms` demands. A message of more than `max_message_bytes`
+    /// ends its link.
     pub fn server(mechanisms: ListenerAuth, max_message_bytes: u64) -> Self {
         Self::new(Role::Server, AmqpConnection::server(mechanisms, "rehearsal", max_message_bytes))
     }

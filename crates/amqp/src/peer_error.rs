@@ -3,7 +3,7 @@
 use crate::codec::{DecodeError, Elements, Value};
 use std::fmt;
 
-/// Number of characters that are kept of a text from the peer. The rest is cut off.
+/// Maximum length of a text that is kept from the peer, in characters. The rest is cut off.
 const MAX_TEXT_CHARACTERS: usize = 1000;
 
 /// An error that a peer reports (AMQP 1.0 §2.8.14).
@@ -11,14 +11,14 @@ const MAX_TEXT_CHARACTERS: usize = 1000;
 pub struct PeerError {
     /// Symbol that classifies the error, such as `amqp:not-found`.
     pub condition: String,
-    /// Description of the error for a person, or an empty text if the peer sent no description.
+    /// Human-readable description of the error, or an empty text if the peer sent no description.
     pub description: String,
-    /// Place to which the peer redirects us. Only `amqp:connection:redirect` and `amqp:link:redirect` have such a
-    /// place.
+    /// Host or node to which the peer redirects us. Only the conditions `amqp:connection:redirect` and
+    /// `amqp:link:redirect` come with such a target.
     pub redirect: Option<RedirectTarget>,
 }
 
-/// Place to which a peer redirects us. The caller must decide whether it may go there, because the
+/// Host or node to which a peer redirects us. The caller must decide whether it may connect to that host, because the
 /// peer is not trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedirectTarget {

@@ -1,11 +1,11 @@
-//! Product of a peer according to its open (AMQP 1.0 §2.7.1). Brokers send it in the properties
-//! `product` and `version`.
+//! The peer's software, as the peer names it in its open (AMQP 1.0 §2.7.1). Brokers send its name and version in the
+//! properties `product` and `version`.
 use crate::codec::{DecodeError, Elements};
 
-/// Number of characters that are kept of a text from the peer. The rest is cut off.
+/// Maximum length of a text that is kept from the peer, in characters. The rest is cut off.
 const MAX_TEXT_CHARACTERS: usize = 100;
 
-/// Product of a peer, as the peer names it in its open. A field is empty if the peer did not send it.
+/// Software of a peer, as the peer names it in its open. A field is empty if the peer did not send it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerProduct {
     /// Container-id that the peer names in its open.
@@ -16,7 +16,6 @@ pub struct PeerProduct {
     pub version: String,
 }
 
-/// Reads the product from the properties of an open.
 pub(crate) fn read(container: String, properties: Option<Elements<'_>>) -> Result<PeerProduct, DecodeError> {
     let mut product = PeerProduct { container, ..PeerProduct::default() };
     let Some(mut entries) = properties else { return Ok(product) };

@@ -31,7 +31,7 @@ pub enum ClientLogin {
         hash: ScramHash,
         /// Name of the user that logs in, as the server knows it.
         user: String,
-        /// Password that the client proves to know, without sending it.
+        /// Password that the client proves it knows, without sending it.
         password: Password,
         /// Random text of printable ASCII without a comma. Each login needs a new nonce (RFC 5802 §5.1).
         nonce: String,

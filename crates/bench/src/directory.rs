@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 /// Directory in which each run without `--out` creates its own directory.
 pub const RESULTS_DIRECTORY: &str = "mailrun-results";
 
-/// Kinds of files that a process writes. They are deleted before a run, so that the files of an
-/// older run cannot be taken for this run's.
+/// Kinds of files that a process writes into the run directory. They are deleted before a run, so that files of an
+/// older run cannot be mistaken for files of this run.
 const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
 
-/// Files that a round of an audit leaves if it has lost mail: the losses, and the log of the calls on the disk with its
-/// data.
+/// Files that a round of an audit leaves if it has lost mail: the list of losses, and the log of the calls to the file
+/// system with the data of these calls.
 pub(super) const LOSSES: &str = "losses.json";
 pub(super) const CALLS: &str = "calls.jsonl";
 pub(super) const CALLS_DATA: &str = "calls.data";
@@ -125,7 +125,6 @@ impl RunDirectory {
         self.path.join(format!("{}.{kind}", role.name()))
     }
 
-    /// Returns the directory in which the relay keeps its mail and its other files.
     pub(super) fn spool(&self) -> PathBuf {
         self.file(Role::Relay, "spool")
     }
@@ -150,7 +149,6 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Deletes the relay's directory, with the mail that is left in it.
     pub(super) fn remove_spool(&self) -> Result<()> {
         remove_tree(&self.spool())
     }

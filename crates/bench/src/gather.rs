@@ -1,5 +1,5 @@
-//! Merges the processes' files into the run's record, accounts for all messages, fills in costs,
-//! and decides the verdict.
+//! Makes the record of a run: merges the files of its processes, accounts for every message, fills in the resources
+//! that each process used, and decides the verdict.
 use super::directory::RunDirectory;
 use super::parties::PartyObservation;
 use super::plan::BenchOptions;
@@ -40,14 +40,14 @@ const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 #[derive(Clone, Debug)]
 pub(super) struct PartyResults {
     pub(super) record: Record,
-    /// Messages, once per recipient, that the server accepted from this source or that this sink
-    /// received. `None` if the process could not write its ledger.
+    /// Messages, counted once per recipient, that the server accepted from this source or that this sink received.
+    /// `None` if the process could not write the file that lists them.
     pub(super) units: Option<Ledger>,
     /// Bounced messages, once per recipient, according to the notifications that the sink received.
     pub(super) bounced: Ledger,
 }
 
-/// Results of a sink, without a record if nothing of the run ever reached it.
+/// Results of a sink. `record` is `None` if no message of the run ever reached the sink.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SinkResults {
     pub(super) record: Option<Record>,
@@ -56,7 +56,7 @@ pub(super) struct SinkResults {
 }
 
 impl SinkResults {
-    /// Removes the deliveries, because without a trace in the messages the sink cannot know which
+    /// Removes the deliveries. This is needed if messages carry no trace line, because the sink then cannot know which
     /// of them belong to the run.
     pub(super) fn without_deliveries(mut self) -> Self {
         self.record.iter_mut().for_each(|record| record.stages.retain(|row| row.name != Stage::Delivered));
@@ -74,12 +74,11 @@ impl From<PartyResults> for SinkResults {
 #[derive(Clone, Debug)]
 pub(super) struct BenchRelayResults {
     pub(super) party: Party,
-    /// Messages of this run in the relay's queue, once per recipient. `None` if the relay is not ours, or if its queue
-    /// cannot be read.
+    /// Messages of this run in the relay's queue, once per recipient. `None` if the relay is not mailrun's own, or if
+    /// its queue cannot be read.
     pub(super) queued: Option<Ledger>,
     /// Number of recipients to whom the relay gave up delivering.
     pub(super) given_up: u64,
-    /// Remarks on the relay for the report, for example that its directory is kept.
     pub(super) notes: Vec<String>,
 }
 
@@ -128,15 +127,13 @@ impl BenchFault {
         Self { at: outputs::record_time(), kind: EventKind::FaultOff, text }
     }
 
-    /// Makes the fault's event for the record. A fault from before the run gets the time 0 s.
+    /// Converts the fault to an event of the run record. A fault from before the start of the run gets the time 0 s.
     pub(super) fn event(&self, origin_ns: u64) -> EventRow {
         let at_s = self.at.saturating_sub(Duration::from_nanos(origin_ns)).as_secs_f64();
         EventRow { at_s, kind: self.kind, text: self.text.to_owned() }
     }
 }
 
-/// Results of a run, from which its record is made. They are collected after all processes have
-/// ended.
 #[derive(Clone, Debug)]
 pub(super) struct RunResults {
     pub(super) run: RunId,
@@ -147,27 +144,25 @@ pub(super) struct RunResults {
     /// Bytes that all processes of the host wrote during the run to the disk that has the run
     /// directory. `None` if the run has no relay.
     pub(super) disk_bytes: Option<u64>,
-    /// Disk space that the relay's directory took before and after the run.
     pub(super) disk_usage: DiskUsage,
-    /// Deliveries as the sink saw them. `None` if nobody observed deliveries.
+    /// Deliveries as the sink recorded them. `None` if no sink observed deliveries.
     pub(super) arrivals: Option<SinkResults>,
     pub(super) between: Topology,
-    /// Owner of the sink. Faults of another sink do not count as ordered by the user, because the user gave the bench
-    /// no rules for them.
+    /// Says who started the sink. Only faults of the bench's own sink count as requested by the user, because the user
+    /// gave the bench no fault rules for any other sink.
     pub(super) sink: SinkOwner,
-    /// Reason why the run ended early, if the source cannot know it.
+    /// Reason why the run ended early, if the source cannot know it, such as a remote sink that stopped answering.
     pub(super) ending: Option<Ending>,
     /// Pause in arrivals after which the bench no longer waits for missing messages. `None` if the
     /// run ended early.
     pub(super) quiet_timeout: Option<Duration>,
-    /// Processes that exited without having been asked to.
     pub(super) deaths: Vec<(Role, Death)>,
     pub(super) faults: Vec<BenchFault>,
     /// Time at which the load began, on the monotonic clock.
     pub(super) load_started_at: Duration,
     pub(super) observations: Vec<PartyObservation>,
     pub(super) surroundings: Surroundings,
-    /// CPU time that the bench itself used during the time that `surroundings` covers.
+    /// CPU time in seconds that the bench itself used in the period that `surroundings` covers.
     pub(super) own_s: f64,
 }
 
@@ -181,8 +176,8 @@ pub(super) fn read_party(directory: &RunDirectory, role: Role) -> Result<PartyRe
     Ok(PartyResults { record, units: Some(units), bounced })
 }
 
-/// Makes the results of a source that left no files, from the last progress that it reported.
-/// `began` is the time at which the load began, on the clock of run records.
+/// Makes the results of a source that left no files from the last progress report of the source. `began` is the time on
+/// the monotonic clock at which the load began.
 pub(super) fn source_from_progress(
     options: &BenchOptions,
     run: RunId,
@@ -199,7 +194,7 @@ pub(super) fn source_from_progress(
     PartyResults { record, units: None, bounced: Ledger::default() }
 }
 
-/// If a source left no record, fills in its stages from the last progress that it reported.
+/// Fills in how many messages reached each stage, from the last progress report of a source that left no record.
 pub(super) fn fill_from_progress(record: &mut Record, party: &str, counts: &[(Stage, u64)], elapsed_s: f64) {
     let row = |&(name, count): &(Stage, u64)| StageRow { count, duration_s: elapsed_s, ..StageRow::new(name, party) };
     record.stages = counts.iter().map(row).collect();
@@ -211,7 +206,6 @@ pub(super) fn party_without_record(role: Role) -> Party {
     Party::new(role, role.name())
 }
 
-/// Collects the results of the relay, including the figures that our own relay recorded.
 pub(super) fn relay(
     options: &BenchOptions,
     directory: &RunDirectory,
@@ -260,7 +254,7 @@ fn relay_party(relay: &Relay, cpus: Option<&CpuList>, own: Option<&Record>) -> O
     })
 }
 
-/// Reads which messages of a run are in the queue of our own relay. The relay must have stopped.
+/// Reads which messages of a run are in the queue of mailrun's own relay. The relay must have stopped.
 ///
 /// # Errors
 /// Returns an error if the queue cannot be read.
@@ -276,8 +270,8 @@ pub(super) fn relay_queue(program: &Path, directory: &RunDirectory, run: RunId) 
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Reports whether the files below that directory are in memory, so that a sync of them proves
-/// nothing.
+/// Returns true if `directory` is on a file system in memory,
+/// such as tmpfs, where fsync(2) makes nothing durable.
 fn is_in_memory(directory: &Path) -> bool {
     rustix::fs::statfs(directory).is_ok_and(|filesystem| MEMORY_FILESYSTEMS.contains(&(filesystem.f_type as u64)))
 }
@@ -289,7 +283,6 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
     counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
 }
 
-/// Makes the run's record from its results and from the files in `directory`.
 pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Timestamp, results: RunResults) -> Record {
     let RunResults {
         run,
@@ -367,8 +360,8 @@ pub(super) fn record(options: &BenchOptions, directory: &Path, started_at: Times
     record
 }
 
-/// Reads the server's replies to the last messages, by the number of the message. The source left
-/// them in a file in `directory`, which this function deletes.
+/// Reads the server's replies to the last messages, by message number. The source left the replies in a file in
+/// `directory`, which this function deletes.
 pub(super) fn known_replies(directory: &Path) -> HashMap<u64, KnownReply> {
     let path = directory.join(format!("{}.replies", Role::Source.name()));
     let text = fs::read(&path).unwrap_or_default();
@@ -384,7 +377,7 @@ pub(super) fn known_replies(directory: &Path) -> HashMap<u64, KnownReply> {
     text.lines().filter_map(line).collect()
 }
 
-/// Lists the accepted messages that bounced and those that the sink has not seen, each with the reply of the server.
+/// Lists the accepted messages that bounced or that the sink did not receive, each with the server's reply.
 pub(super) fn not_seen(
     known: &mut HashMap<u64, KnownReply>,
     source: &PartyResults,
@@ -423,13 +416,13 @@ fn evaluate(record: &mut Record, thresholds: &[Threshold]) {
     }
 }
 
-/// Returns the number of faults that the sink caused because the user ordered them.
+/// Returns how many faults of each kind the sink injected because the user's fault rules asked for them.
 fn ordered_faults(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
 
-/// Returns what is known of the queue between source and sink, which may hold the messages that did not arrive. If the
-/// sink could not see all mail in its mailboxes, the queue counts as unknown, because the missing mail may be there.
+/// Returns what is known about the server's queue, which may hold messages that did not arrive. If the sink could not
+/// read all mailboxes, the queue counts as unknown, because missing mail may be in a mailbox.
 fn queue_between<'r>(
     between: Topology,
     relay: Option<&'r BenchRelayResults>,
@@ -449,8 +442,8 @@ fn queue_between<'r>(
     }
 }
 
-/// Counts the fates of the messages that the source sent, for the whole run and for each stage of
-/// the load. `units` are the messages that the server accepted, once per recipient.
+/// Counts what became of the source's messages, such as delivered, bounced or lost, for the whole run and for each
+/// stage of the load. `units` are the messages that the server accepted, counted once per recipient.
 pub(super) fn close_account(
     source: &mut Record,
     units: Option<&Ledger>,
@@ -481,8 +474,8 @@ pub(super) fn close_account(
     account::reconcile(inputs)
 }
 
-/// Counts fates when the source left no list of accepted messages. The number of arrivals is known,
-/// but arrivals cannot be matched with the messages that were sent.
+/// Accounts for the messages of a source that left no list of accepted messages. The number of arrivals is known, but
+/// arrivals cannot be matched with the messages that were sent.
 fn account_without_units(ledger: &LedgerRow, sink: Option<&SinkResults>) -> LedgerRow {
     match sink.and_then(arrivals).filter(|_| ledger.created.is_none()) {
         None => ledger.clone(),
@@ -515,9 +508,9 @@ fn arrivals(sink: &SinkResults) -> Option<Arrivals<'_>> {
     })
 }
 
-/// Computes how much of the host was used by others. For this, the CPU time of every party and of
-/// the bench must be known. The CPU time of a server under test is known only if the bench started
-/// it as a relay.
+/// Computes which share of the host's CPU time was used by processes outside the run. This needs the CPU time of the
+/// bench and of every process of the run, which is known for a server under test only if the bench started it as a
+/// relay.
 fn others_usage(record: &Record, between: Topology, mut surroundings: Surroundings, own_s: f64) -> Surroundings {
     let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
     let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
@@ -560,8 +553,8 @@ fn fill_usage(record: &mut Record, observation: &PartyObservation) {
     }
 }
 
-/// Fills in the costs of a process. The bench has observed the process until its end, but the
-/// process's own figures stop when it writes them.
+/// Fills in the costs of a process, such as CPU time, as the bench observed them until its exit. The process's own
+/// figures end earlier, when it writes its record.
 pub(super) fn fill_costs(record: &mut Record, observation: &PartyObservation) {
     if let Some(party) = record.parties.iter_mut().find(|party| party.role == observation.role) {
         observation.usage.fill(party);

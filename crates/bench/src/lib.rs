@@ -1,14 +1,14 @@
-//! The bench starts the parties of a run as processes, watches them, and merges their files into
-//! one record.
+//! The bench starts the processes of a run (source, relay and sink), watches them, and merges their
+//! files into one record.
 //!
 //! ```text
 //! plan ─→ directory ─→ supervisor ─────────────────────────────────→ gather ─→ run.json, reports
 //!          (files)      sink, relay up → source runs → drain → stop   (records, account, verdict)
 //! ```
 //!
-//! The bench must not disturb the run that it measures. The parties are processes of their own, and
-//! `mailrun_process::process_usage` measures them from outside. The bench's process only waits,
-//! updates the terminal a few times per second, and computes the results at the end.
+//! The bench must not disturb the run that it measures. Source, relay and sink are processes of their
+//! own, and `mailrun_process::process_usage` measures them from outside. The bench's process only
+//! waits, updates the terminal a few times per second, and computes the results at the end.
 #![allow(missing_docs)] // only the command line uses this crate, so clear names suffice
 
 pub mod audit;
@@ -79,7 +79,6 @@ pub struct BenchOutcome {
     pub(crate) disk_bytes: Option<u64>,
     /// Memory of the relay over time. Empty if the bench started no relay.
     pub(crate) relay_memory: MemoryCurve,
-    /// Disk space that the relay's directory took before and after the run.
     pub(crate) disk_usage: DiskUsage,
     /// Error of the first file that could not be written, or of the round that ended an audit early.
     pub unwritten: Option<anyhow::Error>,
@@ -140,8 +139,8 @@ fn run_in_series(program: &Path, options: &BenchOptions, keeper: &mut RelayKeepe
     Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, disk_usage, unwritten })
 }
 
-/// Sends the load through all processes and collects what each of them wrote. Also returns the
-/// first error of a process that could not write its files.
+/// Starts all processes of a run, sends the load, and collects what each process wrote. Also returns the first error of
+/// a process that could not write its files.
 fn run_parties(
     program: &Path,
     options: &BenchOptions,
@@ -221,7 +220,7 @@ fn topology(target: &BenchTarget) -> Topology {
     }
 }
 
-/// Returns the owner of the sink, which is the bench unless the target is a `BenchTarget::Server`.
+/// Returns who started the sink: the bench, unless the target is a `BenchTarget::Server`.
 fn sink_owner(target: &BenchTarget) -> SinkOwner {
     match target {
         BenchTarget::OwnSink | BenchTarget::Relay(_) => SinkOwner::Own,
@@ -257,7 +256,7 @@ fn source_results(
     }
 }
 
-/// Sinks that the bench did not start but asks over HTTP.
+/// Sinks that the bench did not start, and whose results it requests over HTTP.
 struct FarEnd {
     sink: Option<RemoteSink>,
     /// Sink that `--bounces-to` names. `None` if `sink` is set, because `sink` then includes these bounces.
@@ -265,17 +264,16 @@ struct FarEnd {
 }
 
 struct RemoteEnd {
-    /// Deliveries as the sink saw them. `None` if nobody observed deliveries, or if the sink is
-    /// gone.
+    /// Deliveries as the sink recorded them. `None` if no sink
+    /// observed deliveries, or if the sink no longer answers.
     results: Option<SinkResults>,
     completeness: Completeness,
-    /// Set if a sink that the bench did not start is gone.
+    /// Set if a sink that the bench did not start no longer answers.
     ending: Option<Ending>,
     /// First error of a process that could not write its files.
     exit_error: Option<anyhow::Error>,
 }
 
-/// Waits for messages that are under way, and collects what the sink observed.
 fn collect_deliveries(
     options: &BenchOptions,
     run: RunId,

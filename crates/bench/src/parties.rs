@@ -1,4 +1,4 @@
-//! Runs the parties as child processes: starts them, reads their events, measures them and stops
+//! Runs the source, the relay and the sink as child processes: starts them, reads their events, measures them and stops
 //! them.
 //!
 //! ```text
@@ -45,21 +45,21 @@ use tempfile::TempPath;
 
 /// Minimum interval between two samples of a process's usage.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Sampling may take at most one part in this many of the run's time, which is 1 %. A sample of a tree of hundreds of
-/// processes takes milliseconds, so the interval between its samples must be longer.
+/// Sampling may take at most 1/100 of the run's time. A sample of a tree of hundreds of processes takes milliseconds,
+/// so such a tree is sampled at longer intervals.
 const SAMPLING_SHARE: u32 = 100;
 
-/// Time in which the other processes of a server must exit after its first process has exited.
+/// Time limit for the other processes of a server to exit after its first process has exited.
 const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of leftover processes that an error names.
+/// Maximum number of leftover processes that an error message names.
 const MAX_LEFT_BEHIND: usize = 10;
 
 /// Beginning of the message that Rust's standard library writes before it aborts a process without
 /// memory.
 const ALLOCATION_FAILED: &str = "memory allocation of ";
 
-/// First words of the complaint about a server whose command ended but left processes behind. The
-/// bench treats such a server as ended.
+/// Beginning of the error message about a server whose command exited but left processes running. The bench treats such
+/// a server as ended.
 pub(super) const BECAME_DAEMON: &str = "became a daemon";
 
 /// Environment variable with which the sink gets the password of the mailboxes' users.
@@ -70,19 +70,19 @@ const SIGTERM_EXIT_CODE: i32 = 143;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcessScope {
-    /// The kill reaches only the process that was started.
+    /// Only the process that was started is measured.
     Process,
-    /// The kill reaches the process that was started and everything that it has started.
+    /// The process that was started is measured and killed together with all of its descendants.
     Tree,
 }
 
-/// Says who takes a process out of the terminal's process group, so that Ctrl-C does not reach it.
+/// Says who moves a process out of the terminal's process group, so that Ctrl-C does not reach the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupLeader {
-    /// The bench, which makes the party the leader of a process group.
+    /// The bench, which makes the process the leader of a new process group.
     Bench,
-    /// The party itself, by beginning a session. The leader of a process group is not allowed to do
-    /// that (setsid(2)), so the bench must not make it one.
+    /// The process itself, by calling setsid(2). That call fails for the leader of a process group, so the bench must
+    /// not make the process a leader.
     Party,
 }
 
@@ -95,11 +95,11 @@ pub(super) struct PartyCommand {
     /// Options that the process reads from standard input, if it is one of our own programs.
     pub(super) options: Option<PartyOptions>,
     pub(super) environment: Vec<(OsString, OsString)>,
-    /// State directory of a server that is run by a recipe. The bench finds all processes of the
-    /// server by this directory.
+    /// Directory of a server that is run by a recipe. The bench
+    /// uses the path to find all processes of the server.
     pub(super) recipe_directory: Option<PathBuf>,
-    /// Symbolic link to the directory of a recipe's server. It is deleted with its last owner, so keep it while the
-    /// server runs.
+    /// Symbolic link to the directory of a recipe's server. The link is deleted when its last owner is dropped, so an
+    /// owner must be kept while the server runs.
     pub(super) short_link: Option<Arc<TempPath>>,
     pub(super) scope: ProcessScope,
     pub(super) group_leader: GroupLeader,
@@ -167,7 +167,7 @@ impl PartyCommand {
         Self { name, stdout, stderr, options: Some(options), ..party }
     }
 
-    /// Makes the command for a relay. The party includes every process that the relay starts.
+    /// Makes the command for a relay, which is measured and killed together with every process that it starts.
     pub(super) fn relay(program: &Path, arguments: Vec<String>, directory: &RunDirectory) -> Self {
         Self { scope: ProcessScope::Tree, ..Self::new(program, directory, Role::Relay, arguments) }
     }
@@ -192,7 +192,6 @@ impl PartyCommand {
     }
 }
 
-/// The bench's observations of a process from outside.
 #[derive(Clone, Debug)]
 pub(super) struct PartyObservation {
     pub(super) role: Role,
@@ -215,7 +214,6 @@ impl PartyObservation {
     }
 }
 
-/// Process that the bench has started and must stop.
 #[derive(Debug)]
 pub(super) struct PartyProcess {
     pub(super) role: Role,
@@ -239,16 +237,15 @@ pub(super) struct PartyProcess {
     recipe_directory: Option<PathBuf>,
     _short_link: Option<Arc<TempPath>>,
     interrupt: Interrupt,
-    /// Names of processes that the party left running when it exited.
+    /// Names and IDs of processes that were still running after this process had exited.
     left_behind: Vec<String>,
-    /// Number of processes of the host that the kernel had killed for lack of memory when this
-    /// party started. If the number has grown when the party is killed, lack of memory counts as
-    /// the cause.
+    /// Number of processes of the host that the kernel had killed for
+    /// lack of memory when this process started. If the number has grown
+    /// when this process is killed, lack of memory counts as the cause.
     out_of_memory_kills: Option<u64>,
 }
 
 impl PartyProcess {
-    /// Starts the process, and a thread that sends the process's events to `events`.
     pub(super) fn start(party: PartyCommand, events: Sender<(Role, LiveEvent)>, interrupt: &Interrupt) -> Result<Self> {
         let name = party.name;
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
@@ -308,9 +305,9 @@ impl PartyProcess {
         })
     }
 
-    /// Samples the party's usage at intervals, and reports whether the party has exited. The last
-    /// sample is taken before the process is reaped. Until then, `/proc` still has its figures, and
-    /// no other process can have its ID.
+    /// Samples the process's usage at intervals, and reports whether the process
+    /// has exited. The last sample is taken before the process is reaped. Until
+    /// then, `/proc` still has its figures, and no other process can have its ID.
     pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_some() {
             return Ok(self.ended);
@@ -343,7 +340,7 @@ impl PartyProcess {
         }
     }
 
-    /// Returns an error that names the processes that the party left behind and that were killed.
+    /// Returns an error that names the processes that outlived this one and were killed by the bench.
     pub(super) fn left_behind(&self) -> Option<anyhow::Error> {
         let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
         let more = match names.len().saturating_sub(MAX_LEFT_BEHIND) {
@@ -376,8 +373,8 @@ impl PartyProcess {
         self.usage
     }
 
-    /// Begins to count the usage for a run. Earlier usage of the same process is not part of the
-    /// run.
+    /// Begins to count the usage of a run. Usage of the
+    /// same process in earlier runs is not included.
     pub(super) fn begin_run(&mut self) {
         self.memory = MemoryCurve::default();
         self.usage_by_second = UsageSampler::default();
@@ -415,8 +412,8 @@ impl PartyProcess {
         }
     }
 
-    /// Checks that the process ran to its end. Status 1, 3 and 130 are no errors, because they are
-    /// only the process's verdict on the run, and the bench makes its own.
+    /// Checks that the process ran to its end. Status 1, 3 and 130 are no errors, because they are only the process's
+    /// verdict on the run, and the bench decides on a verdict itself.
     pub(super) fn check_exit(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
         match status.code() {
@@ -444,8 +441,8 @@ impl PartyProcess {
         self.check_exit(status).err().unwrap_or_else(error)
     }
 
-    /// Says that the party became a daemon if its command ended successfully but left processes
-    /// behind.
+    /// Says that the process became a daemon, if its command
+    /// exited successfully but left processes running.
     fn daemon(&self, status: ExitStatus) -> Option<String> {
         let is_daemon = status.success() && !self.left_behind.is_empty();
         is_daemon.then(|| {
@@ -456,7 +453,6 @@ impl PartyProcess {
         })
     }
 
-    /// Kills the party and all processes that belong to it.
     pub(super) fn kill(&mut self) -> Result<()> {
         if self.ended.is_none() {
             self.ended = Some(self.reap().context("cannot wait for a party")?);
@@ -475,8 +471,8 @@ impl PartyProcess {
         Death { at_s, how, said, out_of_memory }
     }
 
-    /// Returns the last line that the process wrote to standard error, or `otherwise` if there is
-    /// none.
+    /// Returns the last line that the process wrote to standard error, but prefers the line about a failed allocation.
+    /// Returns `otherwise` if there is no such line.
     pub(super) fn last_stderr_line(&self, otherwise: &str) -> String {
         let output = fs::read(&self.stderr).unwrap_or_default();
         let output = String::from_utf8_lossy(&output);
@@ -496,7 +492,6 @@ impl PartyProcess {
         }
     }
 
-    /// Returns the processors and the memory that the process uses now, for the dashboard.
     pub(super) fn load(&self) -> Option<PartyLoad> {
         party_load(self.name, &self.usage_by_second)
     }
@@ -515,8 +510,8 @@ impl PartyProcess {
         Pid::from_child(&self.child)
     }
 
-    /// Kills what is left of the party's processes, waits for the party, and reads the rest of its
-    /// output.
+    /// Kills what is left of the process and of the processes that belong to it, waits for it, and reads the rest of
+    /// its output.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
         // The IDs of the process and of its group still belong to the party, because nobody has waited for it yet. Kill
         // surviving children as well, because they would keep the pipe open, and the reader thread would never end.
@@ -549,9 +544,9 @@ impl Drop for PartyProcess {
     }
 }
 
-/// Reports whether a relay that was asked to stop exited for that reason. A program that is not ours may be ended
-/// by SIGTERM itself, or report this as status 143, as shells and Java do. Postfix' master(8) ends itself by SIGALRM if it
-/// has not stopped after 5 s.
+/// Reports whether a relay that was asked to stop exited for that reason. A program other than mailrun may die of
+/// SIGTERM, or exit with status 143 after it, as shells and Java do. Postfix's master(8) kills itself with SIGALRM if
+/// it has not stopped after 5 s.
 pub(super) fn has_stopped(status: ExitStatus) -> bool {
     let is_by = |signal: Signal| status.signal() == Some(signal.as_raw());
     is_by(Signal::TERM) || is_by(Signal::ALARM) || status.code() == Some(SIGTERM_EXIT_CODE)
@@ -562,7 +557,6 @@ pub(super) fn describe_exit(status: ExitStatus) -> String {
     status.to_string().replacen(": ", " ", 1)
 }
 
-/// Reports whether the file system of that file has no space left.
 fn is_full(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|filesystem| filesystem.f_bavail == 0)
 }
@@ -571,8 +565,8 @@ fn as_pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
 
-/// Sends each event to the bench and writes each line to the transcript, until the process closes
-/// its output.
+/// Sends each event that the process reports to the bench, and writes each line to the transcript, until the process
+/// closes its output.
 fn read_events(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, LiveEvent)>) {
     for line in stdout.split(b'\n').map_while(Result::ok) {
         // Ignore a failed write, because a full disk must not stop the run, and the record at the end reports it.

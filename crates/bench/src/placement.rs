@@ -1,8 +1,8 @@
 //! Placement: which processors each process of a bench runs on.
 //!
-//! On a host with enough processors, load and server get separate processors, so that the load does
-//! not slow the server down and change its figures. Logical processors of one core share the core's
-//! units, so a core is never divided between two processes.
+//! On a host with enough processors, load and server get separate processors, so that the load does not slow the server
+//! down and change its figures. Logical processors of one core share its execution units, so a core is never divided
+//! between two processes.
 use mailrun_process::cpus::CpuList;
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ impl Placement {
 
     /// Divides the processors of `cores` between the processes. Without a relay, source and sink get half each. With a
     /// relay, which has the most work, source and sink get a quarter each and the relay gets the rest. If there are
-    /// fewer than [`APART_FROM`] processors, no process is placed.
+    /// fewer than [`APART_FROM`] processors, every process may use all of them.
     fn divide(cores: &[Vec<usize>], relay: RelayPresence) -> Self {
         let count: usize = cores.iter().map(Vec::len).sum();
         if count < APART_FROM || cores.len() < MIN_CORES {

@@ -30,7 +30,6 @@ pub(super) const NO_TRACE: &str = "no-trace";
 
 #[derive(Clone, Debug, Default)]
 pub struct BenchOptions {
-    /// Name of the run, as the user gave it.
     pub name: String,
     /// Run directory, or `None` for a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
@@ -54,7 +53,6 @@ pub struct BenchOptions {
     pub server_cores: Option<u32>,
     pub placement: Placement,
     pub trusted: TrustedCertificate,
-    /// Features that the relay must offer, if the bench starts it.
     pub listener: ListenerOptions,
     pub thresholds: Vec<Threshold>,
     /// Says whether the source tries one connection before the load. The bench turns this off for
@@ -63,8 +61,8 @@ pub struct BenchOptions {
     /// HTTP addresses of sinks whose clocks are compared with the clock of this host. They are set
     /// if this run sends only a part of the load, so that `mailrun merge` judges the deliveries.
     pub clock_sinks: Vec<String>,
-    /// Pause in arrivals after which missing messages count as lost. `None` means the usual few
-    /// seconds.
+    /// Pause in arrivals after which missing messages count as lost. `None` means 2 s, or 10 s if a server passes the
+    /// mail on to the sink.
     pub lost_after: Option<Duration>,
     /// Status address of a second sink, which gets the notifications of mail that could not be
     /// delivered.
@@ -106,8 +104,8 @@ pub enum BenchTarget {
     Server {
         /// `HOST:PORT` of the server.
         address: String,
-        /// Status address of the mailrun sink at the end of the chain. If it is `None`, nobody
-        /// observes deliveries.
+        /// HTTP address of the mailrun sink that receives the mail behind the server. If it is `None`, no sink observes
+        /// deliveries.
         sink: Option<String>,
     },
 }
@@ -130,7 +128,6 @@ impl BenchTarget {
         }
     }
 
-    /// Returns the status address of a sink that the bench did not start, if there is one.
     pub(super) fn remote_sink(&self) -> Option<&str> {
         match self {
             Self::OwnSink | Self::Relay(_) => None,
@@ -172,7 +169,6 @@ impl BenchOptions {
         self.relay()?.mailboxes()
     }
 
-    /// Returns the address on which the bench's own sink listens.
     pub(super) fn sink_listen(&self) -> &str {
         match self.relay() {
             Some(Relay::Running { sink, .. }) => sink,
@@ -232,7 +228,6 @@ impl BenchOptions {
     }
 }
 
-/// Makes the options of every process: the run's ID, the files to write, and events for the bench.
 fn of_party(run: RunId, files: &PartyFiles) -> PartyOptions {
     PartyOptions::default()
         .with("run-id", run)

@@ -1,14 +1,13 @@
-//! Finds the programs that a comparison needs, and notes which of them are not installed.
+//! Finds the programs that a comparison needs, and records which of them are not installed.
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) trait ComparedProgram: Copy + PartialEq {
-    /// Name of the program in reports.
     fn name(self) -> &'static str;
 
-    /// Name of the program's file in PATH, for programs whose file has another name than their `name`.
+    /// Name of the program's file in PATH. By default, this is the name of the program in reports.
     fn file_name(self) -> &'static str {
         self.name()
     }
@@ -24,10 +23,10 @@ pub(crate) struct InstalledPrograms<T> {
 }
 
 impl<T: ComparedProgram> InstalledPrograms<T> {
-    /// Searches for the wanted programs, and notes those that are not installed.
+    /// Searches for the programs to compare, and records which of them are not installed.
     ///
     /// # Errors
-    /// Returns an error if none of them is installed.
+    /// Returns an error if none of the programs is installed.
     pub(crate) fn find(wanted: &[T]) -> Result<Self> {
         let own = own_program()?;
         let places = places(&own);
@@ -45,7 +44,7 @@ impl<T: ComparedProgram> InstalledPrograms<T> {
     /// Keeps the programs for which `does_run` returns true, and adds the others to `missing`.
     ///
     /// # Errors
-    /// Returns an error if none of them runs.
+    /// Returns an error if `does_run` returns false for all programs.
     pub(crate) fn keep(self, does_run: impl Fn(T, &Path) -> bool) -> Result<Self> {
         let (found, broken): (Vec<_>, Vec<_>) = self.found.into_iter().partition(|(tool, path)| does_run(*tool, path));
         let mut missing = self.missing;

@@ -13,7 +13,7 @@ use mailrun_text::numbers::count;
 use mailrun_text::printable::printable;
 use std::time::{Duration, Instant};
 
-/// A source that has not reported for this long has ended.
+/// Longest time between two reports of a source, in seconds. If its last report is older, the source has ended.
 const MAX_REPORT_INTERVAL_S: f64 = 0.6;
 
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl LatestProgress {
         self.last_error = text;
     }
 
-    /// Returns the figures of the run for the dashboard, including the load of the parties'
+    /// Returns the figures of the run for the dashboard. `parties` contains the CPU and memory usage of the run's
     /// processes.
     pub(super) fn figures(&self, parties: Vec<PartyLoad>) -> RunSnapshot {
         let silence_s = self.source_reported_at.map_or(0.0, |at| at.elapsed().as_secs_f64());
@@ -125,7 +125,7 @@ impl LatestProgress {
         self.sink.map_or(0, |sink| sink.settled)
     }
 
-    /// Returns true if the sink watches mailboxes, and cannot look into all of them now.
+    /// Returns true if the sink watches mailboxes but cannot read all of them at the moment.
     pub(super) fn has_closed_mailboxes(&self) -> bool {
         self.sink.is_some_and(|sink| sink.closed > 0)
     }
@@ -154,7 +154,6 @@ pub(super) fn wait_line(arrived: u64, accepted: u64, left: Duration) -> LiveLine
     LiveLine::sentence(Some(share), waiting_text(accepted, &missing, left.as_secs_f64()))
 }
 
-/// Shows the bench's progress line on standard error.
 #[derive(Debug)]
 pub(super) struct ProgressDisplay {
     display: LiveDisplay,

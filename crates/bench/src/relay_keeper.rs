@@ -230,7 +230,6 @@ impl Drop for RelaySeries {
     }
 }
 
-/// Returns true if the user named a relay that is already running.
 fn is_running(options: &BenchOptions) -> bool {
     matches!(options.relay(), Some(Relay::Running { .. }))
 }

@@ -29,12 +29,11 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// If no message arrives for this long, the bench stops waiting. A working relay pauses for less. A
 /// relay's first retry comes later, so the bench reports messages that wait for it as missing.
 pub(super) const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for an answer. The largest answer, a ledger of 64 MB, needs 6.4 s at 10 MB/s.
+/// Time limit for an answer. The largest answer, a list of messages of 64 MB, needs 6.4 s at 10 MB/s.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum size of an answer. This is twice the size of a full ledger, which is the largest answer.
+/// Maximum size of an answer. This is twice the size of the largest answer, a full list of messages.
 const MAX_RESPONSE_BYTES: usize = 128 << 20;
 
-/// The sink's count of messages from all runs.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct SinkStatus {
     messages: u64,
@@ -70,8 +69,8 @@ pub(super) struct RemoteSink {
     bounces: Option<Box<Self>>,
 }
 
-/// Counts the messages of a run that have been delivered or have bounced, once per recipient. A remote sink knows the
-/// number, and is asked at most once every `POLL_INTERVAL`.
+/// Counts the messages of a run that have been delivered or have bounced, once per recipient. The count comes from a
+/// remote sink, which is asked at most once every `POLL_INTERVAL`.
 pub(super) struct PolledCount<'s> {
     sink: Option<(&'s RemoteSink, RunId)>,
     count: u64,
@@ -79,7 +78,7 @@ pub(super) struct PolledCount<'s> {
 }
 
 impl<'s> PolledCount<'s> {
-    /// Creates a counter that asks this sink. Without a sink, its count is always 0.
+    /// Creates a counter that asks the sink for its count. Without a sink, the count is always 0.
     pub(super) fn new(sink: Option<(&'s RemoteSink, RunId)>) -> Self {
         Self { sink, count: 0, asked_at: None }
     }
@@ -142,13 +141,12 @@ impl RemoteSink {
     /// Removes the fault rules of the sink, so that it accepts mail from now on.
     ///
     /// # Errors
-    /// Returns an error if the sink does not answer, or refuses.
+    /// Returns an error if the sink does not answer, or if it refuses the request.
     pub(super) fn clear_rules(&self) -> Result<()> {
         let status = self.client.put("/rules")?.status;
         if status.is_success() { Ok(()) } else { bail!("the sink keeps its rules: {status}") }
     }
 
-    /// Returns the pause in arrivals after which the bench stops waiting.
     pub(super) fn quiet_timeout(&self) -> Duration {
         self.quiet_timeout
     }
@@ -183,8 +181,8 @@ impl RemoteSink {
         SinkWatch { _stop: stop }
     }
 
-    /// Waits until all accepted messages have arrived or no new ones arrive. Then fetches the
-    /// sink's record and ledger of the run.
+    /// Waits until all accepted messages have arrived or no new ones arrive. Then fetches the sink's record of the run
+    /// and the list of the run's messages.
     pub(super) fn await_arrivals(
         &self,
         run: RunId,
@@ -239,7 +237,7 @@ impl RemoteSink {
         Ok(status.context("the sink has no /status")?.messages)
     }
 
-    /// Returns how many messages of the run have arrived. This is 0 if the sink does not know the
+    /// Returns how many messages of the run have arrived or bounced. The numbers are 0 if the sink does not know the
     /// run.
     pub(super) fn run_status(&self, run: RunId) -> Result<RemoteRunStatus> {
         let read = |body: &[u8]| serde_json::from_slice(body).context("its answer is not that of a mailrun sink");
@@ -250,8 +248,8 @@ impl RemoteSink {
         Ok(status)
     }
 
-    /// Returns three ledgers, with an entry for each recipient of a message: the arrived entries, the
-    /// bounced entries, and the arrived entries that came only under other addresses.
+    /// Returns three lists of messages, each counted once per recipient: those that arrived, those that bounced, and
+    /// those that arrived only under other addresses.
     pub(super) fn units(&self, run: RunId) -> Result<[Ledger; 3]> {
         let read = |body: &[u8]| Ledger::read_arrivals(body).context("its ledger cannot be read");
         let mut ledgers = self.get(&format!("/ledger/{run}/units"), read)?.unwrap_or_default();
@@ -312,7 +310,7 @@ fn without_earlier_usage(mut record: Record) -> Record {
     record
 }
 
-/// Sinks, each with its clock as measured before the load. `None` replaces a clock that could not be measured.
+/// Sinks, each with the measurement of its clock before the load, or `None` if the clock could not be measured.
 pub(super) struct SinkClocks(Vec<(RemoteSink, Option<ClockMeasurement>)>);
 
 impl SinkClocks {
@@ -327,8 +325,8 @@ impl SinkClocks {
         Ok(Self(sinks.into_iter().map(measured).collect()))
     }
 
-    /// Measures the clocks again after the load, records the clocks of other hosts, and judges
-    /// whether the delivered times can be trusted.
+    /// Measures the clocks again after the load, records the clocks of other hosts, and judges whether latencies of
+    /// delivery can be trusted.
     pub(super) fn finish(self, record: &mut Record, remote_sink: Option<&RemoteSink>) {
         let Some(own) = &mut record.clock else { return };
         let after = self.0.into_iter().map(|(sink, before)| before_and_after(before, sink.clock()));
@@ -383,8 +381,8 @@ mod tests {
         })
     }
 
-    /// Starts a stand-in for a sink with bounces of 100 messages. It counts only two of them as bounced, because the
-    /// others also arrived at another sink.
+    /// Starts a test server that acts as a sink with bounces of 100 messages. The server counts only two of them as
+    /// bounced, because the others also arrived at another sink.
     fn sink_with_bounces() -> SocketAddr {
         serve(|path| match path {
             "/status" => (200, b"{}".to_vec()),

@@ -14,18 +14,17 @@ use toml::de::{DeTable, DeValue};
 
 const MAX_LIST: usize = 100;
 const MAX_TITLE: usize = 120;
-/// Tables that a file may have. A key means the same within a table and outside of it.
+/// Tables with which a file may group its keys. A key has the same meaning inside and outside of a table.
 const TABLES: [&str; 4] = ["workload", "matrix", "search", "targets"];
 
-/// Keys that are allowed in a table `[[stage]]`.
+/// Keys of a table `[[stage]]`, which describes one stage of the load.
 const STAGE: [&str; 4] = ["time", "rate", "name", "thresholds"];
-/// Key of the requirements on the whole load, to which the requirements of stages are added.
+/// Key for the thresholds of the whole load. The thresholds of single stages are added to its values.
 const THRESHOLD: &str = "threshold";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
     file: PathBuf,
-    /// Text that says what the scenario measures.
     pub title: Option<String>,
     /// Value of the key `measure`, which names the kind of measurement. `None` for a load, which has no such key.
     pub measure: Option<ScenarioValue>,
@@ -37,12 +36,12 @@ pub struct Scenario {
 pub struct ScenarioKey {
     pub name: String,
     place: Place,
-    /// One value, or several if the key has a list.
+    /// A single value, or all values of the list if the key has a list.
     pub values: Vec<ScenarioValue>,
     pub is_list: bool,
 }
 
-/// A value as users type it on the command line.
+/// Value of a key, as text in the form in which users type it on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScenarioValue {
     pub text: String,
@@ -111,7 +110,6 @@ impl Scenario {
         self.error(key.place, words)
     }
 
-    /// Formats an error about a key that the file lacks.
     pub fn missing_key_error(&self, name: &str) -> String {
         self.error(Place(1, 1), &format!("the key {name:?} is missing"))
     }
@@ -122,14 +120,14 @@ impl Scenario {
 }
 
 impl ScenarioKey {
-    /// Returns true if all values are requirements of single stages. A file may have them in addition
-    /// to the requirements of the whole load.
+    /// Returns true if all values are thresholds of single stages. A file may list such thresholds in addition to the
+    /// thresholds of the whole load.
     fn is_of_stage(&self) -> bool {
         self.name == THRESHOLD && self.values.iter().all(|value| value.text.starts_with("stage "))
     }
 }
 
-/// Joins the requirements of stages and of the whole load into a single key, as if the user had listed all of them
+/// Joins the thresholds of single stages and of the whole load into one key, as if the user had listed all of them
 /// there.
 fn join_thresholds(keys: &mut Vec<ScenarioKey>) {
     let (of_load, others): (Vec<_>, Vec<_>) = std::mem::take(keys).into_iter().partition(|key| key.name == THRESHOLD);

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! All waiting goes through `process_events`, which runs at least twenty times a second. It reads the reports of the
-//! parties and updates the display. After a first SIGINT or SIGTERM the supervisor stops the source, then the other
-//! parties, and the run is reported. After a second signal it stops waiting and reports the results so far. A third
-//! signal ends the run without a report. If a party dies, the supervisor stops the source, and the death is reported.
+//! processes and updates the display. After a first SIGINT or SIGTERM the supervisor stops the source, then the other
+//! processes, and the run is reported. After a second signal it stops waiting and reports the results so far. A third
+//! signal ends the run without a report. If a process dies, the supervisor stops the source, and the death is reported.
 use super::launch::{ReadySignal, RelayLaunch};
 use super::parties::{self, PartyCommand, PartyObservation, PartyProcess};
 use super::plan::BenchOptions;
@@ -29,11 +29,10 @@ use std::time::{Duration, Instant};
 
 /// Maximum time that `process_events` waits for a report, so that the display is updated in between.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
-/// Time that the sink has to report that it listens.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time that a process has to write its files and exit after it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Like `STOP_TIMEOUT`, but shorter, because the user has asked a second time.
+/// Like `STOP_TIMEOUT`, but shorter, because the user has asked a second time to stop.
 const URGENT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// If nothing arrives for this long, no more messages are expected. The pause is short because the
 /// bench's own sink is only one hop away.
@@ -44,12 +43,11 @@ const RELAY_QUIET_TIMEOUT: Duration = Duration::from_secs(10);
 /// Like `QUIET_TIMEOUT`, while a mailbox is closed and the sink cannot see its mail. The sink tries to open the mailbox
 /// again every 5 s, and a server that has just been started may be slow to answer a login.
 pub(super) const CLOSED_MAILBOX_TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval at which the bench checks whether the relay is idle.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// The relay counts as idle if it uses less than this share of a CPU.
 const IDLE_CPU_SHARE: f64 = 0.02;
-/// The bench stops waiting after this time even if the relay is still busy. Some relays never
-/// become idle.
+/// Maximum time to wait until the relay is idle. After this time, the bench goes on, because some relays never become
+/// idle.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +57,7 @@ pub(super) enum Completeness {
     NotAll,
 }
 
-/// A relay that keeps running after a run, for the next run.
+/// A relay that keeps running after a run, so that the next run can use it.
 #[derive(Debug)]
 pub(super) struct StandingRelay {
     process: PartyProcess,
@@ -112,13 +110,11 @@ struct LoadStart {
 
 #[derive(Debug, Default)]
 struct Stopping {
-    /// Time at which the process was asked to stop.
     asked_at: Option<Instant>,
-    /// Time at which the process was asked again, because the user did not want to wait any longer.
+    /// Time at which the process was asked to stop again, because the user did not want to wait any longer.
     urged_at: Option<Instant>,
 }
 
-/// Addresses that a process reported when it started to listen.
 #[derive(Debug)]
 struct ListenAddresses {
     role: Role,
@@ -135,7 +131,6 @@ impl Supervisor {
         Ok(Self { has_relay, quiet_timeout, ..Self::showing(LatestProgress::new(options), display)? })
     }
 
-    /// Creates a supervisor for a run with a relay that is already running from an earlier run.
     pub(super) fn with_relay(options: &BenchOptions, relay: StandingRelay) -> Result<Self> {
         let StandingRelay { mut process, events, events_tx } = relay;
         // Discard reports that processes of the previous run have left in the channel, because they must not count for
@@ -145,7 +140,7 @@ impl Supervisor {
         Ok(Self { parties: vec![process], events, events_tx, ..Self::new(options)? })
     }
 
-    /// Creates a supervisor that shows this progress, for a run without a sink.
+    /// Creates a supervisor for a run without a sink. It shows `progress` on `display`.
     pub(super) fn showing(progress: LatestProgress, display: ProgressDisplay) -> Result<Self> {
         let (events_tx, events) = channel();
         Ok(Self {
@@ -171,7 +166,6 @@ impl Supervisor {
         self.events_tx.clone()
     }
 
-    /// Returns the pause in arrivals after which no more messages are expected.
     pub(super) fn quiet_timeout(&self) -> Duration {
         self.quiet_timeout
     }
@@ -218,7 +212,6 @@ impl Supervisor {
         self.ensure_all_alive()
     }
 
-    /// Returns the number of messages that the sink has reported.
     pub(super) fn delivered(&self) -> u64 {
         self.progress.delivered()
     }
@@ -229,7 +222,6 @@ impl Supervisor {
         self.progress.settled()
     }
 
-    /// Returns the HTTP address of the relay or the sink, if it has reported one.
     pub(super) fn http_of(&self, role: Role) -> Option<&str> {
         self.listening.iter().find(|listening| listening.role == role)?.http.as_deref()
     }
@@ -240,7 +232,6 @@ impl Supervisor {
         self.party(Role::Relay).sample()
     }
 
-    /// Begins to count the resources that the relay uses for this run.
     pub(super) fn begin_relay_usage(&mut self) {
         self.party(Role::Relay).begin_run();
     }
@@ -306,14 +297,14 @@ impl Supervisor {
         self.parties.iter_mut().find(|party| party.role == role)
     }
 
-    /// Starts the source and waits until it ends. Returns the source's complaint if the source
-    /// could not run or could not write its files.
+    /// Starts the source and waits until it ends. Returns the source's error if it could not run or could not write its
+    /// files.
     pub(super) fn follow_source(&mut self, command: PartyCommand) -> Result<Option<anyhow::Error>> {
         self.follow_disturbed_source(command, |_, _| Ok(()))
     }
 
-    /// Does the same as `follow_source`. In addition, calls `disturb` repeatedly with the time
-    /// since the start of the load.
+    /// Does the same as [`Self::follow_source`], and also calls `disturb` repeatedly with the time since the start of
+    /// the load.
     pub(super) fn follow_disturbed_source(
         &mut self,
         command: PartyCommand,
@@ -346,7 +337,7 @@ impl Supervisor {
         self.await_count(accepted, LatestProgress::delivered)
     }
 
-    /// Waits like [`Self::await_arrivals`] until `count` has reached `accepted`.
+    /// Waits like [`Self::await_arrivals`], but until `count` has reached `accepted`.
     pub(super) fn await_count(
         &mut self,
         accepted: u64,
@@ -355,8 +346,8 @@ impl Supervisor {
         self.await_all(accepted, count, || true)
     }
 
-    /// Waits like [`Self::await_count`], and until `are_all_there` returns true. The sink may also have counted
-    /// messages whose 250 never reached the source, while accepted messages are still missing.
+    /// Waits like [`Self::await_count`], but also until `are_all_there` returns true. The count alone is not enough,
+    /// because it may include messages whose 250 never reached the source.
     pub(super) fn await_all(
         &mut self,
         accepted: u64,
@@ -431,13 +422,13 @@ impl Supervisor {
         }
     }
 
-    /// Stops the relay with the signal that `stop` sends. A failing exit status is recorded as the
-    /// relay's death. If the relay only failed to write its record, returns its complaint instead.
+    /// Stops the relay with the signal that `stop` sends. A failing exit status is recorded as the relay's death. If
+    /// the relay only failed to write its record, returns the relay's error instead.
     pub(super) fn stop_relay(&mut self, stop: impl Fn(&PartyProcess)) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Relay, &stop)
     }
 
-    /// Stops the sink, and returns its complaint if it could not write its files.
+    /// Stops the sink. Returns the sink's error if it could not write its files.
     pub(super) fn stop_sink(&mut self) -> Result<Option<anyhow::Error>> {
         self.stop_party(Role::Sink, &PartyProcess::terminate)
     }
@@ -538,18 +529,16 @@ impl Supervisor {
         Some(self.unwritten.swap_remove(position).1)
     }
 
-    /// Returns the time at which the load began, on the clock that run records use. 0 before the
-    /// load.
+    /// Returns the time at which the load began, on the clock that run records use. Zero before the load
+    /// begins.
     pub(super) fn load_started_at(&self) -> Duration {
         self.load_started_at.map_or(Duration::ZERO, |start| start.at)
     }
 
-    /// Returns the processes that ended without having been asked to.
     pub(super) fn deaths(&self) -> &[(Role, Death)] {
         &self.deaths
     }
 
-    /// Returns how a process died, if it ended without having been asked to.
     pub(super) fn death_of(&self, role: Role) -> Option<&Death> {
         self.deaths.iter().find_map(|(whose, death)| (*whose == role).then_some(death))
     }
@@ -580,7 +569,7 @@ impl Supervisor {
         self.finish_run().0
     }
 
-    /// Does the same as `finish`, and also returns the relay if it still runs, so that the next run can use it.
+    /// Does the same as [`Self::finish`], and also returns the relay if it still runs, so that the next run can use it.
     pub(super) fn finish_run(mut self) -> (Vec<PartyObservation>, Option<StandingRelay>) {
         self.display.clear();
         let observations = self.observations();
@@ -614,8 +603,8 @@ impl Supervisor {
     }
 
     /// Judges the exit status of a process that was asked to stop or has finished. Returns the
-    /// process's complaint if it could not do its work. Any other failure is recorded as the
-    /// process's death.
+    /// process's error if it could not do its work. Any other failure is recorded as the process's
+    /// death.
     fn exit_error(&mut self, role: Role, status: ExitStatus) -> Option<anyhow::Error> {
         while let Ok(event) = self.events.try_recv() {
             self.handle_event(event);
@@ -632,7 +621,6 @@ impl Supervisor {
         outcome.err()
     }
 
-    /// Records the death of a process, unless one is already recorded for it.
     fn record_death(&mut self, role: Role, death: Death) {
         if !self.deaths.iter().any(|(whose, _)| *whose == role) {
             self.deaths.push((role, death));

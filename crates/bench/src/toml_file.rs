@@ -4,7 +4,7 @@ use mailrun_process::toml_file::{self, ConfigError};
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
-/// Maximum size of a scenario or a recipe in bytes.
+/// Size limit for the file of a scenario or a recipe, in bytes.
 pub(crate) const MAX_BYTES: usize = 1 << 16;
 
 /// Returns true if the word ends in `.toml`, and is therefore taken as a file and not as a name.

@@ -76,7 +76,7 @@ impl GoalSearch {
         }
     }
 
-    /// Returns the result so far. The caller may ask for it at any point of the search.
+    /// Returns the result so far. The caller may call this function at any point of the search.
     pub(crate) fn outcome(&self, facts: &SearchFacts) -> GoalOutcome {
         // If this level of the search has no bound yet, use the bound of the nearest coarser level, unless it
         // contradicts a finer level, as a lower bound above the upper bound would.
@@ -206,7 +206,6 @@ impl GoalSearch {
         facts.levels[self.level].width
     }
 
-    /// Returns the middle of two loads, or a load near the middle that already has trials.
     fn middle(&self, lower: f64, upper: f64, facts: &SearchFacts) -> f64 {
         let span = (upper / lower).ln();
         let distance = |rate: f64| ((rate / lower).ln() / span - 0.5).abs();

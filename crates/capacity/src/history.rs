@@ -2,7 +2,7 @@
 use crate::settings::{CapacityGoal, SearchLevel, SearchSettings};
 use crate::trial::TrialFigures;
 
-/// Number of successive void trials after which a load counts as impossible to offer.
+/// Number of void trials in a row after which a load counts as impossible to offer.
 const MAX_VOIDS: u32 = 3;
 /// Relative tolerance for comparing sums of seconds.
 const ROUNDING: f64 = 1e-9;
@@ -78,7 +78,7 @@ impl TrialHistory {
         load.voids_in_a_row >= MAX_VOIDS
     }
 
-    /// Makes this load and all higher loads bad for each goal that a confirmation did not meet. The confirmation
+    /// Marks this load and all higher loads as bad for each goal that a confirmation did not meet. The confirmation
     /// outweighs all trials of the search, even good ones at these loads.
     pub(crate) fn refute(&mut self, rate_per_s: f64, met: &[bool]) {
         self.load(rate_per_s);
@@ -94,7 +94,6 @@ impl TrialHistory {
         &mut self.loads[at]
     }
 
-    /// Returns the class of each load, from the smallest load to the largest.
     fn classes(
         &self,
         goal: usize,

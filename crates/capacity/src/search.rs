@@ -113,7 +113,7 @@ impl CapacitySearch {
     }
 
     /// Adds a trial of the confirmation, which outweighs all trials of the search. If it misses a goal, that goal's
-    /// capacity is below this load, and the search continues there. Returns true if it meets every goal.
+    /// capacity is below this load, and the search continues there. Returns true if every goal is met.
     pub fn take_confirmation(&mut self, trial: SearchTrial, figures: &TrialFigures) -> bool {
         let TrialLoad::RatePerS(rate) = trial.load else { return true };
         let met = self.facts.history.add(rate, trial.duration_s, figures, &self.goals);
@@ -123,8 +123,8 @@ impl CapacitySearch {
         met.iter().all(|met| *met)
     }
 
-    /// Returns the load to try next. The search of each goal proposes one. Proposals of coarser levels come first, and
-    /// among these the smallest load, because its trial narrows the search of every goal.
+    /// Returns the load to try next. The search of each goal proposes a load. Proposals of coarser levels come first,
+    /// and among these the smallest load, because its trial narrows the search of every goal.
     fn wanted_load(&mut self) -> Option<TrialLoad> {
         if !self.is_started {
             return Some(TrialLoad::FlatOut);
@@ -161,8 +161,8 @@ impl CapacitySearch {
         self.trials.push(TrialEntry { trial, outcome, met });
     }
 
-    /// Uses the rate that was delivered flat out as the first rate to try. If nothing was delivered, this is the lowest
-    /// rate of the settings.
+    /// Uses the rate that was delivered flat out as the first rate to try. If nothing was delivered, the search begins
+    /// with the lowest rate of the settings.
     fn begin(&mut self, delivered_per_s: f64) -> Vec<bool> {
         self.is_started = true;
         self.facts.flat_out_per_s = Some(delivered_per_s).filter(|rate| rate.is_finite() && *rate >= 0.0);

@@ -42,8 +42,8 @@ impl CapacityGoal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStart {
-    /// Begin with a trial at the pace that server and sessions allow. The rate that it reaches is the first rate to
-    /// try.
+    /// Begin with a trial in which each session sends as fast as the server allows. The rate that this trial reaches is
+    /// the first rate to try.
     FlatOut,
     /// Begin in the middle between the lowest and the highest rate (RFC 2544).
     Bisection,
@@ -54,7 +54,7 @@ pub enum SearchStart {
 pub struct SearchLevel {
     /// Total duration in seconds of the trials that judge a load.
     pub sum_s: f64,
-    /// The level is finished when its bounds are this close, as a share of the upper bound.
+    /// The search on this level ends when its bounds are this close, as a share of the upper bound.
     pub width: f64,
 }
 
@@ -77,7 +77,7 @@ pub struct SearchSettings {
     /// lengthened, and the growth of the backlog shows an overload.
     pub goal_limit_s: f64,
     pub time_limit_s: f64,
-    /// Number of levels before the last. Each of them is twice as wide as the next.
+    /// Number of levels before the last. Each level allows bounds twice as far apart as the next level.
     pub coarse_levels: u32,
     pub start: SearchStart,
 }

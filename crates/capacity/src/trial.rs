@@ -1,7 +1,6 @@
 /// A trial is bad if the backlog grows by more than this share of the rate. Messages in a growing queue are not late
 /// yet, so latency alone would not show that the server cannot keep up.
 pub const BACKLOG_GROWTH_LIMIT: f64 = 0.01;
-/// Minimum number of backlog samples from which a growth is computed.
 const MIN_SAMPLES: usize = 3;
 /// Preferred number of backlog samples. If the second half of the load has fewer, earlier samples are used as well.
 const USUAL_SAMPLES: usize = 4;
@@ -39,7 +38,6 @@ pub enum TrialOutcome {
         cause: VoidCause,
         /// Rate that was reached in spite of the bottleneck.
         delivered_per_s: f64,
-        /// Duration of the trial, including waits.
         spent_s: f64,
     },
     /// Mail was lost or changed. No rate excuses this, so it ends the search.

@@ -51,7 +51,7 @@ impl Cli {
         Self::from_arg_matches(&Self::commands(&words)?.try_get_matches_from(words)?)
     }
 
-    /// Returns all commands, including the scenarios, which clap adds only when `bench` is invoked.
+    /// Returns all commands. They include the scenarios, which clap adds only when `bench` is invoked.
     fn all_commands() -> clap::Command {
         let mut whole = Self::command().disable_help_subcommand(true);
         whole.build();

@@ -151,7 +151,7 @@ Exit status:
    25  DATA             26  the message     28  AUTH
    29  TLS, STARTTLS    32  EHLO after TLS  33  XCLIENT";
 
-/// The argument WHERE: a server, or a recipient whose server must be looked up.
+/// The argument WHERE: either a server, or a recipient whose mail server must be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Destination {
     Server(ServerArg),
@@ -204,7 +204,6 @@ impl SendArgs {
         Ok(ExitCode::from(report.status()))
     }
 
-    /// Returns the recipients, and the server if the user named one.
     fn recipients_and_server(&self) -> Result<(Vec<String>, Option<ServerArg>)> {
         let mut to = self.envelope.to.clone();
         let server = match (&self.destination, &self.server) {

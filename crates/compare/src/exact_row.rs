@@ -21,7 +21,6 @@ pub enum ExactChange {
 pub struct ExactRow {
     pub contestant: String,
     pub name: String,
-    /// Counts of the reference, one for each run.
     pub against_values: Vec<f64>,
     pub values: Vec<f64>,
     pub change: ExactChange,

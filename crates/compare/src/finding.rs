@@ -11,8 +11,8 @@ pub struct MetricFinding {
     pub ratio: f64,
     /// Confidence interval of the ratio, or `None` if there are too few rounds for one.
     pub interval: Option<(f64, f64)>,
-    /// Probability that any of the metrics would show a difference at least this clear, if there were no real
-    /// difference.
+    /// Adjusted p-value: the probability that chance alone would make some metric of the comparison differ as clearly
+    /// as this metric does.
     pub adjusted_p: f64,
     /// Number of rounds or, for unpaired runs, the number of runs on the side that has fewer.
     pub rounds: usize,
@@ -29,7 +29,6 @@ pub(crate) struct LogEstimate {
     pub(crate) interval: Option<(f64, f64)>,
     pub(crate) adjusted_p: f64,
     pub(crate) rounds: usize,
-    /// Minimum number of rounds for a verdict.
     pub(crate) min_rounds: usize,
     pub(crate) metrics: usize,
 }

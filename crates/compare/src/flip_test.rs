@@ -5,11 +5,11 @@
 use crate::ranks::midranks;
 use mailrun_measurement::seeded::SeededRng;
 
-/// Maximum number of rounds for which all flips are tried. With more rounds, random flips are drawn.
+/// Maximum number of rounds for which all sign flips are tried. With more rounds, random flips are drawn.
 const MAX_EXACT_ROUNDS: usize = 14;
 /// Makes the random flips independent of the comparison's other random numbers, which come from the same seed.
 const PURPOSE: u64 = 0x666c_6970;
-/// Tolerance for statistics that are equal, but whose sums were rounded differently.
+/// Difference up to which two statistics count as equal. Rounding can separate sums that are mathematically equal.
 const TOLERANCE: f64 = 1e-9;
 /// Number of signs that one table lookup handles.
 const BITS: usize = 8;
@@ -33,7 +33,7 @@ impl FlipTable {
         Self { sums: sums.collect(), observed: scores.iter().sum::<f64>().abs() }
     }
 
-    /// Returns the statistic after flipping the rounds whose bits are set.
+    /// Returns the test statistic after exchanging A and B in the rounds whose bits are set in `signs`.
     fn statistic(&self, signs: &[u8]) -> f64 {
         self.sums.iter().zip(signs).map(|(sums, bits)| sums[usize::from(*bits)]).sum::<f64>().abs()
     }
@@ -55,7 +55,7 @@ fn sign(log: f64) -> f64 {
     if log == 0.0 { 0.0 } else { log.signum() }
 }
 
-/// Returns the p-value of each metric, adjusted for several metrics. All metrics must have the same number of rounds.
+/// Returns the p-value of each metric, adjusted for the number of metrics. All metrics must have equally many rounds.
 pub(crate) fn adjusted_p(family: &[&[f64]], draws: usize, seed: u64) -> Vec<f64> {
     let rounds = family.first().map_or(0, |logs| logs.len());
     let tables: Vec<FlipTable> = family.iter().map(|logs| FlipTable::new(logs)).collect();

@@ -9,7 +9,7 @@ use mailrun_measurement::seeded::SeededRng;
 const MAX_EXACT_DIVISIONS: u64 = 20_000;
 /// Makes the random divisions independent of the comparison's other random numbers, which come from the same seed.
 const PURPOSE: u64 = 0x6c61_6265;
-/// Tolerance for statistics that are equal, but whose sums were rounded differently.
+/// Difference up to which two statistics count as equal. Rounding can separate sums that are mathematically equal.
 const TOLERANCE: f64 = 1e-9;
 
 /// Returns the ranks of a metric's values among all runs, the runs of A first. They are shifted to a mean of 0 and

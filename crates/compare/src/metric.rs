@@ -1,5 +1,5 @@
-//! Metrics and the logarithms of their values. Logarithms are used because they put twice as fast and half as fast
-//! equally far from no change.
+//! Metrics and the logarithms of their values. On a logarithmic scale, a doubled and a halved value are equally far
+//! from an unchanged value.
 use thiserror::Error;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl RoundRatios {
     /// Computes the ratios from the values of A and B in each round.
     ///
     /// # Errors
-    /// Fails if a value is not a number above 0.
+    /// Fails if a value is not a number above 0, because it then has no logarithm.
     pub fn new(metric: ComparedMetric, pairs: &[(f64, f64)]) -> Result<Self, RatioError> {
         let ratio =
             |(place, (a, b)): (usize, &(f64, f64))| Ok(logarithm(&metric, place, *b)? - logarithm(&metric, place, *a)?);
@@ -56,7 +56,7 @@ pub struct RunValues {
 
 impl RunValues {
     /// # Errors
-    /// Fails if a value is not a number above 0.
+    /// Fails if a value is not a number above 0, because it then has no logarithm.
     pub fn new(metric: ComparedMetric, a: &[f64], b: &[f64]) -> Result<Self, RatioError> {
         let logs = |values: &[f64]| {
             values.iter().enumerate().map(|(place, value)| logarithm(&metric, place, *value)).collect::<Result<_, _>>()

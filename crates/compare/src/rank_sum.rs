@@ -3,7 +3,7 @@
 use crate::ranks::{inner_range, median};
 use crate::signed_rank::{largest_tail, normal_quantile};
 
-/// Maximum number of pairs, of a run of A and a run of B, for which the exact distribution is computed. With more
+/// Maximum number of pairs of a run of A and a run of B for which the exact distribution of U is computed. With more
 /// pairs, the normal approximation is used.
 const MAX_EXACT_PAIRS: usize = 2_500;
 
@@ -16,8 +16,8 @@ pub(crate) fn shift(a: &[f64], b: &[f64], risk: f64) -> (f64, Option<(f64, f64)>
     (median(&differences), interval)
 }
 
-/// Returns the number of sorted differences that the interval leaves out at each end, or `None` if there are too few
-/// numbers for an interval.
+/// Returns the number of sorted differences that the confidence interval leaves out at each end, or `None` if there are
+/// too few numbers for an interval.
 fn outside(a: usize, b: usize, risk: f64) -> Option<usize> {
     if a * b > MAX_EXACT_PAIRS {
         let pairs = (a * b) as f64;

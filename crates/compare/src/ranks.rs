@@ -34,8 +34,8 @@ pub fn middle(values: &[f64]) -> f64 {
     median(&sorted)
 }
 
-/// Returns the ends of the interval that leaves out `outside` numbers at each end, or `None` if no number is left. Such
-/// an interval assumes nothing about the distribution of the numbers.
+/// Returns the smallest and the largest number that remain after dropping `outside` numbers at each end, or `None` if
+/// none remains. Such an interval assumes nothing about the distribution of the numbers.
 pub(crate) fn inner_range(sorted: &[f64], outside: usize) -> Option<(f64, f64)> {
     let last = sorted.len().checked_sub(outside + 1)?;
     (outside <= last).then(|| (sorted[outside], sorted[last]))

@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 
 const COMPARISON_FORMAT: &str = "mailrun-compare/1";
 
-/// Figures of a contestant in the rounds that count.
+/// Figures of a contestant in the valid rounds after the warm-up.
 #[derive(Clone, Debug, Default)]
 pub struct RoundSamples {
     pub name: String,
     pub description: String,
     /// Figures of each round. A contestant that failed has fewer rounds than the others.
     pub runs: Vec<Vec<RunFigure>>,
-    /// Largest amount of memory that any run of the contestant used.
+    /// Largest peak memory of any run of the contestant, in bytes.
     pub max_rss_bytes: Option<u64>,
     pub failure: Option<String>,
 }
@@ -61,9 +61,8 @@ pub struct RoundLoad {
 pub struct RoundCourse {
     pub planned_rounds: usize,
     pub rounds: usize,
-    /// Number of rounds that did not count and were repeated.
     pub invalid_rounds: usize,
-    /// Reasons why rounds did not count, each reason once.
+    /// Reasons why rounds were invalid, each reason once.
     pub invalid: Vec<String>,
     pub elapsed_s: f64,
     /// Set if the time limit ended the comparison before all rounds were run.
@@ -76,7 +75,6 @@ pub struct RoundCourse {
     pub notes: Vec<String>,
 }
 
-/// JSON form of a comparison whose runs were made in rounds.
 #[derive(Debug, Serialize)]
 pub struct RoundComparison {
     pub format: &'static str,
@@ -95,7 +93,6 @@ pub struct RoundComparison {
     pub contestants: Vec<ContestantRow>,
     /// One comparison with the reference for each contestant except the reference itself.
     pub comparisons: Vec<ContestantComparison>,
-    /// Exact counts, which have no random part, compared with the counts of the reference.
     pub counts: Vec<ExactRow>,
 }
 
@@ -104,10 +101,9 @@ pub struct ContestantRow {
     pub name: String,
     pub description: String,
     pub rounds: usize,
-    /// Largest amount of memory that any run of the contestant used.
     pub max_rss_bytes: Option<u64>,
     pub failure: Option<String>,
-    /// Values of each metric, one for each round.
+    /// Values of the contestant by name of the metric, one value for each round.
     pub values: BTreeMap<String, Vec<f64>>,
 }
 
@@ -116,7 +112,7 @@ pub struct ContestantComparison {
     pub contestant: String,
     /// Number of rounds in which both the contestant and the reference ran.
     pub rounds: usize,
-    /// Metrics that both sides have in all rounds.
+    /// Comparison of each metric for which both sides have a value in all rounds.
     pub metrics: Vec<PairedMetric>,
     /// Names of metrics that cannot be compared, because in some rounds they are missing or 0. A ratio to 0 does not
     /// exist.
@@ -136,14 +132,14 @@ pub struct PairedMetric {
     pub ratio: f64,
     /// Confidence interval of the ratio, or `null` if there are too few rounds.
     pub interval: Option<(f64, f64)>,
-    /// Probability that any metric would show a difference at least this clear, if there were no real difference.
+    /// Adjusted p-value: probability that chance alone would make some metric differ as clearly as this one does.
     pub adjusted_p: f64,
     /// Verdict in words: better, worse, same, undecided or too few rounds.
     pub verdict: &'static str,
     pub is_beyond_margin: bool,
     /// Estimated number of further rounds that an undecided metric needs for a verdict.
     pub more_rounds: Option<usize>,
-    /// Smallest difference that these rounds could show, as a share: 0.02 for 2 %.
+    /// Smallest difference that this number of rounds can show, as a share: 0.02 for 2 %.
     pub resolution: Option<f64>,
     #[serde(skip)]
     pub finding: MetricFinding,
@@ -192,7 +188,6 @@ impl RoundComparison {
         !self.comparisons.is_empty() && !self.rows().any(is_open)
     }
 
-    /// Returns a line for each contestant that failed.
     pub fn failures(&self) -> impl Iterator<Item = String> {
         let failed = self.contestants.iter().filter_map(|one| Some((&one.name, one.failure.as_ref()?)));
         failed.map(|(name, reason)| plain(&format!("{name}: {reason}")))
@@ -244,7 +239,6 @@ impl ContestantRow {
 }
 
 impl ContestantComparison {
-    /// Compares a contestant with the reference, in the rounds in which both ran.
     pub fn new(one: &RoundSamples, reference: &RoundSamples, settings: &CompareSettings) -> Self {
         let rounds = one.runs.len().min(reference.runs.len());
         let mut family = Vec::new();

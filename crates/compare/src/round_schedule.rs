@@ -1,4 +1,4 @@
-//! The rounds of a comparison: how many there are, and in which order the contestants run in each.
+//! The rounds of a comparison: how many there are, and in which order the contestants run in each round.
 use mailrun_measurement::seeded::SeededRng;
 
 /// Makes the random orders independent of the comparison's other random numbers, which come from the same seed.
@@ -19,12 +19,10 @@ pub enum RoundTurning {
     None,
 }
 
-/// A round, in which each contestant runs once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoundPlan {
     /// Indexes of the contestants, in running order.
     pub order: Vec<usize>,
-    /// Set for a round of the warm-up, which does not count.
     pub is_warm_up: bool,
 }
 
@@ -36,7 +34,7 @@ pub struct RoundSchedule {
     turning: RoundTurning,
     done: usize,
     repeated: usize,
-    /// Maximum number of invalid rounds. One more ends the comparison.
+    /// Maximum number of invalid rounds that are repeated. With one more, the comparison ends.
     max_repeated: usize,
 }
 
@@ -72,7 +70,7 @@ impl RoundSchedule {
         self.repeated
     }
 
-    /// Returns the number of rounds that run first and do not count.
+    /// Returns the number of warm-up rounds, which run first and whose figures do not count.
     fn warm_up(&self) -> usize {
         if matches!(self.turning, RoundTurning::Blocks { .. }) { BLOCK } else { 0 }
     }

@@ -18,7 +18,7 @@ const METHOD: [&str; 4] = [
 ];
 
 impl RoundComparison {
-    /// If `limit`, the value of `--fail-on-regression`, is set, the page has a verdict.
+    /// Returns the comparison as a page, with a verdict if `limit`, the value of `--fail-on-regression`, is set.
     pub fn page(&self, limit: Option<f64>) -> ComparisonPage {
         let names = std::iter::once(&self.reference).chain(self.comparisons.iter().map(|one| &one.contestant));
         let figures = self.comparisons.iter().enumerate().flat_map(|(place, one)| {

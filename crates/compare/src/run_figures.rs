@@ -78,7 +78,7 @@ pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Returns the reason why a run does not count, or `None` if it counts.
+/// Returns the reason why a run is unusable for a comparison, such as an interruption, or `None` if it is usable.
 pub fn defect(record: &Record) -> Option<String> {
     if let Some(fault) = wrong_mail(record) {
         return Some(fault);

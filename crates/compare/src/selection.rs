@@ -8,9 +8,9 @@ const MAX_REASONS: usize = 3;
 
 #[derive(Clone, Debug, Default)]
 pub struct RunSide {
-    /// Name of the side in messages, such as an option or a baseline.
+    /// Name of this side of the comparison in messages, for example an option or the name of a baseline.
     pub name: String,
-    /// Title of the side on a page. It may be empty.
+    /// Title of this side on the comparison's page. If it is empty, the page shows a default title.
     pub title: String,
     pub runs: Vec<NamedRun>,
     pub unreadable: Vec<String>,
@@ -24,7 +24,7 @@ pub(super) struct ComparableRuns<'a> {
     pub(super) refused: Vec<String>,
 }
 
-/// Runs of one load on one host, counted for each side.
+/// Runs with the same load on the same host, counted for each side of the comparison.
 struct LoadGroup {
     traits: Vec<RunTrait>,
     first: usize,
@@ -35,7 +35,7 @@ struct LoadGroup {
 /// Chooses the load and host that most runs of both sides have, and selects the runs with them.
 ///
 /// # Errors
-/// Fails if no load and host has runs on both sides.
+/// Fails if a side has no usable run, or if the two sides have no load and host in common.
 pub(super) fn choose<'a>(judged: &'a RunSide, reference: &'a RunSide) -> Result<ComparableRuns<'a>> {
     let mut refused: Vec<String> = reference.unreadable.iter().chain(&judged.unreadable).cloned().collect();
     let mut unique: Vec<(&NamedRun, bool)> = Vec::new();

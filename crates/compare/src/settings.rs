@@ -1,10 +1,10 @@
-/// Says how often the data is looked at for a verdict. Each look spends a part of the risk of a false alarm.
+/// Number of looks at the data for a verdict. Each look spends a part of the permitted risk of a false alarm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookPlan {
-    /// There is only one look, because the number of rounds was fixed beforehand.
+    /// The data is examined only once, because the number of rounds was fixed beforehand.
     #[default]
     Only,
-    /// This is one of two looks, which are taken after n and after 2n rounds.
+    /// One of two looks at the data, which are taken after n and after 2n rounds.
     OneOfTwo,
 }
 
@@ -14,7 +14,7 @@ pub struct CompareSettings {
     pub risk: f64,
     /// Relative difference up to which two figures count as the same: 0.02 for 2 %.
     pub margin: f64,
-    /// Minimum number of rounds, or of runs per side, for a verdict.
+    /// Minimum number of rounds for a verdict. A comparison of unpaired runs requires `MIN_RUNS` per side instead.
     pub min_rounds: usize,
     /// Number of random sign flips or divisions of runs that are drawn if there are too many to try all.
     pub draws: usize,
@@ -33,7 +33,7 @@ impl Default for CompareSettings {
 const POCOCK_SHARE: f64 = 0.0294 / 0.05;
 
 impl CompareSettings {
-    /// Returns the risk of a false alarm that this look may spend.
+    /// Returns the risk of a false alarm that a single look at the data may spend.
     pub(crate) fn level(&self) -> f64 {
         match self.look {
             LookPlan::Only => self.risk,

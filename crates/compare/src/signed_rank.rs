@@ -25,8 +25,8 @@ pub(crate) fn estimate(values: &[f64], risk: f64) -> (f64, Option<(f64, f64)>) {
     (median(&averages), interval)
 }
 
-/// Returns the number of sorted averages that the interval leaves out at each end, or `None` if there are too few
-/// numbers for an interval.
+/// Returns the number of sorted averages that the confidence interval leaves out at each end, or `None` if there are
+/// too few numbers for an interval.
 fn outside(count: usize, risk: f64) -> Option<usize> {
     if count > MAX_EXACT {
         let n = count as f64;

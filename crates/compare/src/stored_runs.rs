@@ -42,7 +42,6 @@ pub enum ComparisonOutcome {
     Undecided,
 }
 
-/// JSON form of a comparison of stored runs.
 #[derive(Debug, Serialize)]
 pub struct StoredComparison {
     pub format: &'static str,
@@ -62,7 +61,7 @@ pub struct StoredComparison {
     pub unsound_runs: usize,
     /// A line for each judged run that failed in a way in which no reference run failed.
     pub failed_runs: Vec<String>,
-    /// For each side with runs that ended with FAIL: a line with their number and the reason of the first one.
+    /// A line for each side that has failed runs, with their number and the reason of the first failure.
     #[serde(skip)]
     pub fail_remarks: Vec<String>,
     /// Names of figures that cannot be compared, because in some runs they are missing or 0. A ratio to 0 does not
@@ -78,8 +77,8 @@ pub struct StoredComparison {
 }
 
 impl ComparisonOutcome {
-    /// Returns a regression if a figure is worse by at least `limit` (0.05 for 5 %), and no regression if the
-    /// measurements rule that out for all figures. Otherwise, or if there are no figures, the outcome is undecided.
+    /// Returns `Regression` if a figure is worse by at least `limit` (0.05 for 5 %), and `NoRegression` if the
+    /// measurements rule that out for all figures. Otherwise, or if there are no figures, returns `Undecided`.
     pub(crate) fn of_findings<'a, I: Iterator<Item = &'a MetricFinding>>(findings: impl Fn() -> I, limit: f64) -> Self {
         if findings().any(|finding| finding.is_regression(limit)) {
             return Self::Regression;
@@ -102,12 +101,12 @@ pub struct MetricRow {
     pub ratio: f64,
     /// Confidence interval of the ratio, or `null` if there are too few runs.
     pub interval: Option<(f64, f64)>,
-    /// Probability that any metric would show a difference at least this clear, if there were no real difference.
+    /// Adjusted p-value: probability that chance alone would make some metric differ as clearly as this one does.
     pub adjusted_p: f64,
     /// Verdict in words: better, worse, same, undecided or too few runs.
     pub verdict: &'static str,
     pub is_beyond_margin: bool,
-    /// Estimated number of further runs per side until there is a decision.
+    /// Estimated number of further runs per side that an undecided metric needs for a verdict.
     pub more_runs: Option<usize>,
     #[serde(skip)]
     finding: MetricFinding,
@@ -338,7 +337,7 @@ impl StoredComparison {
     }
 
     /// Returns the outcome for `--fail-on-regression`. Lost or wrong mail, a new kind of failure or a missing metric
-    /// decides it. Otherwise, it depends on whether a figure got worse by at least `limit` (0.05 for 5 %).
+    /// decides the outcome. Otherwise, it depends on whether a figure got worse by at least `limit` (0.05 for 5 %).
     pub fn outcome(&self, limit: f64) -> ComparisonOutcome {
         if self.unsound_runs > 0 {
             return ComparisonOutcome::MailLost;
@@ -356,7 +355,7 @@ impl StoredComparison {
     }
 }
 
-/// Minimum number of runs on each side for a verdict, whatever the settings say.
+/// Minimum number of runs on each side for a verdict, whatever `CompareSettings::min_rounds` says.
 pub(crate) const MIN_RUNS: usize = 5;
 
 /// Compares the runs of B with the runs of A. The caller must choose the metrics in `family` before seeing the results,

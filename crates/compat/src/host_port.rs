@@ -6,7 +6,7 @@ use mailrun_process::local_address;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// Service that is used if the user names none. Its port is needed on hosts whose list of services does not contain it.
+/// Service that is used if the user names none, with its port for hosts that lack it in their list of services.
 const DEFAULT_SERVICE: (&str, u16) = ("smtp", 25);
 /// Maximum length of the path of a unix-domain socket. The kernel has 108 bytes for it, including a final NUL.
 const MAX_PATH_BYTES: usize = 107;
@@ -21,9 +21,9 @@ pub(super) enum Family {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionalPart {
-    /// The host may be left out, for a socket that listens. The sink then listens on all addresses.
+    /// The host may be left out of the address of a listening socket. The sink then listens on all addresses.
     Host,
-    /// The port may be left out, for a socket that connects. The default is the port of SMTP.
+    /// The port may be left out of the address to connect to. The default is the port of SMTP.
     Port,
 }
 

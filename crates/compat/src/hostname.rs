@@ -7,7 +7,7 @@ const MAX_LABEL_BYTES: usize = 63;
 const MAX_NAME_BYTES: usize = 255;
 /// Maximum length of an address as text, including the final NUL that Postfix's C code needs.
 const MAX_ADDRESS_BYTES: usize = 46;
-/// Number of bytes of a bad name that an error text repeats.
+/// Maximum number of bytes of a bad name that an error text quotes.
 const MAX_QUOTED_BYTES: usize = 100;
 
 fn excerpt(text: &str) -> String {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Each row holds the text that Debian's smtp-source 3.7.11 printed for `-M`.
+    /// Each row holds a bad name and the error text that Debian's smtp-source 3.7.11 printed for it with `-M`.
     #[test]
     fn names_and_what_postfix_says_of_bad_ones() {
         for good in ["a", "a_b", "1-2", "a.b", "1a", "x.1"] {

@@ -60,7 +60,7 @@ impl TraceHeaderWriter {
 ///
 /// # Errors
 ///
-/// Returns a text with the reason if the receiver cannot tell them apart.
+/// Returns the reason as a text if the receiver cannot tell the recipients apart.
 pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
     let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
     match each {

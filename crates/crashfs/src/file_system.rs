@@ -30,7 +30,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// FUSE reserves this inode number for the directory at the mount point.
 pub const ROOT: Inode = 1;
 
-/// Size of a sector in bytes. Once a sector holds data, a power cut leaves either its old or its new content.
+/// Size of a sector in bytes. Once a sector holds data, a power cut leaves one whole version of its content.
 pub const SECTOR: usize = 512;
 
 /// Age at which unsynced data counts as durable, because the kernel has written it by then.
@@ -55,7 +55,7 @@ struct Node {
     permissions: u16,
     owner: Owner,
     times: Times,
-    /// Number of open descriptors. As long as there is one, the file outlives its last name.
+    /// Number of open descriptors. While a file is open, it exists even without a name.
     opened: u32,
     /// Number of hard links that processes see, including those that are not durable yet.
     names: u32,
@@ -92,9 +92,9 @@ pub struct Times {
 
 #[derive(Clone, Debug, Default)]
 struct File {
-    /// Bytes as processes read them.
+    /// Content of the file as processes read it.
     seen: Vec<u8>,
-    /// Bytes that survive any power cut.
+    /// Content of the file that survives any power cut.
     durable: Vec<u8>,
     /// Contents that each changed sector has had since the last sync, oldest first.
     versions: BTreeMap<usize, Vec<Sector>>,
@@ -116,9 +116,16 @@ struct Directory {
 #[derive(Clone, Debug)]
 pub enum NameChange {
     /// A file or directory was created, or a file got another name with link(2).
-    Add { directory: Inode, name: String, inode: Inode },
-    /// A name was removed with unlink(2) or rmdir(2).
-    Remove { directory: Inode, name: String, inode: Inode },
+    Add {
+        directory: Inode,
+        name: String,
+        inode: Inode,
+    },
+    Remove {
+        directory: Inode,
+        name: String,
+        inode: Inode,
+    },
     Rename {
         from: (Inode, String),
         to: (Inode, String),
@@ -129,14 +136,12 @@ pub enum NameChange {
     },
 }
 
-/// Attributes of a file or directory, as stat(2) shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
     pub inode: Inode,
     pub kind: FileKind,
-    /// Length of the content in bytes, or 0 without content.
+    /// Length of a file's content in bytes, or 0 for a directory or special file.
     pub bytes: u64,
-    /// Permission bits, as in chmod(2).
     pub permissions: u16,
     pub owner: Owner,
     pub times: Times,
@@ -333,7 +338,7 @@ impl File {
         }
     }
 
-    /// Returns the file as a power cut leaves it.
+    /// Returns the file as a power cut leaves it: the durable content, and of the unsynced data only `surviving`.
     fn cut(mut self, surviving: Option<&SurvivingData>) -> Self {
         surviving.into_iter().for_each(|data| self.make_durable(data));
         Self { seen: self.durable.clone(), durable: self.durable, ..Self::default() }
@@ -357,7 +362,6 @@ fn put_sector(bytes: &mut [u8], number: usize, sector: &Sector) {
 }
 
 impl FileSystem {
-    /// Creates an empty file system with room for `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
         let root = Node {
             permissions: 0o755,
@@ -378,8 +382,8 @@ impl FileSystem {
         }
     }
 
-    /// Starts a log of the calls that change files or make them durable. If the log would exceed `limit` bytes, it is
-    /// given up as a whole. `clock` provides the time of each call.
+    /// Starts a log of the calls that change files or make them durable. If the log would exceed `limit` bytes, all its
+    /// calls are discarded. `clock` provides the time of each call.
     pub fn record_calls(&mut self, limit: usize, clock: fn() -> Duration) {
         self.log = Some(CallLog::new(limit, clock));
     }
@@ -395,19 +399,19 @@ impl FileSystem {
         }
     }
 
-    /// Gives up the log, because the caller is about to make a change that the log cannot express.
+    /// Discards all logged calls, because the caller is about to make a change that the log cannot express.
     fn give_up_log(&mut self, reason: Loss) {
         if let Some(log) = &mut self.log {
             log.give_up(reason);
         }
     }
 
-    /// Notes in the log that the power is off from now on. [`Self::cut`] decides later which data survives.
+    /// Logs that the power is off from now on. [`Self::cut`] decides later which data survives.
     pub fn turn_off(&mut self) {
         self.record(|| Call::PowerOff);
     }
 
-    /// Repeats a call of a log.
+    /// Repeats a call from a log, to rebuild the files that the log describes.
     ///
     /// # Errors
     ///
@@ -451,8 +455,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Sets the current time. Changed files get it as their time stamp, and it decides what the kernel would have
-    /// written by now.
+    /// Sets the current time. It becomes the time stamp of changed files, and determines which unsynced data the kernel
+    /// would have written by now.
     pub fn set_time(&mut self, now: SystemTime) {
         self.now = now;
     }
@@ -548,7 +552,6 @@ impl FileSystem {
         self.attributes(inode)
     }
 
-    /// Returns the names in a directory, in sorted order.
     pub fn list(&mut self, directory: Inode) -> Result<Vec<(String, Attributes)>, Errno> {
         let names = self.directory(directory)?.seen.clone();
         names.into_iter().map(|(name, inode)| Ok((name, self.attributes(inode)?))).collect()
@@ -562,7 +565,6 @@ impl FileSystem {
         self.add(directory, name, permissions, Content::Directory(Directory::default()))
     }
 
-    /// Makes a FIFO or a socket, as mknod(2) does.
     pub fn make_special(
         &mut self,
         directory: Inode,
@@ -592,7 +594,6 @@ impl FileSystem {
         self.attributes(inode)
     }
 
-    /// Removes a file's name, or an empty directory.
     pub fn remove(&mut self, directory: Inode, name: &str) -> Result<(), Errno> {
         let inode = self.look_up(directory, name)?.inode;
         if self.directory(inode).is_ok_and(|removed| !removed.seen.is_empty()) {
@@ -616,7 +617,6 @@ impl FileSystem {
         }
     }
 
-    /// Gives a file another name, as link(2) does.
     pub fn link(&mut self, inode: Inode, directory: Inode, name: &str) -> Result<Attributes, Errno> {
         if self.directory(inode).is_ok() {
             return Err(Errno::PERM);
@@ -671,7 +671,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Counts another open descriptor. A file that is open outlives its last name.
+    /// Counts another open descriptor of a file. An open file exists even without a name.
     pub fn open(&mut self, inode: Inode) -> Result<(), Errno> {
         self.node(inode)?.opened += 1;
         self.record(|| Call::Open { inode });
@@ -697,7 +697,6 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Sets the time of the last modification, like utimes(2).
     pub fn set_modified(&mut self, inode: Inode, modified: SystemTime) -> Result<(), Errno> {
         self.mark_changed(inode)?.times.modified = modified;
         self.record(|| Call::SetModified { inode, time: modified.into() });
@@ -716,7 +715,6 @@ impl FileSystem {
         Ok(&seen[from..seen.len().min(from + bytes)])
     }
 
-    /// Writes bytes. They are not durable until the next sync.
     pub fn write(&mut self, inode: Inode, at: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.check_room(inode, at.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?)?;
         self.write_back(inode)?;
@@ -762,7 +760,7 @@ impl FileSystem {
         self.record(|| Call::Profile { profile });
     }
 
-    /// Makes the written data of a file and its length durable. Depending on the profile, names become durable as well.
+    /// Makes the data and the length of a file durable. Depending on the profile, names become durable as well.
     pub fn sync(&mut self, inode: Inode) -> Result<(), Errno> {
         self.file(inode)?.sync();
         match self.profile {
@@ -787,9 +785,9 @@ impl FileSystem {
         self.make_names_durable(|change| own.contains(&change.inode()));
     }
 
-    /// Makes the changes durable for which `are_durable` returns true. If a whole rename becomes durable, so does the
-    /// earlier change that created its old name. Otherwise that earlier change could become durable later and restore
-    /// the old name.
+    /// Makes the name changes durable for which `are_durable` returns true. If a whole rename becomes durable, so does
+    /// the earlier change that created its old name. Otherwise that earlier change could become durable later and
+    /// restore the old name.
     fn make_names_durable(&mut self, are_durable: impl Fn(&NameChange) -> bool) {
         let mut renamed = BTreeSet::new();
         let mut durable = Vec::new();
@@ -873,7 +871,6 @@ impl FileSystem {
         self.nodes.retain(|inode, node| node.opened > 0 || used.contains(inode));
     }
 
-    /// Makes everything durable, as sync(2) does.
     pub fn sync_all(&mut self) {
         for node in self.nodes.values_mut() {
             if let Content::File(file) = &mut node.content {
@@ -905,7 +902,7 @@ impl FileSystem {
         self.record(|| Call::Cut { survivors: survivors.clone() });
     }
 
-    /// Makes durable what the kernel and the journal would have written by now.
+    /// Makes all changes durable that the kernel or the journal would have written to the disk by now.
     pub fn settle(&mut self) {
         let now = self.now;
         let is_committed = |at: SystemTime| {
@@ -990,7 +987,7 @@ impl FileSystem {
         }
     }
 
-    /// Flips a random bit of this byte of a file, both for processes and on the media.
+    /// Flips a random bit of the byte at offset `at` of a file, both for processes and on the media.
     pub fn flip_bit(&mut self, inode: Inode, at: u64, rng: &mut StdRng) -> Result<(), Errno> {
         self.give_up_log(Loss::FlippedBit);
         let bit = 1 << (rng.next_u32() % 8);

@@ -1,9 +1,9 @@
 //! Serves the file system over FUSE from a thread of this process, cuts its power and makes its operations fail.
 //!
-//! A cut comes at a planned operation, or when the caller asks for it. From then on, operations have no effect and get
-//! no answer, as if the machine had stopped. The caller must then kill the process that used the files. Afterwards,
-//! [`Disk::restore_power`] drops the unsynced data. This process itself never touches the mount point, so that it
-//! cannot wait for itself. Whatever happens, the file system is unmounted when the disk is dropped.
+//! The power is cut at a planned operation, or when the caller asks for it. From then on, operations have no effect and
+//! get no answer, as if the machine had stopped. The caller must then kill the process that used the files. Afterwards,
+//! [`Disk::restore_power`] drops the unsynced data. This process itself never touches the mount point, because it would
+//! then wait for its own answer. Whatever happens, the file system is unmounted when the disk is dropped.
 use crate::file_system::{Attributes, FileSystem, ROOT};
 use crate::sync_calls::{self, SyncCalls};
 use crate::types::{FileKind, Inode, Owner, SpecialFile, error_name};
@@ -29,18 +29,18 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
-/// Name of the file system in /proc/mounts.
+/// Name of the file system in the first column of /proc/mounts.
 pub const FILE_SYSTEM: &str = "mailrun-power-cut";
 
 /// Time for which the kernel may cache attributes and names: none, because a cache would be wrong after a cut.
 const NO_CACHE: Duration = Duration::ZERO;
 
 /// Longest time that an operation remains unanswered after a cut. Callers kill the process within milliseconds, so this
-/// limit matters only if the caller has failed.
+/// limit matters only if the caller has failed to do so.
 const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
 
-/// Flag of a write that is durable when it returns. `O_SYNC` includes it, and the kernel adds it for `RWF_DSYNC`. This
-/// value is that of x86, ARM and RISC-V (open(2)). The constant of rustix is useless here, because it has the value of
+/// Flag of a write that is durable when it returns. `O_SYNC` includes it, and the kernel adds it for `RWF_DSYNC`. The
+/// value holds on x86, ARM and RISC-V (open(2)). The constant of rustix is useless here, because it has the value of
 /// `O_SYNC`.
 const O_DSYNC: i32 = 0o10000;
 
@@ -61,7 +61,7 @@ pub enum Fault {
     AnyWrite(Errno),
     /// A sync of any file, or a write with `O_DSYNC`, fails once. Some of the file's pages are never written.
     AnySync(Errno),
-    /// Making a file fails: its creation, its allocation, a write or a sync.
+    /// An operation that makes a file fails: the creation, or an allocation, write or sync before the file is in use.
     Making(Errno),
     Read(Errno),
 }
@@ -80,7 +80,6 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A planned fault that has occurred, with its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Hit {
     pub fault: Fault,
@@ -97,7 +96,6 @@ pub struct Plan {
     pub fault: Option<(Fault, u64)>,
 }
 
-/// Kind of an operation, which decides whether the plan affects the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Read,
@@ -118,28 +116,26 @@ struct State {
     operations: u64,
     faultable: u64,
     hit: Option<Hit>,
-    /// A write that has failed once and must fail again. The kernel divides long writes, and if the second part fails,
-    /// it reports only the success of the first part. The process then writes the second part again.
+    /// A write that has failed once and must fail again if it is repeated. The kernel divides long writes, and if the
+    /// second part fails, it reports only the success of the first part. The process then writes the second part again.
     failed_write: Option<(Operation, Fault)>,
     /// Set while the power is off. Operations then have no effect and get no answer.
     is_off: bool,
-    /// Set when unanswered operations may end, because their processes have been killed and cannot notice.
+    /// Set when unanswered operations may end with an error, because the processes that wait for them have been killed.
     is_released: bool,
-    /// Time at which every file was last completely durable.
     clean_at: Instant,
-    /// Names of operations that processes requested and that this file system does not support.
     unsupported: BTreeSet<&'static str>,
     /// Contents of the open directories, by file handle. A process that renames or removes files while it lists them
     /// must see each of the others, so all calls of readdir(2) are answered from the list that the first call made.
     listings: HashMap<u64, Vec<(String, Attributes)>>,
-    /// Number of directories that have been opened, from which their file handles are taken.
+    /// Number of directories opened so far. The newest one has this number as its file handle.
     opened_directories: u64,
 }
 
 #[derive(Clone)]
 struct Shared(Arc<(Mutex<State>, Condvar)>);
 
-/// The thread that makes everything durable when a process calls sync(2). The thread ends when this value is dropped.
+/// The thread that makes everything durable when a process calls sync(2). It ends when this value is dropped.
 struct SyncWatch {
     calls: Arc<Mutex<SyncCalls>>,
     is_over: Arc<AtomicBool>,
@@ -153,7 +149,7 @@ impl Drop for SyncWatch {
     }
 }
 
-/// A mounted file system. It is unmounted when this is dropped.
+/// A mounted file system, which is unmounted when this value is dropped.
 pub struct Disk {
     shared: Shared,
     session: Option<BackgroundSession>,
@@ -161,17 +157,17 @@ pub struct Disk {
     /// [`Self::heed_sync_calls`] is called.
     sync_calls: Option<SyncWatch>,
     path: PathBuf,
-    /// Directory of the mount point, which is removed on drop. `None` if the caller gave the directory.
+    /// Directory of the mount point, which is removed on drop. `None` if the caller chose the mount point.
     _place: Option<TempDir>,
 }
 
 impl Disk {
-    /// Mounts an empty file system with `capacity` bytes in a directory of its own. The seed decides what cuts and
-    /// failed syncs leave.
+    /// Mounts an empty file system with `capacity` bytes in a directory of its own. `seed` decides at random which
+    /// unsynced data survives cuts and failed syncs.
     ///
     /// # Errors
     ///
-    /// Fails if the file system cannot be mounted.
+    /// Fails if the kernel refuses to mount the file system, for example because this process is not root.
     pub fn mount(capacity: u64, seed: u64) -> io::Result<Self> {
         let place = tempfile::tempdir()?;
         let mut disk = Self::mount_at(place.path(), capacity, seed)?;
@@ -183,7 +179,7 @@ impl Disk {
     ///
     /// # Errors
     ///
-    /// Fails if the file system cannot be mounted.
+    /// Fails if the kernel refuses to mount the file system, for example because this process is not root.
     pub fn mount_at(path: &Path, capacity: u64, seed: u64) -> io::Result<Self> {
         let state = State {
             files: FileSystem::new(capacity),
@@ -219,7 +215,7 @@ impl Disk {
     ///
     /// # Errors
     ///
-    /// Fails if the kernel does not report these calls.
+    /// Fails if tracefs cannot be mounted or does not report these calls.
     pub fn heed_sync_calls(&mut self) -> io::Result<()> {
         let calls = SyncCalls::watch()?;
         let pipe = calls.pipe()?;
@@ -236,13 +232,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Returns the path of the mount point. Only other processes may use it, because this process would wait for
-    /// itself.
+    /// Returns the path of the mount point. Only other processes may use it, because this process would wait for its
+    /// own answers.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Replaces the plan and forgets the last fault. The count of operations restarts at 0.
+    /// Replaces the planned cut and fault, forgets the last fault, and counts operations from 0 again.
     pub fn plan(&self, plan: Plan) {
         let mut state = self.shared.lock();
         state.plan = plan;
@@ -258,34 +254,33 @@ impl Disk {
         self.shared.lock().hit
     }
 
-    /// Returns the number of changes and syncs since the plan was last replaced.
+    /// Returns the number of changes and syncs of files or directories since the plan was last replaced.
     pub fn operations(&self) -> u64 {
         self.shared.lock().operations
     }
 
-    /// Waits for the planned cut. Returns true if the cut happened within `time`.
     pub fn wait_for_cut(&self, time: Duration) -> bool {
         let state = self.shared.lock();
         let result = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
         unpoisoned(result).0.is_off
     }
 
-    /// Cuts the power now. A sync(2) that returned before the cut still counts, even if the watching thread has not
-    /// seen it yet.
+    /// Cuts the power immediately. A sync(2) that returned before the cut still counts, even if the watching thread has
+    /// not seen it yet.
     pub fn cut_now(&self) {
         self.shared.lock().turn_off();
         self.shared.0.1.notify_all();
         self.sync_calls.iter().for_each(|watch| self.shared.heed_sync_calls(&watch.calls));
     }
 
-    /// Answers the unanswered operations. The processes that wait for them have been killed, but cannot end before the
-    /// answer.
+    /// Answers the operations that a power cut left unanswered. The caller must have killed the processes that wait for
+    /// them. Without an answer, these processes cannot end.
     pub fn release(&self) {
         self.shared.lock().is_released = true;
         self.shared.0.1.notify_all();
     }
 
-    /// Drops the data that was unsynced when the power was cut, and answers operations again.
+    /// Discards the data that was unsynced when the power was cut, and answers operations again.
     pub fn restore_power(&self) {
         let mut state = self.shared.lock();
         let State { files, chance, .. } = &mut *state;
@@ -296,7 +291,7 @@ impl Disk {
         state.clean_at = Instant::now();
     }
 
-    /// Returns the time at which every file was last completely durable.
+    /// Returns the last time at which a sync, the mount or `restore_power` left every file durable.
     pub fn clean_at(&self) -> Instant {
         self.shared.lock().clean_at
     }
@@ -308,8 +303,8 @@ impl Disk {
         std::mem::take(&mut self.shared.lock().unsupported)
     }
 
-    /// Starts a log of the calls, each with its time on the monotonic clock. If the log would exceed `limit` bytes, it
-    /// is given up as a whole.
+    /// Starts a log of the calls, each with its time on the monotonic clock. If the log would exceed `limit` bytes, the
+    /// whole log is discarded.
     pub fn record_calls(&self, limit: usize) {
         let clock = || {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -351,7 +346,6 @@ impl Shared {
         lock(&self.0.0)
     }
 
-    /// Makes everything durable if sync(2) or syncfs(2) has returned since the last call of this method.
     fn heed_sync_calls(&self, calls: &Mutex<SyncCalls>) {
         if lock(calls).take() {
             self.lock().files.sync_all();
@@ -382,8 +376,8 @@ impl Shared {
         }
     }
 
-    /// Performs an operation that changes something or makes it durable. Each such operation counts towards the planned
-    /// cut.
+    /// Performs an operation that changes files or names, or makes changes durable. Each such operation counts towards
+    /// the planned cut.
     fn change<T>(
         &self,
         operation: Operation,
@@ -433,7 +427,6 @@ impl State {
         self.is_off = true;
     }
 
-    /// Returns the planned fault if this operation has to fail.
     fn fault_of(&mut self, operation: Operation) -> Option<Fault> {
         if let Some((_, fault)) = self.failed_write.filter(|(failed, _)| *failed == operation) {
             return Some(fault);
@@ -517,7 +510,6 @@ fn permissions(mode: u32, umask: u32) -> u16 {
     (mode & !umask & 0o7777) as u16
 }
 
-/// Gives a new file to the user and the group of the process that created it.
 fn owned(files: &mut FileSystem, made: Attributes, request: &Request) -> Result<Attributes, Errno> {
     files.set_owner(made.inode, Owner { user: request.uid(), group: request.gid() })?;
     files.attributes(made.inode)

@@ -1,5 +1,5 @@
-//! A stored log of the calls that changed files or names, or made them durable. Repeating these
-//! calls gives the same files, and each repeated power cut leaves the same data.
+//! A stored log of the calls that changed files or names, or made changes durable. Repeating these calls gives the same
+//! files, and each repeated power cut leaves the same data.
 //!
 //! ```text
 //! calls.jsonl   {"format":"mailrun-calls/1","capacity":1073741824}
@@ -16,7 +16,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 const FORMAT: &str = "mailrun-calls/1";
-/// Largest capacity that is accepted in a log, in bytes.
+/// Maximum capacity of the logged disk, in bytes. A log with a larger capacity is rejected.
 const MAX_CAPACITY: u64 = 1 << 30;
 /// Maximum length of a line of a log. The longest line is a cut, which lists each sector that survived.
 const MAX_LINE_BYTES: u64 = 64 << 20;
@@ -39,10 +39,9 @@ enum Line {
     End(End),
 }
 
-/// A log of calls that can be stored in two files and read back.
 #[derive(Debug, PartialEq)]
 pub struct StoredCalls {
-    /// Capacity of the disk in bytes.
+    /// Capacity, in bytes, of the disk on which the calls were logged and will be repeated.
     pub capacity: u64,
     pub calls: Vec<LoggedCall>,
 }
@@ -123,12 +122,12 @@ impl StoredCalls {
         }
     }
 
-    /// Repeats the calls of the log on a new file system. Calls `look` with it before each call and
-    /// at the end, and stops if `look` returns false.
+    /// Repeats the calls of the log on a new file system. Before each call and at the end, passes this file system to
+    /// `look`, and stops if it returns false.
     ///
     /// # Errors
     ///
-    /// Fails if a call is impossible. The error has the number of that call.
+    /// Fails if a call of the log cannot be repeated. The error contains the number of that call.
     pub fn replay(&self, mut look: impl FnMut(usize, &mut FileSystem) -> bool) -> io::Result<FileSystem> {
         let mut files = FileSystem::new(self.capacity);
         for (at, logged) in self.calls.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Notices calls of sync(2) and syncfs(2), which the kernel does not report to a FUSE file system. Instead, a tracing
-//! instance of our own records when such a call returns in a process that descends from the calling thread.
+//! Notices calls of sync(2) and syncfs(2), which the kernel does not report to a FUSE file system. A tracing instance
+//! of our own in the kernel records when such a call returns in a process that descends from the calling thread.
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -11,13 +11,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Paths at which tracefs is usually mounted.
 const USUAL_PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// Beginning of the name of a tracing instance. The process ID of the program that made the instance follows.
+/// Prefix of the name of a tracing instance. The ID of the owning process follows, to recognise leftovers.
 const PREFIX: &str = "mailrun-";
 const BUFFER_KIB: &str = "64";
 
-/// The tracefs file system. If it was not mounted, it is unmounted when this is dropped.
+/// The mounted tracefs file system. If `find` had to mount it, it is unmounted when this value is dropped.
 struct Tracefs {
     path: PathBuf,
     own: Option<TempDir>,
@@ -41,7 +40,6 @@ impl Drop for Tracefs {
     }
 }
 
-/// A tracing instance, which is removed when this is dropped.
 struct Instance {
     path: PathBuf,
     _tracefs: Tracefs,
@@ -53,7 +51,6 @@ impl Drop for Instance {
     }
 }
 
-/// Watches for calls of sync(2) and syncfs(2) by means of tracefs.
 pub(crate) struct SyncCalls {
     // `pipe` must be declared before `instance`, because fields are dropped in this order, and the kernel removes a
     // tracing instance only after its pipe was closed.
@@ -62,7 +59,7 @@ pub(crate) struct SyncCalls {
 }
 
 impl SyncCalls {
-    /// Begins to watch the descendants that the calling thread starts from now on.
+    /// Begins to watch the processes that the calling thread and its descendants start from now on.
     pub(crate) fn watch() -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let tracefs = Tracefs::find()?;
@@ -98,7 +95,7 @@ impl SyncCalls {
         Ok(calls)
     }
 
-    /// Returns another handle of the trace pipe, so that a thread can wait for calls while others use this value.
+    /// Returns another handle of the trace pipe, with which a thread can wait for calls without locking this value.
     pub(crate) fn pipe(&self) -> io::Result<File> {
         self.pipe.try_clone()
     }
@@ -121,7 +118,6 @@ impl SyncCalls {
     }
 }
 
-/// Waits until the trace pipe has a record, but at most for `limit`.
 pub(crate) fn wait(pipe: &File, limit: Duration) {
     let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: i64::from(limit.subsec_nanos()) };
     match poll(&mut [PollFd::new(pipe, PollFlags::IN)], Some(&limit)) {

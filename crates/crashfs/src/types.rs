@@ -1,4 +1,3 @@
-//! Types that both the file system and the log of its calls use.
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 /// new file for one that it remembers.
 pub type Inode = u64;
 
-/// File system that a disk imitates. It decides which unsynced changes can survive a power cut.
+/// Real file system that a disk imitates. It decides which unsynced changes can survive a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
@@ -49,7 +48,6 @@ impl Profile {
     }
 }
 
-/// Returns the symbolic name of an injected error, such as `EIO`.
 pub(crate) fn error_name(error: Errno) -> &'static str {
     match error {
         Errno::IO => "EIO",
@@ -84,10 +82,9 @@ pub struct Owner {
     pub group: u32,
 }
 
-/// The unsynced changes that survive a power cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survivors {
-    /// Positions of the surviving changes of names among all unsynced changes, in ascending order.
+    /// Positions of the surviving name changes in the list of unsynced name changes, in ascending order.
     pub names: Vec<usize>,
     /// Surviving data of files with unsynced data. A file that is not listed loses all of its
     /// unsynced data.
@@ -102,12 +99,12 @@ pub struct SurvivingData {
     pub(crate) sectors: Vec<SurvivingSector>,
 }
 
-/// A sector whose unsynced content has reached the media.
+/// A sector whose unsynced content has reached the media, wholly or in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SurvivingSector {
     pub(crate) number: usize,
     /// Position of this version among all versions of the sector since the last sync, from 0.
     pub(crate) version: usize,
-    /// Offset in the sector from which on it is torn and reads as zeros, or `None` if it is whole.
+    /// Offset from which on a torn write left zeros in the sector, or `None` if the sector is whole.
     pub(crate) torn_at: Option<usize>,
 }

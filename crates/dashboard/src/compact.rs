@@ -1,4 +1,3 @@
-//! The dashboard on a terminal that is too small for panes. It shows as many lines of figures as fit.
 use crate::panes::{error_text, per_second};
 use crate::progress::draw_progress;
 use crate::state::{Dashboard, Ink};

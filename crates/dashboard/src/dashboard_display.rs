@@ -35,15 +35,15 @@ const DRAW_INTERVAL: Duration = Duration::from_millis(250);
 const KEY_TIMEOUT: Duration = Duration::from_millis(50);
 /// Time to wait after this process has sent itself SIGTSTP. By then, the signal has stopped all threads of the process.
 const STOP_DELAY: Duration = Duration::from_millis(200);
-/// Elapsed time in seconds after which a run is shown. The dashboard of a shorter run would only flash.
+/// Elapsed time in seconds after which the dashboard appears. In a shorter run, it would only flash.
 const SHOWN_AFTER_S: f64 = 2.0;
-/// A run whose planned duration in seconds is at least this is shown immediately.
+/// Planned duration of a run in seconds from which on the dashboard appears immediately.
 const SHOWN_AT_ONCE_S: f64 = 5.0;
-/// A run that has done this share of its work is no longer worth showing, because the dashboard would soon disappear.
+/// Share of a run's work after which the dashboard no longer appears, because it would soon disappear again.
 const ALMOST_DONE: f64 = 0.9;
 
-/// Maximum number of snapshots that wait for the thread. Normally few of them wait, because the thread takes them about
-/// twenty times a second. When the limit is reached, the latest snapshot is replaced.
+/// Maximum number of snapshots that wait to be drawn. Normally only a few wait, because the thread takes them about
+/// twenty times a second. When the limit is reached, a new snapshot replaces the latest.
 const MAX_PENDING: usize = 1_000;
 
 /// Snapshots that the thread has not drawn yet. All of them are kept, because each is a point of
@@ -69,13 +69,12 @@ impl PendingFigures {
     }
 }
 
-/// The dashboard of a run, which appears once the run is long enough to be worth a dashboard.
 #[derive(Debug, Default)]
 pub(crate) struct DashboardDisplay {
     figures: RunSnapshot,
     shared: Arc<PendingFigures>,
     thread: Option<JoinHandle<()>>,
-    /// Set once the dashboard has been shown or could not be shown. It is not shown a second time.
+    /// Set once the dashboard has been shown, or an attempt to show it has failed. There is no second attempt.
     is_done: bool,
 }
 
@@ -101,7 +100,6 @@ impl DashboardDisplay {
         self.publish();
     }
 
-    /// Returns true if the run is now long enough to be worth a dashboard.
     pub(crate) fn should_show(&self) -> bool {
         !self.is_done && is_long(&self.figures)
     }
@@ -120,8 +118,8 @@ impl DashboardDisplay {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Leaves the screen for the rest of the run, and waits until the thread has ended. Does nothing if the dashboard
-    /// was never shown.
+    /// Closes the dashboard for the rest of the run, and waits until the thread has ended. Does nothing if the
+    /// dashboard was never shown.
     pub(crate) fn leave(&mut self) {
         self.is_done = true;
         if let Some(thread) = self.thread.take() {
@@ -160,8 +158,8 @@ impl Drop for DashboardDisplay {
     }
 }
 
-/// Returns true if the run is worth a dashboard: the run has lasted for some time or is planned to, and is not about to
-/// end.
+/// Returns true if the run is long enough for a dashboard: it has lasted for some time or is planned to, and will not
+/// end soon.
 fn is_long(figures: &RunSnapshot) -> bool {
     let is_timed = figures.goal_messages == 0 && figures.goal_s > 0.0;
     if is_timed && figures.goal_s >= SHOWN_AT_ONCE_S && figures.elapsed_s > 0.0 {
@@ -190,7 +188,7 @@ fn suits(terminals: Terminals, ci: Option<OsString>, variable: impl Fn(&str) -> 
 }
 
 /// Returns true if this process may read from its terminal and change the terminal's modes. The kernel would stop a
-/// background job that tries to.
+/// background job that tries to do so.
 fn is_in_foreground() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group == getpgrp())
 }
@@ -250,7 +248,6 @@ impl<'a> DashboardScreen<'a> {
         }
     }
 
-    /// Draws and reads keys until the run is over or the screen is no longer shown.
     fn run(&mut self) {
         while !self.shared.is_over.load(Ordering::Relaxed) {
             for figures in self.shared.take() {
@@ -339,8 +336,8 @@ impl<'a> DashboardScreen<'a> {
         }
     }
 
-    /// Leaves the screen and stops the process, as Ctrl-Z does in other programs. Shows the dashboard again once the
-    /// process is in the foreground.
+    /// Leaves the alternate screen and stops the process, as Ctrl-Z does in other programs. Shows the dashboard again
+    /// once the process is in the foreground.
     fn suspend(&mut self) {
         alternate_screen::leave();
         let _ = kill_process(getpid(), Signal::TSTP);

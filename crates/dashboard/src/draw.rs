@@ -20,7 +20,6 @@ use ratatui::widgets::{Block, Clear, Widget};
 
 /// Minimum number of columns for the four panes. A narrower terminal gets the compact view.
 pub(crate) const MIN_COLUMNS: u16 = 80;
-/// Minimum number of rows for the four panes.
 pub(crate) const MIN_ROWS: u16 = 24;
 
 const KEYS: &str = "p pause · 1-4 one pane · Tab next · q stop and report · ? help";
@@ -33,7 +32,6 @@ const HELP: [&str; 6] = [
     "Ctrl-Z      suspend; fg comes back",
 ];
 
-/// Draws the dashboard with its panes or, on a terminal that is too small for panes, its figures as lines.
 pub(crate) fn draw(dashboard: &Dashboard, frame: &mut Frame<'_>) {
     draw_on(dashboard, frame.area(), frame.buffer_mut());
 }

@@ -1,10 +1,10 @@
-//! A figure over the time of a run, in a bounded number of bins. When all bins are full, neighbouring bins are merged.
+//! History of a figure during a run. When its bins are full, neighbouring bins are merged, so its size stays bounded.
 
 /// Maximum number of bins. Even a wide terminal has fewer columns.
 const MAX_BINS: usize = 480;
-/// Length of a bin in seconds at the start of a run. It doubles each time that bins are merged.
+/// Length of a bin in seconds at the start of a run. It doubles each time bins are merged.
 const BIN_S: f64 = 0.25;
-/// Maximum time of a value in seconds, about thirty years. Later values count as of this time.
+/// Maximum time of a value in seconds, about thirty years. A later time is reduced to this maximum.
 const MAX_ELAPSED_S: f64 = 1e9;
 
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ impl History {
     }
 
     /// Returns the values of the first `span_s` seconds, averaged over `columns` columns. Columns in the future are
-    /// `None`. A column without a value repeats the previous one.
+    /// `None`. A column without a value repeats the value of the previous column.
     pub(crate) fn columns(&self, span_s: f64, columns: usize) -> Vec<Option<f64>> {
         let column_s = span_s / columns.max(1) as f64;
         let mut before = None;

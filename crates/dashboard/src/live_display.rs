@@ -1,4 +1,3 @@
-//! Shows progress as a line, which the dashboard replaces once the run is long enough.
 use crate::dashboard_display::DashboardDisplay;
 use crate::snapshot::RunSnapshot;
 use mailrun_process::live::LiveMode;
@@ -33,8 +32,8 @@ impl LiveDisplay {
         }
     }
 
-    /// Shows a line, unless the previous line is still recent, so callers can call this often. A visible dashboard
-    /// shows only one part of the line: what the run waits for.
+    /// Shows a line, unless the previous line is recent. Callers can therefore call this as often as they like. A
+    /// visible dashboard shows only one part of the line: what the run waits for.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         match &mut self.dashboard {
             Some(dashboard) if dashboard.is_shown() => {

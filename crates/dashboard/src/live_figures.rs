@@ -1,4 +1,3 @@
-//! Computes the dashboard's figures from the progress that the processes report.
 use crate::snapshot::{MessageCounts, PartyLoad, RunSnapshot, StageTimes, ThresholdState, TimesMs};
 use mailrun_measurement::Stage;
 use mailrun_measurement::record::{LatencyMs, LedgerRow};
@@ -9,7 +8,6 @@ use mailrun_process::usage_sampler::UsageSampler;
 /// Figures of a running bench, with which its thresholds are evaluated. A figure that no process has reported yet is
 /// unknown.
 pub struct LiveValues<'a> {
-    /// The latest progress that the source reported.
     pub source: &'a LiveProgress,
     /// Progress of the sink, or `None` if there is no sink or the sink has not reported yet.
     pub sink: Option<&'a LiveProgress>,
@@ -76,7 +74,7 @@ pub fn load_figures(source: &LiveProgress, sink: Option<&LiveProgress>) -> RunSn
     }
 }
 
-/// Computes the figures of a MADES bench, which is source and sink in one process.
+/// Computes the dashboard's figures of a MADES bench, whose single process is both source and sink.
 pub fn mades_figures(progress: &LiveProgress) -> RunSnapshot {
     RunSnapshot {
         queue: progress.open,

@@ -19,14 +19,13 @@ use std::time::Duration;
 pub const TICK: Duration = Duration::from_millis(250);
 /// Time for which a stopped load waits for messages in transit.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
-/// A threshold can end the run only after this time, because a rate takes some time to settle.
+/// Time after the warm-up in which no threshold can end the run, because a rate takes some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
 
-/// A run whose counts the monitor takes and reports in every tick.
+/// A run whose counts the monitor collects and reports in every tick.
 pub trait MonitoredRun {
-    /// Returns the number of messages from which the progress line's rate is computed.
+    /// Returns the count of messages from which the rate in the progress line is computed.
     const DONE: fn(&LiveProgress) -> u64;
-    /// Makes the progress line from the progress and the rate per second.
     const LINE: fn(&LiveProgress, f64) -> LiveLine;
 
     /// Adds the run's counts since the last tick to `series` and `recent`. A run that adds counts as soon as they
@@ -53,7 +52,6 @@ pub trait MonitoredLoad: MonitoredRun {
     /// Stops creating messages. The monitor may call this several times.
     fn stop(&mut self, now: Duration);
 
-    /// Returns true if no more messages will be created.
     fn is_load_over(&self, now: Duration) -> bool;
 
     /// Returns true if the run has nothing left to wait for.
@@ -66,7 +64,7 @@ pub trait MonitoredLoad: MonitoredRun {
         false
     }
 
-    /// Calls `use_figures` with the figures of the run so far. They are passed to a closure because they borrow from
+    /// Calls `use_figures` with the figures of the run so far. A closure receives the figures, because they borrow from
     /// the run.
     fn with_figures<T>(&self, now: Duration, use_figures: impl FnOnce(&RunningFigures<'_>) -> T) -> T;
 }
@@ -80,8 +78,8 @@ pub struct LoadHost {
 
 impl LoadHost {
     /// Begins to observe the host. Other processes are watched only if the run has a rate or a threshold, because only
-    /// the verdict on these needs to know who else was busy. `servers` are the servers that the mail passes. The list
-    /// is empty if another process watches the host.
+    /// a verdict on them depends on who else was busy. `servers` are the servers that the mail passes. The list is
+    /// empty if another process watches the host.
     pub fn observe(has_rate: bool, thresholds: &[&[Threshold]], servers: &[String]) -> Self {
         let is_judged = has_rate || thresholds.iter().any(|list| !list.is_empty());
         let is_watched = is_judged && !servers.is_empty();
@@ -99,7 +97,6 @@ impl LoadHost {
     }
 }
 
-/// Reason for an early stop of the load, and the time until which the run waits for messages in transit.
 #[derive(Clone, Copy, Debug)]
 struct LoadStop {
     ending: Ending,
@@ -111,10 +108,10 @@ pub struct Monitor<R> {
     pub recorder: IntervalRecorder,
     pub output: ProgressOutput,
     pub host: LoadHost,
-    /// Thresholds that end the run if they are missed, and the time from which they are checked.
+    /// Thresholds that end the run early if they are missed. They are evaluated only from `abort_from` on.
     abort_on: Vec<Threshold>,
     abort_from: Duration,
-    /// Latencies since the last tick. Each tick empties them.
+    /// Latencies since the last tick, which are cleared in each tick.
     pub recent: Latencies,
     next_tick: Duration,
     stop: Option<LoadStop>,
@@ -141,7 +138,7 @@ impl<R: MonitoredRun> Monitor<R> {
         self.next_tick
     }
 
-    /// Takes the run's counts since the last tick, and reports the progress to the display, the events and the metrics.
+    /// Collects the run's counts since the last tick, and reports the progress to the display, the events and metrics.
     pub fn tick(&mut self, now: Duration) {
         self.next_tick = now + TICK;
         self.run.collect(now, &mut self.recorder.series, &mut self.recent);
@@ -156,7 +153,7 @@ impl<R: MonitoredRun> Monitor<R> {
         self.recent.clear();
     }
 
-    /// Ticks for the last time, and finishes the interval log. Returns the first error that occurred while the log was
+    /// Performs the last tick, and finishes the interval log. Returns the first error that occurred while the log was
     /// written, if any.
     pub fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
         self.tick(now);
@@ -166,12 +163,12 @@ impl<R: MonitoredRun> Monitor<R> {
 
 impl<R: MonitoredLoad> Monitor<R> {
     /// Makes the monitor also observe the host, and end the run when it misses one of the thresholds. `counts_from` is
-    /// the end of the warm-up, from which messages count. Thresholds are checked from one second later on.
+    /// the end of the warm-up, from which messages count. Thresholds are first checked one second later.
     pub fn of_load(self, host: LoadHost, abort_on: &[Threshold], counts_from: Duration) -> Self {
         Self { host, abort_on: abort_on.to_vec(), abort_from: counts_from + ABORT_DELAY, ..self }
     }
 
-    /// Ticks if a tick is due, and stops the load if there is a reason to. Returns true if the run must end now.
+    /// Performs a tick if one is due, and stops the load if there is a reason. Returns true if the run must end now.
     pub fn poll(&mut self, now: Duration, request: StopRequest) -> bool {
         let is_tick = now >= self.next_tick;
         if is_tick {
@@ -189,14 +186,13 @@ impl<R: MonitoredLoad> Monitor<R> {
         request >= StopRequest::StopNow || is_drained || self.run.is_done(now)
     }
 
-    /// Stops the load, and waits at most `drain` for messages in transit. If the load is already being stopped, the
-    /// first reason and the first deadline stay.
+    /// Stops the load, and waits at most `drain` for messages in transit. If an earlier call has stopped the load, the
+    /// earlier reason and deadline remain.
     pub fn stop(&mut self, ending: Ending, now: Duration, drain: Duration) {
         self.stop.get_or_insert(LoadStop { ending, drain_deadline: now + drain });
         self.run.stop(now);
     }
 
-    /// Stops the load if its server is gone or if it has missed a threshold.
     fn stop_early(&mut self, now: Duration) {
         if self.run.is_server_gone() {
             return self.stop(Ending::GaveUp, now, DRAIN_TIMEOUT);
@@ -211,7 +207,7 @@ impl<R: MonitoredLoad> Monitor<R> {
         }
     }
 
-    /// Returns how the load has ended: `Complete`, unless the monitor has stopped it.
+    /// Returns how the load has ended. This is `Complete`, unless the monitor has stopped the load.
     pub fn ending(&self) -> Ending {
         self.stop.map_or(Ending::Complete, |stop| stop.ending)
     }
@@ -230,7 +226,6 @@ mod tests {
     use mailrun_process::live::LiveMode;
     use mailrun_process::live_line::NonTerminalOutput;
 
-    /// A load that began at 0 s, and rejects messages from `rejects_from` on.
     #[derive(Default)]
     struct Load {
         abort_on: Vec<Threshold>,

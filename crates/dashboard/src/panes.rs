@@ -11,7 +11,7 @@ use ratatui::style::Style;
 use ratatui::text::Text;
 use ratatui::widgets::{Paragraph, Widget, Wrap};
 
-/// Bars of one to eight eighths of a row. They give a curve eight times as many steps as it has rows.
+/// Bars that fill one to eight eighths of a row, so that a curve has eight times as many steps as rows.
 const EIGHTHS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 /// Width of the label before a curve. A pane of at least `WIDE_PANE` columns has room for a wider label.
 const LABEL_COLUMNS: u16 = 13;
@@ -110,7 +110,6 @@ fn draw_axis(span_s: f64, palette: Palette, row: Rect, buffer: &mut Buffer) {
 
 type TimesFigure = fn(&TimesMs) -> f64;
 
-/// Draws each stage's percentiles since the last report and for the whole run.
 pub(crate) fn draw_latencies(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     const ROWS: [(&str, TimesFigure); 5] = [
         ("p50", |times| times.p50),
@@ -250,7 +249,6 @@ pub(crate) fn error_text(text: &str) -> String {
     shown.chars().take(MAX_ERROR_CHARACTERS).chain(['…']).collect()
 }
 
-/// Draws the CPU use and memory of each process, with a curve if there is room.
 pub(crate) fn draw_parties(view: &DashboardView, palette: Palette, area: Rect, buffer: &mut Buffer) {
     let head = format!("{:<12}{:>9}{:>12}", "", "cores", "memory");
     buffer.set_stringn(area.x + 1, area.y, head, usize::from(area.width) - 1, palette.style(Ink::Border));

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 const COLUMN: usize = 8;
 const ROW: usize = 17;
-/// Distance of the text's base line from the top of its cell, in pixels.
+/// Distance in pixels from the top of a cell to the base line of its text.
 const BASE_LINE: usize = 13;
 const BACKGROUND: &str = "#16181d";
 const TEXT: &str = "#d4d7dd";
@@ -127,7 +127,7 @@ enum Glyph {
     Bar(u32),
     /// A horizontal line of this thickness in pixels.
     Line(f64),
-    /// A part of a frame, with lines from the centre in these directions.
+    /// A box-drawing character, with lines from the centre of its cell in these directions.
     Frame {
         right: bool,
         down: bool,
@@ -154,7 +154,7 @@ impl Glyph {
         }
     }
 
-    /// Returns true if neighbouring cells of these two kinds can be drawn as one shape.
+    /// Returns true if neighbouring cells with these glyphs can be drawn as one shape.
     fn is_like(self, other: Self) -> bool {
         self == other && !matches!(self, Self::Frame { .. })
     }

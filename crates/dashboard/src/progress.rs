@@ -9,7 +9,6 @@ use ratatui::style::Style;
 
 /// Minimum elapsed time in seconds for an estimate of the remaining time, because an earlier one would be far off.
 const MIN_ESTIMATE_S: f64 = 1.0;
-/// Minimum share of the run that must be done for an estimate of the remaining time.
 const MIN_ESTIMATE_SHARE: f64 = 0.01;
 
 pub(crate) fn draw_progress(dashboard: &Dashboard, row: Rect, buffer: &mut Buffer) {

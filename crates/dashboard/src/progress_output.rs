@@ -1,4 +1,3 @@
-//! Reports the progress of a process: as a line, on the dashboard, as JSON events, and as metrics over HTTP.
 use crate::live_display::LiveDisplay;
 use crate::snapshot::RunSnapshot;
 use anyhow::Result;
@@ -19,7 +18,7 @@ pub struct ProgressOutput {
 }
 
 impl ProgressOutput {
-    /// Creates the output of a process. `elsewhere` says what to write if standard error is not a terminal.
+    /// Creates an output that shows progress on standard error. `elsewhere` says what to write if that is no terminal.
     pub fn new(live: LiveMode, elsewhere: NonTerminalOutput) -> Self {
         Self {
             events: EventOutput::new(live),
@@ -33,7 +32,7 @@ impl ProgressOutput {
     /// Serves live metrics over HTTP on `address`, if there is an address.
     ///
     /// # Errors
-    /// Returns an error if the server cannot listen on the address.
+    /// Fails if the HTTP server cannot listen on `address`.
     pub fn with_metrics(self, address: Option<SocketAddr>, party: MeasuredParty) -> Result<Self> {
         let metrics = address.map(|address| LiveMetrics::serve(address, party)).transpose()?;
         Ok(Self { metrics, ..self })

@@ -5,7 +5,7 @@ pub struct RunSnapshot {
     /// The server and the load in a few words, separated by ` · `.
     pub subject: String,
     pub thresholds: Vec<ThresholdState>,
-    /// Text about the wait after the run has sent its last message, or `None` if the run does not wait.
+    /// Text that says what the run waits for after its last message, or `None` if the run does not wait.
     pub wait: Option<String>,
     pub elapsed_s: f64,
     /// Number of messages that the run creates, or 0 if it has no such limit.
@@ -25,9 +25,8 @@ pub struct RunSnapshot {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdState {
-    /// The threshold as the user typed it.
     pub expression: String,
-    /// Current value of the threshold's figure, or empty if it is unknown.
+    /// Current value of the figure that the threshold limits, or empty if the value is unknown.
     pub value: String,
     /// True if the threshold is met, and false if it is missed. `None` as long as this is undecided.
     pub passed: Option<bool>,
@@ -46,7 +45,7 @@ pub struct MessageCounts {
     pub rejected: u64,
     /// Number of messages whose SMTP session failed.
     pub failed: u64,
-    /// Number of messages in transit, if the process counts them itself.
+    /// Number of messages in transit, or `None` if it must be computed from the other counts.
     pub in_transit: Option<u64>,
 }
 
@@ -55,12 +54,11 @@ impl MessageCounts {
         self.due.max(self.created)
     }
 
-    /// Returns the number of messages that are due but not created.
     pub(crate) fn unsent(&self) -> u64 {
         self.all() - self.created
     }
 
-    /// Returns the number of messages whose fate is still open. Messages that are due but not sent are included.
+    /// Returns the number of messages whose fate is still open, including messages that are due but not created yet.
     pub fn outstanding(&self) -> u64 {
         let created = self.in_transit.unwrap_or_else(|| self.created.saturating_sub(self.settled()));
         created + self.unsent()
@@ -84,14 +82,13 @@ impl MessageCounts {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StageTimes {
-    /// Name of the stage, such as "accepted" or "delivered".
     pub name: String,
-    /// Percentiles since the last report and, in `run`, since the start of the run.
+    /// Percentiles since the last report. The field `run` has the percentiles since the start of the run.
     pub now: TimesMs,
     pub run: TimesMs,
 }
 
-/// Percentiles in milliseconds, which are 0 as long as there is no latency yet.
+/// Latency percentiles in milliseconds, all of them 0 until a latency has been measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TimesMs {
     pub p50: f64,
@@ -103,7 +100,6 @@ pub struct TimesMs {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartyLoad {
-    /// Name of the process, such as "source", "relay" or "sink".
     pub name: String,
     /// CPU use in cores: 1.5 means one and a half busy cores.
     pub cores: f64,

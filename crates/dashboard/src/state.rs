@@ -1,4 +1,3 @@
-//! The dashboard's state: the run's figures and their history, the enlarged pane, the pause, and the help.
 use crate::history::History;
 use crate::snapshot::RunSnapshot;
 use ratatui::style::{Color, Modifier, Style};
@@ -18,7 +17,6 @@ pub(crate) enum DashboardKey {
     Escape,
 }
 
-/// Action that a pressed key requires of the thread that owns the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DashboardAction {
     Nothing,
@@ -105,7 +103,7 @@ impl DashboardView {
 #[derive(Clone, Debug)]
 pub(crate) struct Dashboard {
     view: DashboardView,
-    /// The view as it was when the user paused it, or `None` if it is not paused.
+    /// The view as it was when the user paused the dashboard, or `None` while the dashboard is not paused.
     paused: Option<Box<DashboardView>>,
     pub(crate) enlarged: Option<usize>,
     pub(crate) has_help: bool,
@@ -171,7 +169,6 @@ impl Dashboard {
         self.paused.is_some()
     }
 
-    /// Returns the view to draw: the paused one if there is one, or else the current one.
     pub(crate) fn view(&self) -> &DashboardView {
         self.paused.as_deref().unwrap_or(&self.view)
     }
@@ -186,7 +183,6 @@ pub(crate) enum Palette {
     Plain,
 }
 
-/// Parts of a drawing, to each of which the palette gives a style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
     Title,

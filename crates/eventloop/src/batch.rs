@@ -25,7 +25,7 @@ pub(crate) const MAX_BATCHED_WRITE: usize = 2048;
 /// Alignment of reads in bytes: one cache line.
 const CACHE_LINE_BYTES: usize = 64;
 
-/// Input of a batch's sessions, one session after another.
+/// Memory for the input of all sessions in a batch, stored one after another.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     memory: Vec<u8>,
@@ -33,8 +33,8 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Begins a new batch and drops the input of the last one, which tasks must have taken or the
-    /// caller must have copied.
+    /// Begins a new batch and discards the input of the previous batch. Before this call, tasks must have taken that
+    /// input, or the caller must have copied it.
     pub(crate) fn begin(&mut self) {
         self.memory.resize(BATCH_EVENTS * (MAX_READ_AHEAD + CACHE_LINE_BYTES), 0);
         self.used = 0;
@@ -58,7 +58,7 @@ impl ReadAhead {
     }
 }
 
-/// Output of a batch's sessions, in the order in which they wrote.
+/// Output that the sessions of a batch have written, in the order of their writes.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBatch {
     bytes: Vec<u8>,
@@ -136,7 +136,6 @@ mod tests {
         }
     }
 
-    /// Echoes its input until the end. Reads at most `room` bytes at a time.
     async fn echo(descriptor: OwnedFd, room: usize) {
         let socket = Socket::from_accepted(descriptor).expect("watched");
         let mut room = vec![0; room];
@@ -149,8 +148,8 @@ mod tests {
         }
     }
 
-    /// Writes a piece and reads the same number of bytes. Does both at once, so that neither side
-    /// waits for the other to read first. Writes at most `segment` bytes in a turn.
+    /// Writes a piece and reads the same number of bytes. Does both at once, because otherwise each side could wait for
+    /// the other to read first. Writes at most `segment` bytes in a turn.
     async fn exchange(socket: &Socket, mut piece: &[u8], segment: usize, room: &mut [u8]) -> Vec<u8> {
         let all = piece.len();
         let mut back = Vec::new();

@@ -24,7 +24,7 @@ pub enum BusyPoll {
 const MAX_LOOK: Duration = Duration::from_secs(1);
 
 impl BusyPoll {
-    /// Returns how long to look for events. `None` means not at all.
+    /// Returns how long to look for events before sleeping, or `None` to sleep at once.
     pub(crate) fn limit(self) -> Option<Duration> {
         match self {
             Self::Off => None,

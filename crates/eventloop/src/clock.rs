@@ -1,16 +1,16 @@
-//! The clocks. All measurements use CLOCK_MONOTONIC, which all processes of a host share. The wall
-//! clock is for times that other hosts see.
+//! The two clocks. All measurements use CLOCK_MONOTONIC, which all processes of a host share. The
+//! wall clock is for times that other hosts see.
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Returns the time since the host's monotonic clock began. Times from different processes of a
-/// host can be compared.
+/// Returns the time on the host's monotonic clock. All processes of a host share this clock, so
+/// their times can be compared.
 pub fn now() -> Duration {
     read(ClockId::Monotonic)
 }
 
-/// Returns the Unix time. It jumps if somebody sets the host's clock, so durations are measured
-/// with [`now`].
+/// Returns the Unix time. It jumps if somebody sets the host's clock, so use [`now`] to measure
+/// durations.
 pub fn wall() -> Duration {
     read(ClockId::Realtime)
 }

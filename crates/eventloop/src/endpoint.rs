@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 const UNIX: &str = "unix:";
-/// Size of a socket's path in bytes, including the zero byte at its end (unix(7)).
+/// Maximum size of a socket's path in bytes, including the zero byte at its end (unix(7)).
 const MAX_PATH_BYTES: usize = 108;
 
-/// Address of one end of a connection.
+/// Address at which a server listens, and to which its clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// An IP address with a TCP port.

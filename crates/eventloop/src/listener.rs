@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
-/// Maximum number of connections that wait to be accepted. The kernel uses the smaller of this and
-/// `net.core.somaxconn`.
+/// Maximum number of connections that wait to be accepted. The kernel lowers it to
+/// `net.core.somaxconn` if that is smaller.
 const BACKLOG: i32 = 4096;
 
 /// Listens at `address`. For port 0, the kernel chooses a port. `[::]` means all addresses of this
@@ -71,7 +71,7 @@ pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
 /// options as [`listen`].
 ///
 /// # Errors
-/// Fails if an option cannot be set.
+/// Returns the errors of `ioctl`, `setsockopt` and `listen`.
 pub fn adopt(socket: &OwnedFd, endpoint: &Endpoint) -> io::Result<()> {
     ioctl_fionbio(socket, true)?;
     if matches!(endpoint, Endpoint::Tcp(_)) {

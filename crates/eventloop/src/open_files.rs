@@ -1,5 +1,5 @@
 //! Raises the limit of open files (`ulimit -n`) of this process, because ten thousand sessions need
-//! ten thousand descriptors. If a connection fails for lack of a resource, names this resource.
+//! ten thousand descriptors. Also tells which resource ran out when a connection fails.
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -19,7 +19,7 @@ pub fn raise(wanted: u64) -> u64 {
     }
 }
 
-/// A resource of the host or the process that ran out, so that a connection failed.
+/// A resource of the host or the process that can run out, so that connections fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceExhausted {
     /// File descriptors of the process (EMFILE, `ulimit -n`).
@@ -33,8 +33,8 @@ pub enum ResourceExhausted {
 }
 
 impl ResourceExhausted {
-    /// Returns the exhausted resource if `error` means that a connection could not be made or
-    /// accepted for lack of one. Set `from_own_address` if the connection was bound to an address.
+    /// Returns the exhausted resource if `error` means that a connection could not be made or accepted
+    /// because a resource ran out. Set `from_own_address` if the connection was bound to an address.
     ///
     /// EADDRNOTAVAIL is not a shortage if the given address does not belong to this host. If the
     /// host has no address of that family at all, the error looks like a shortage of ports, but the

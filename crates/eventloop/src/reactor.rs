@@ -34,13 +34,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Maximum number of events that are taken from the epoll at a time.
 const MAX_EVENTS: usize = 1024;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Number of reads or accepts that a task may make before other tasks have their turn.
 const TASK_BUDGET: u32 = 64;
-/// This many bytes of input count as another read, so a task that has read 256 KiB has used up its
-/// budget. A turn therefore stays short even if many peers send faster than their tasks can work.
+/// Number of input bytes that count as one more read, so that a task has used up its budget after 256 KiB. A turn
+/// therefore stays short even if many peers send faster than their tasks can work.
 const BUDGETED_BYTES: usize = 4096;
 const MAIN_TASK: usize = 0;
 const TIMER_TOKEN: u64 = u64::MAX;
@@ -53,7 +52,6 @@ pub(crate) fn failed_tasks() -> u64 {
 }
 
 thread_local! {
-    /// The event loop of this thread, if the thread is a worker.
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
 }
 
@@ -65,21 +63,21 @@ pub(crate) struct Reactor {
     sources: RefCell<Slab<IoSource>>,
     read_ahead: RefCell<ReadAhead>,
     write_batch: RefCell<WriteBatch>,
-    /// Time at which the input of the batch had been read. All tasks of the batch share it, which
-    /// saves reading the clock for each of them.
+    /// Time at which the input of the batch was read. All tasks of the batch share it, which saves reading the clock
+    /// for each of them.
     batch_read_at: Cell<Duration>,
-    /// Time at which the last input had been read. `None` if the clock was not read for that input.
+    /// Time at which the last input was read, or `None` if the clock was not read at that time.
     input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
     /// Tasks to be polled without an event: new tasks, and tasks whose budget is used up.
     ready_tasks: RefCell<Vec<usize>>,
     current_task: Cell<usize>,
     budget: Cell<u32>,
-    /// Set when the main task has ended. From then on no other task is polled, not even for an
-    /// event of the same batch, because nobody would count its work.
+    /// Set when the main task has ended. From then on no other task is polled, not even for an event of the same batch,
+    /// because its result would no longer count.
     finished: Cell<bool>,
-    /// Number of sources created so far, from which each source gets its generation. An event with
-    /// an older generation than the source in its slot is stale.
+    /// Generation of the newest source. A source can get the key of an earlier source, so an event whose generation
+    /// differs from the source's is stale.
     next_generation: Cell<u32>,
 }
 
@@ -90,13 +88,13 @@ struct IoSource {
     generation: u32,
     readable: bool,
     writable: bool,
-    /// Set if the peer has closed the connection, or if it has failed. Reads then return the
-    /// remaining input, followed by the end or an error.
+    /// Set if the peer has closed the connection, or if the connection has failed. Reads then return the remaining
+    /// input, followed by the end or an error.
     ended: bool,
     /// Set if the task has asked for input when there was none, so that a batch may read for it. A
-    /// batch reads once for each such request. A source that is set has no input that was read for
-    /// its task before, so the input stays in order, and a task that reads slowly has no more of it
-    /// in memory than one batch reads.
+    /// batch reads once for each such request. It does so only after the task has taken all earlier
+    /// input, so the input stays in order, and a slow task keeps no more input in memory than one batch
+    /// reads.
     awaits_input: bool,
     /// Set if more input arrived at once than a batch reads ahead. The task then reads for itself,
     /// into its own buffer.
@@ -105,10 +103,10 @@ struct IoSource {
     descriptor: Option<Rc<OwnedFd>>,
     /// Set while the task's last output waits for the end of the batch.
     is_write_batched: bool,
-    /// Set if the task needs to know when its writes were handed to the kernel.
+    /// Set if the task wants to know when the kernel received its output.
     is_timed: bool,
-    /// Time at which a batch had written the task's output, or `None` if the write has failed or
-    /// is not complete.
+    /// Time at which a batch finished writing the task's output, or `None` if the write has failed or is not
+    /// complete.
     written_at: Option<Duration>,
     cold: Option<Box<ColdFields>>,
 }
@@ -121,16 +119,16 @@ enum BufferedRead {
     Failed(Errno),
 }
 
-/// Fields that few sources need. They are in a box of their own, so that the other sources stay
+/// Fields that few sources need. They are in a separate allocation, so that the other sources stay
 /// small.
 #[derive(Default)]
 struct ColdFields {
-    /// Input that was read for the task, but that the task did not take in its turn.
+    /// Input that was read ahead for the task, but that the task did not take in its turn.
     input: Vec<u8>,
     /// Batched output that the socket has not accepted yet. It is sent when the socket becomes
     /// writable.
     unsent: Vec<u8>,
-    /// Error of a batched write. The task gets it with its next read or write.
+    /// Error of a batched write or of an untaken batched read. The next read or write returns it.
     error: Option<Errno>,
 }
 
@@ -143,7 +141,7 @@ impl IoSource {
         self.cold.as_ref().is_some_and(|cold| !cold.unsent.is_empty())
     }
 
-    /// Returns true if a read may succeed.
+    /// Returns true if a read may succeed, because there is input, an end or an error.
     fn has_input(&self) -> bool {
         let has_kept = || self.cold.as_ref().is_some_and(|cold| !cold.input.is_empty());
         self.readable || self.buffered.is_some() || has_kept()
@@ -159,7 +157,6 @@ impl IoSource {
         }
     }
 
-    /// Reads up to `MAX_READ_AHEAD` bytes of input for the task.
     fn fill_read_ahead(&mut self, read_ahead: &mut ReadAhead) {
         let Some(descriptor) = &self.descriptor else { return };
         self.awaits_input = false;
@@ -179,7 +176,6 @@ impl IoSource {
         };
     }
 
-    /// Sends as much of the unsent output as the socket accepts now.
     fn flush_unsent(&mut self) {
         let (Some(cold), Some(descriptor)) = (&mut self.cold, &self.descriptor) else { return };
         while !cold.unsent.is_empty() {
@@ -215,8 +211,8 @@ impl ColdFields {
     }
 }
 
-/// Returns the source with this token, unless it is gone. The token contains the source's
-/// generation, so it cannot find a newer source in the same slot.
+/// Returns the source with this token, or `None` if it was removed. A newer source with the same key has another
+/// generation, so it is not returned by mistake.
 fn find_source(sources: &mut Slab<IoSource>, token: u64) -> Option<&mut IoSource> {
     sources.get_mut(token as u32 as usize).filter(|source| source.generation == (token >> 32) as u32)
 }
@@ -235,7 +231,7 @@ pub enum FdTable {
     /// All threads of the process share one table of descriptors.
     #[default]
     Shared,
-    /// The worker has a table of descriptors of its own.
+    /// The worker has its own table of descriptors. If the kernel refuses that, the table remains shared.
     Private,
 }
 
@@ -248,10 +244,8 @@ pub struct WorkerOptions {
     pub busy_poll: BusyPoll,
 }
 
-/// Kind of a watched descriptor. It selects the events that epoll reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
-    /// A connection, which is watched in both directions.
     Connection,
     /// A connection attempt, which becomes writable when the connection is established.
     Connecting,
@@ -359,9 +353,9 @@ impl Reactor {
         }
     }
 
-    /// Polls the tasks that were woken. The loop calls this after each batch. A call from another
-    /// thread therefore waits for one batch and the tasks woken before it, but not for all
-    /// connections that have input.
+    /// Polls the tasks that were woken. The loop calls this after each batch. A task that another thread
+    /// wakes therefore waits for one batch and earlier woken tasks, but not for all connections that have
+    /// input.
     fn poll_woken(&self, woken: &mut Vec<usize>) {
         self.wake_queue.drain(woken);
         if woken.is_empty() {
@@ -448,7 +442,7 @@ impl Reactor {
         }
     }
 
-    /// Keeps input that tasks did not take, until their next turn.
+    /// Stores input that tasks did not take in this turn, until they read again.
     fn keep_unread(&self, batch: &[Event]) {
         if batch.len() == 1 {
             return;
@@ -606,7 +600,7 @@ impl Reactor {
         self.budget.set(self.budget.get().saturating_sub((count / BUDGETED_BYTES) as u32));
     }
 
-    /// Returns the error of the last batched write, if it failed.
+    /// Returns the stored error of a batched write or read, or `None` if there is none.
     pub(crate) fn error(&self, key: usize) -> Option<Errno> {
         self.sources.borrow()[key].cold.as_ref()?.error
     }
@@ -617,7 +611,7 @@ impl Reactor {
         self.sources.borrow_mut()[key].readable = true;
     }
 
-    /// Records that there is nothing to read until the next event.
+    /// Records that there is nothing to read until the next event reports input.
     pub(crate) fn clear_readable(&self, key: usize) {
         self.sources.borrow_mut()[key].readable = false;
     }
@@ -662,8 +656,8 @@ impl Reactor {
         self.input_at.get().unwrap_or_else(clock::now)
     }
 
-    /// Adds a write to the present batch. If the write fails later, the task is polled and its next
-    /// read fails.
+    /// Adds a write to the current batch. If the kernel rejects it later, the task is polled and its next read
+    /// fails.
     pub(crate) fn batch_write(&self, key: usize, descriptor: &Rc<OwnedFd>, bytes: &[u8]) -> Result<(), Errno> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
@@ -711,7 +705,7 @@ impl Reactor {
         source.writable && !source.has_unsent()
     }
 
-    /// Records that the socket accepts nothing more for now.
+    /// Records that the socket accepts no output until an event says that it does.
     pub(crate) fn clear_writable(&self, key: usize) {
         self.sources.borrow_mut()[key].writable = false;
     }
@@ -744,8 +738,8 @@ mod tests {
         (Socket::from_accepted(one.into()).expect("watched"), other)
     }
 
-    /// A task that is woken by a waker, as if another thread had called it. It records how many
-    /// other tasks were polled before it.
+    /// A task that is woken through its waker, as a call from another thread would wake it. It records how many other
+    /// tasks were polled before it.
     #[derive(Default)]
     struct Call {
         waker: RefCell<Option<Waker>>,
@@ -770,8 +764,8 @@ mod tests {
             call
         }
 
-        /// Counts a polled task. The first of them wakes the task of the call, which must not wait
-        /// for all the others.
+        /// Counts a polled task. The first one wakes the task of this call, which must then be polled before most of
+        /// the other tasks.
         fn count_task(&self) {
             if self.polled.replace(self.polled.get() + 1) == 0
                 && let Some(waker) = &*self.waker.borrow()

@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Pause before connecting again to a unix-domain socket whose queue is full.
 const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A connection. Only the task that made it may use it, because its events poll only this task.
+/// A connection. Only the task that created it may use it, because its events wake only that task.
 pub struct Socket {
     descriptor: Rc<OwnedFd>,
     key: usize,
@@ -112,7 +112,7 @@ impl Socket {
         Ok(Self { descriptor, key, reactor })
     }
 
-    /// Reads the available bytes, after waiting for the first byte. Returns 0 at the end of the
+    /// Waits for input, and reads the bytes that are available. Returns 0 at the end of the
     /// connection.
     ///
     /// # Errors
@@ -157,12 +157,12 @@ impl Socket {
         self.reactor.clear_readable(self.key);
     }
 
-    /// Returns true if the peer has closed the connection, or if it has failed.
+    /// Returns true if the peer has closed the connection, or if the connection has failed.
     pub fn has_ended(&self) -> bool {
         self.reactor.has_ended(self.key)
     }
 
-    /// Returns the local address. A unix-domain socket has none.
+    /// Returns the local address, or `None` for a unix-domain socket.
     pub fn local_address(&self) -> Option<SocketAddr> {
         rustix::net::getsockname(&self.descriptor).ok()?.try_into().ok()
     }
@@ -185,8 +185,8 @@ impl Socket {
         let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
     }
 
-    /// Reads the available bytes. Returns 0 at the end of the connection. If there are no bytes,
-    /// the task is polled again when some arrive.
+    /// Reads the available bytes. Returns 0 at the end of the connection. If no bytes are
+    /// available, the task is polled again when some arrive.
     ///
     /// # Errors
     /// Returns the errors of `recv`.
@@ -219,7 +219,7 @@ impl Socket {
         self.reactor.error(self.key).map_or(Ok(0), |error| Err(error.into()))
     }
 
-    /// Returns the time ([`crate::clock::now`]) at which the last input had been read.
+    /// Returns the time at which a batch read the last input or, if the task itself did, [`crate::clock::now`].
     pub fn input_at(&self) -> Duration {
         self.reactor.input_at()
     }
@@ -242,9 +242,9 @@ impl Socket {
         self.reactor.mark_readable(self.key);
     }
 
-    /// Writes as much as the socket accepts. A write of up to 2 KiB is not sent at once, but
-    /// together with the other writes of its turn. If it cannot be sent, the task is polled again
-    /// and its next read fails.
+    /// Writes as much as the socket accepts. A write of up to 2 KiB is sent at the end of the batch
+    /// of events, with the writes of other tasks. If that fails, the task is polled again and its
+    /// next read fails.
     ///
     /// # Errors
     /// Returns the errors of `send`. `WouldBlock` means that the socket accepts nothing now.
@@ -269,19 +269,19 @@ impl Socket {
     }
 
     /// Returns true if all output has been handed to the kernel, or will be at the end of this
-    /// turn.
+    /// batch of events.
     pub fn is_flushed(&self) -> bool {
         self.reactor.is_flushed(self.key)
     }
 
     /// Returns true if the last output waits to be sent with the output of other sessions, at the
-    /// end of the turn.
+    /// end of this batch of events.
     pub fn is_write_batched(&self) -> bool {
         self.reactor.is_write_batched(self.key)
     }
 
-    /// Sends the batched output of all sessions now, before the end of the turn. An error is
-    /// reported by the next read or write of the session that it concerns.
+    /// Sends the batched output of all sessions now, before the end of the batch of events. If a
+    /// write fails, the next read or write of its session returns the error.
     pub fn flush_batch(&self) {
         self.reactor.flush_batch();
     }
@@ -292,8 +292,8 @@ impl Socket {
         self.reactor.time_writes(self.key);
     }
 
-    /// Returns the time at which the last batched output had been handed to the kernel, if writes
-    /// are timed. Returns `None` if the write has failed.
+    /// Returns the time at which the last batched output was handed to the kernel, if writes are
+    /// timed. Returns `None` if the write has failed.
     pub fn written_at(&self) -> Option<Duration> {
         self.reactor.written_at(self.key)
     }
@@ -331,8 +331,8 @@ impl AsFd for Socket {
     }
 }
 
-/// A listener that accepts connections. Only the task that made it may use it, because its events
-/// poll only this task.
+/// A listener that accepts connections. Only the task that created it may use it, because its
+/// events wake only that task.
 pub struct Acceptor {
     listener: OwnedFd,
     key: usize,

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A timer of a task. Each poll gives it the current deadline, but the timer is set again only when
-/// it fires. For this reason, a deadline that moves with each message costs nothing. Only one task
-/// may poll it, because it wakes only that task.
+/// A timer that wakes one task. Each poll passes the current deadline, but the timer is set again only if it has fired
+/// or the deadline is earlier than before. A deadline that moves further away with each message therefore costs
+/// nothing. Only one task may poll a timer.
 #[derive(Default)]
 pub struct Timer(Option<ArmedTimer>);
 
@@ -21,9 +21,9 @@ struct ArmedTimer {
 }
 
 impl Timer {
-    /// Returns `Ready` if `deadline` has passed at `now`, or never without a deadline. Otherwise the
-    /// task is polled again at the deadline. `now` may be older than the present turn, for example
-    /// the time at which the input of a batch had been read.
+    /// Returns `Ready` if `deadline` has passed at `now`, or never without a deadline. Otherwise the task is polled
+    /// again at the deadline. `now` may be somewhat old, for example the time at which the input of a batch was
+    /// read.
     pub fn poll_due(&mut self, deadline: Option<Duration>, now: Duration) -> Poll<()> {
         let Some(deadline) = deadline else { return Poll::Pending };
         if now >= deadline {
@@ -43,7 +43,7 @@ impl Timer {
         self.0 = Some(ArmedTimer { key, reactor });
     }
 
-    /// Runs `work` until `deadline`. Returns `None` if `work` has not ended by then, and drops it.
+    /// Runs `work` until `deadline`. If `work` has not ended by then, drops it and returns `None`.
     pub async fn timeout_at<T>(&mut self, deadline: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {

@@ -1,5 +1,5 @@
-//! The timers of a worker. They share one timerfd, which is precise to a microsecond and is set
-//! again only for an earlier timer.
+//! The timers of a worker. All of them share one timerfd, which is precise to a microsecond and is
+//! set again only for an earlier timer.
 use crate::clock;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
@@ -13,7 +13,6 @@ pub(crate) type TimerKey = (Duration, u64);
 
 pub(crate) struct Timers {
     timerfd: OwnedFd,
-    /// Task that each timer wakes when it is due.
     tasks: RefCell<BTreeMap<TimerKey, usize>>,
     /// Time to which the timerfd is set. `None` before the first timer, and after the timerfd has
     /// fired.
@@ -73,7 +72,7 @@ impl Timers {
         key.0 <= self.fired_until.get()
     }
 
-    /// Returns the tasks whose timers are due, after the timerfd has fired.
+    /// Returns the tasks whose timers are due. Must be called after the timerfd has fired.
     pub(crate) fn fire(&self) -> Vec<usize> {
         let now = clock::now();
         self.armed_for.set(None);

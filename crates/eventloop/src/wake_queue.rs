@@ -11,7 +11,7 @@ use std::thread::{self, ThreadId};
 pub(crate) struct WakeQueue {
     woken: Mutex<Vec<usize>>,
     has_woken: AtomicBool,
-    /// Ends the wait of the event loop. Only other threads write to this descriptor, because the
+    /// Wakes the event loop from its wait. Only other threads write to this descriptor, because the
     /// loop does not wait while its own thread runs a task.
     eventfd: OwnedFd,
     owner: ThreadId,
@@ -23,8 +23,8 @@ struct TaskWaker {
 }
 
 impl WakeQueue {
-    /// Must be called on the thread of the event loop. Wakes on that thread then make no system
-    /// call.
+    /// Creates a queue. Must be called on the event loop's thread, so that wakes on that thread
+    /// need no system call.
     pub(crate) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let owner = thread::current().id();

@@ -7,15 +7,15 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Number of tasks of this process that ended with a panic. Each panic is a bug, whose details are
-/// on standard error. The other tasks continue, so a program that reports on its tasks has to query
-/// this number.
+/// Returns the number of tasks of this process that ended with a panic. Each panic is a bug, whose
+/// details are on standard error. The other tasks continue, so a program must query this number to
+/// report panics.
 pub fn failed_tasks() -> u64 {
     reactor::failed_tasks()
 }
 
-/// Total time that the workers of this process have spent in busy polling. During this time, they
-/// occupied a processor without doing work.
+/// Returns the total time that the workers of this process have spent in busy polling. During this
+/// time, they occupied a processor without doing work.
 pub fn busy_polled() -> Duration {
     busy_poll::looked()
 }
@@ -24,7 +24,7 @@ pub fn busy_polled() -> Duration {
 /// [`spawn_local`]. Tasks that are still running when the future ends are dropped.
 ///
 /// # Errors
-/// Fails if the thread cannot be started. The errors of [`run`] come when the thread is joined.
+/// Fails if the thread cannot be started. Joining the thread returns the errors of [`run`].
 pub fn spawn<T, W>(
     name: &str,
     options: WorkerOptions,
@@ -130,7 +130,6 @@ mod tests {
         assert_eq!(turns.expect("a loop"), "ababab");
     }
 
-    /// Exchanges a byte `count` times with an echo server that runs on the same worker.
     async fn exchange(count: usize) -> usize {
         let listener = listener::listen("127.0.0.1:0".parse().expect("an address")).expect("a listener");
         let address = listener.local_addr().expect("an address");

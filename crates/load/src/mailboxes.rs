@@ -11,10 +11,8 @@ use std::collections::HashMap;
 /// Maximum number of mailboxes that all patterns together may stand for.
 const MAX_MAILBOXES: u64 = 100_000;
 
-/// Passwords by which users log in to their mailboxes.
 #[derive(Clone)]
 pub enum Passwords {
-    /// One password that all users share.
     One(String),
     /// A separate password for each user. The key is the user's name.
     Each(HashMap<String, String>),
@@ -22,8 +20,8 @@ pub enum Passwords {
 
 impl Passwords {
     /// Parses a password file, which has either one password for all users in its first line, or `name:password` in
-    /// each line. It has names if the first line begins with the name of one of `users`, because a password may also
-    /// contain a colon.
+    /// each line. The file has names if its first line begins with one of `users` and a colon. A colon alone proves
+    /// nothing, because a password may contain one.
     pub fn parse(text: &str, users: &[&str]) -> Self {
         let first = text.lines().next().unwrap_or_default();
         let has_names = first.split_once(':').is_some_and(|(name, _)| users.contains(&name));
@@ -102,7 +100,6 @@ pub fn mailboxes_of(
     urls.iter().map(mailbox).collect()
 }
 
-/// Servers that have been looked up, so that each is looked up only once, however many mailboxes it has.
 struct Servers {
     allowed: AllowedTargets,
     known: HashMap<(String, u16), Endpoint>,

@@ -4,25 +4,22 @@
 //! that no more than these two tallies are in memory.
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 
-/// Number of tallies of a worker.
 const TALLIES: usize = 2;
 
-/// The worker's end.
 pub(crate) struct TallySender<T> {
     collector: Sender<TallyTransfer<T>>,
     empty_tx: SyncSender<Box<T>>,
     empty_rx: Receiver<Box<T>>,
 }
 
-/// A tally on its way to the collector, with the channel on which it comes back.
 pub(crate) struct TallyTransfer<T> {
     pub(crate) tally: Box<T>,
     worker: SyncSender<Box<T>>,
 }
 
 impl<T> TallySender<T> {
-    /// Creates the worker's end. `second` is an empty tally: the one in which the worker does not
-    /// count yet.
+    /// Creates the worker's end of the exchange. `second` is an empty tally, in which the worker counts while the
+    /// collector has the first one.
     pub(crate) fn new(collector: Sender<TallyTransfer<T>>, second: Box<T>) -> Self {
         let (empty_tx, empty_rx) = sync_channel(TALLIES);
         // This cannot fail, because the channel is empty and its receiver exists.

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 const EXCHANGES: u32 = 8;
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Time after which a question counts as unanswered, so that another one may be sent.
+/// Time after which a question to the master counts as unanswered, so that another one may be sent.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
-/// Rate at which two ordinary clocks drift apart: 50 µs per second.
+/// Assumed drift between two ordinary clocks: 50 µs per second.
 const DRIFT: f64 = 50e-6;
 /// Maximum difference of the clocks: ten years. A larger difference cannot come from a real clock and is discarded.
 const MOST_OFFSET_S: f64 = 315_360_000.0;
 
-/// Offset of the master's clock relative to this host's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MasterClockOffset {
     /// Seconds to add to this host's clock to get the master's time.
@@ -24,7 +23,7 @@ pub struct MasterClockOffset {
 pub struct MasterClockExchange {
     /// The unanswered question, if any: this host's Unix time in it, and the monotonic time at which it was sent.
     asked: Option<(f64, Duration)>,
-    /// Number of exchanges that the present measurement still needs.
+    /// Number of exchanges that are still missing in the current measurement of the clock.
     left: u32,
     /// Offset from the exchange with the shortest round trip of the present measurement, and the time of that exchange.
     best: Option<(Duration, MasterClockOffset)>,

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 const MAX_DEPTH: usize = 16;
 const MAX_BYTES: usize = 1 << 20;
-/// Maximum number of user classes in a test.
 const MAX_CLASSES: usize = 64;
-/// Maximum length of the name of a user class, in bytes.
 const MAX_NAME_BYTES: usize = 256;
 /// A longer `stop_timeout` is shortened to this value: one hour.
 const MAX_STOP_TIMEOUT_S: f64 = 3_600.0;
@@ -24,7 +22,7 @@ pub enum MasterCommand {
     Quit,
     Reconnect,
     Heartbeat,
-    /// The answer of our locustfile to a question for the master's time.
+    /// Our locustfile's answer after the worker asked for the master's time.
     Clock {
         sent_s: f64,
         /// Unix time on the master's clock when it answered.
@@ -40,7 +38,7 @@ pub struct SpawnTarget {
     pub timestamp: f64,
     pub classes: Vec<(String, u64)>,
     pub host: Option<String>,
-    /// Time that users have to finish when the test stops.
+    /// Time that the master allows users to finish when a test stops. The worker applies its own limit instead.
     pub stop_timeout: Option<Duration>,
     /// Id of the test. Only our locustfile sends one.
     pub run_id: Option<String>,

@@ -17,13 +17,12 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// Reasons why a worker cannot talk to a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DealerFault {
     /// The first bytes that the peer sent are not a greeting of ZMTP 3. The port probably belongs to another program.
     #[error("the master does not speak ZeroMQ (ZMTP 3); check --master-port")]
     NotZmtp,
-    /// The peer requires a security mechanism, but the worker has only NULL.
+    /// The peer requires a security mechanism, but the worker supports only NULL.
     #[error("the master asks for a ZeroMQ security mechanism; Locust's own masters have none")]
     Mechanism,
     /// The peer announced a frame longer than 1 MiB. No master sends such a frame.
@@ -78,7 +77,7 @@ impl DealerConnection {
         }
     }
 
-    /// Sends a message of one frame. Before the peer is ready, the message is kept.
+    /// Sends a message of one frame, or keeps it until the peer is ready.
     pub fn send(&mut self, message: &[u8]) {
         let to = if self.state == DealerState::Open { &mut self.output } else { &mut self.early };
         put_frame(to, 0, message);

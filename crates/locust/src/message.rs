@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 /// Start of the year 2500, which Python's `datetime` can still represent. Reports leave out later seconds.
 const MAX_SECOND: u64 = 16_725_225_600;
 
-/// State of a worker, as shown in the master's table of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserState {
     Ready,
@@ -67,11 +66,10 @@ impl ClassCounts {
     }
 }
 
-/// Counts and times of one kind of request since the last report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsEntry {
     pub name: String,
-    /// Kind of the requests. Locust shows the name of a protocol here.
+    /// Kind of the requests, for example the name of a protocol. Locust's tables show it in the column "Type".
     pub method: String,
     pub requests: u64,
     pub failures: u64,
@@ -83,9 +81,7 @@ pub struct StatsEntry {
     pub times: Vec<(f64, u64)>,
     /// Number of requests for each second of Unix time on the master's clock.
     pub per_second: BTreeMap<u64, u64>,
-    /// Number of failed requests by second of Unix time.
     pub failed_per_second: BTreeMap<u64, u64>,
-    /// Unix time from which the requests are counted.
     pub start_s: f64,
     /// Unix time of the last request, or `None` if there was no request.
     pub last_s: Option<f64>,
@@ -109,12 +105,11 @@ pub struct ExactHistogram {
     pub encoded: String,
 }
 
-/// A report of the counts since the previous report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StatsReport {
     /// The row that the master's table shows as "Aggregated".
     pub total: StatsEntry,
-    /// The other rows of the master's table.
+    /// One row of the master's table for each kind of request.
     pub entries: Vec<StatsEntry>,
     pub errors: Vec<ErrorEntry>,
     pub classes: ClassCounts,
@@ -136,7 +131,7 @@ pub enum WorkerMessage {
     ClientReady,
     Heartbeat(UserState, Percent, u64),
     Spawning,
-    /// Says that the users that the master asked for have started.
+    /// Tells the master that all requested users have started.
     SpawningComplete(ClassCounts),
     Stats(Box<StatsReport>),
     ClientStopped,
@@ -171,7 +166,6 @@ impl WorkerMessage {
         }
     }
 
-    /// Returns the fields that the master's handler of the message reads.
     fn data(&self, node: &str) -> Value {
         match self {
             // Send -1 instead of a version of Locust, because the master then compares no versions.
@@ -208,7 +202,6 @@ fn number_or_none(value: Option<f64>) -> Value {
     value.filter(|value| value.is_finite()).map_or(Value::Nil, number)
 }
 
-/// Returns the two fields that describe the users: by class, and in total.
 fn users(classes: &ClassCounts) -> [(&'static str, Value); 2] {
     let by_class = classes.0.iter().map(|(name, users)| (name.as_str(), count(u64::from(*users))));
     [("user_classes_count", map(by_class)), ("user_count", count(u64::from(classes.users())))]

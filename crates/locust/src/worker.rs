@@ -27,8 +27,8 @@ const REGISTER_INTERVAL: Duration = Duration::from_secs(5);
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Silence after which the master counts as lost, provided that it has answered heartbeats before.
 const SILENCE_LIMIT: Duration = Duration::from_secs(10);
-/// Age of the last contact from which the master may soon count this identity as missing. The master does so after 3 s
-/// without a heartbeat.
+/// Time without contact after which the worker assumes that the master may soon list it as missing. The master does so
+/// after 3 s without a heartbeat.
 const CONTACT_LIMIT: Duration = Duration::from_millis(2_500);
 /// Time for which the load continues without a master. Locust's own workers wait as long.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ pub const DRAIN_AT_QUIT: Duration = Duration::from_millis(300);
 /// Time after a new registration for which the master may still list an older identity of this worker as missing. The
 /// master removes such an identity after 60 s.
 const MISSED_LIMIT: Duration = Duration::from_secs(75);
-/// Time that a worker which leaves has to register once more, so that the master gets its last report.
+/// Time that a leaving worker has to register once more, so that the master gets its last report.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
@@ -125,7 +125,6 @@ pub struct LocustWorker {
     load: LoadState,
     classes: ClassCounts,
     last_timestamp: f64,
-    /// Time of the last heartbeat that was sent on this identity.
     heartbeat_at: Duration,
     /// Time of the master's last message on this connection. `None` until the master has answered a heartbeat.
     reply_at: Option<Duration>,
@@ -135,17 +134,15 @@ pub struct LocustWorker {
     alone_since: Option<Duration>,
     /// A `spawn` that arrived while the load drained. It is applied when the load has ended.
     next_target: Option<SpawnTarget>,
-    /// Run id of the load, if the master has sent one.
     run_id: Option<String>,
     /// Set when the master has sent something on this connection that only our locustfile sends.
     has_locustfile: bool,
     /// Set if the draining load belongs to an earlier master, and the current one has started another test.
     is_superseded: bool,
-    /// Set if the statistics restart once all users have started.
     resets_stats: bool,
-    /// Set when the worker has sent a complaint to the master, so that it sends only one per test.
+    /// Set when the worker has reported a failure to the master, so that it reports only one per test.
     has_complained: bool,
-    /// Set if the worker has registered again during a test, until the first `spawn` confirms the test.
+    /// Set from a new registration during a test until the first `spawn` confirms that the test still runs.
     resumes: bool,
     leaving: Option<(WorkerExit, Duration)>,
     /// Processor share and memory in bytes at the last tick, which the heartbeats report.
@@ -188,7 +185,7 @@ impl LocustWorker {
         matches!(self.link, Link::Registered { .. })
     }
 
-    /// Returns true if the master has our locustfile, so that it answers questions for its clock.
+    /// Returns true if the master runs our locustfile, and therefore answers questions about its clock.
     pub fn can_ask_clock(&self) -> bool {
         self.is_registered() && self.has_locustfile && self.leaving.is_none()
     }
@@ -227,8 +224,8 @@ impl LocustWorker {
         }
     }
 
-    /// Does whatever is due. The caller must call this at least ten times per second, because the shortest time limit
-    /// is 0.3 s.
+    /// Sends the heartbeats and reports that are due, and applies the time limits. The caller must call this at least
+    /// ten times per second, because the shortest time limit is 0.3 s.
     pub fn tick(&mut self, now: Duration, status: &LoadStatus, usage: (Percent, u64)) {
         self.usage = usage;
         self.tick_link(now);
@@ -267,7 +264,7 @@ impl LocustWorker {
         self.send(WorkerMessage::Heartbeat(state, processor, memory_bytes));
     }
 
-    /// Returns true if the master knows this identity and cannot believe it missing.
+    /// Returns true if the master knows this identity and cannot have listed it as missing.
     fn is_in_contact(&self, now: Duration) -> bool {
         let is_recent = |at: Duration| now.saturating_sub(at) <= CONTACT_LIMIT;
         self.is_registered() && is_recent(self.heartbeat_at) && self.reply_at.is_none_or(is_recent)
@@ -456,7 +453,7 @@ impl LocustWorker {
         self.drain(drain, now);
     }
 
-    /// Leaves the master once the load has ended. The last counts must go out on an identity that the master knows.
+    /// Leaves the master once the load has ended. A master ignores the last counts of a worker that it does not know.
     fn tick_leaving(&mut self, now: Duration) {
         let Some((exit, until)) = self.leaving else { return };
         if self.load != LoadState::Idle {
@@ -477,7 +474,6 @@ impl LocustWorker {
     }
 }
 
-/// Default port of a target: the port of SMTP between servers.
 const DEFAULT_PORT: &str = "25";
 
 /// Normalises the name of a server: lower case, without `smtp://`, and with a port. For example, `smtp://Mail.Example/`

@@ -36,10 +36,10 @@ pub(super) struct Acknowledgements {
     receiver: RefCell<String>,
     due: RefCell<VecDeque<u64>>,
     due_notify: Notify,
-    /// Messages whose documents were sent, and for which the broker has not answered yet.
+    /// Numbers of the messages whose acknowledgement documents the broker has not confirmed yet.
     unsettled: RefCell<BTreeSet<u64>>,
-    /// Numbers of the messages whose documents are still open at the endpoint, by the hash of the id that the endpoint
-    /// gave to the document.
+    /// Numbers of the messages about whose acknowledgement documents the endpoint may still report, by the hash of the
+    /// id that the endpoint gave to the document.
     peer_ids: RefCell<HashMap<u64, u64>>,
     sent: Cell<u64>,
     /// Hashes for the foreign acknowledgements that were already counted: of the mRID that a document names, or of the
@@ -66,7 +66,6 @@ pub(super) enum AcknowledgedMessage {
     /// has such a message.
     Own(u64),
     Preflight,
-    /// The document acknowledges a message of another run or application.
     Other,
 }
 
@@ -130,9 +129,9 @@ impl Acknowledgements {
         }
     }
 
-    /// Counts a document that acknowledges nothing of this run, unless the document was counted
-    /// before. The document goes back into the queue, so the broker may deliver it again. Returns
-    /// true if it was counted.
+    /// Counts an acknowledgement document that is not about this run, unless it was counted before: the
+    /// bench returns the document to the queue, so the broker may deliver it again. Returns true if it was
+    /// counted.
     pub(super) fn count_stranger(&self, count: &Cell<u64>, mark: u64) -> bool {
         let mut strangers = self.strangers.borrow_mut();
         let is_new = strangers.len() < MAX_STRANGERS && strangers.insert(mark);
@@ -155,8 +154,8 @@ impl Acknowledgements {
         self.due_notify.notify_one();
     }
 
-    /// Waits for a message that needs an acknowledgement, and returns its number. The message stays
-    /// first in line until `handed_over`.
+    /// Waits for a message that needs an acknowledgement, and returns its number. The message stays first in line until
+    /// `handed_over` is called.
     pub(super) async fn next_due(&self) -> u64 {
         loop {
             let first = self.due.borrow().front().copied();
@@ -167,8 +166,8 @@ impl Acknowledgements {
         }
     }
 
-    /// Removes the first message in line, because its document was sent. The document stays unsettled until `settled`
-    /// or `take_unsettled`.
+    /// Removes the first message in line, because its document was sent. The document counts as unsettled until
+    /// `settled` or `take_unsettled` is called.
     pub(super) fn handed_over(&self) {
         self.unsettled.borrow_mut().extend(self.due.borrow_mut().pop_front());
         count_one(&self.sent);
@@ -178,8 +177,8 @@ impl Acknowledgements {
         self.unsettled.borrow_mut().remove(&sequence);
     }
 
-    /// Returns the messages whose documents were unsettled when the connection was lost. The broker can no longer
-    /// answer for them.
+    /// Returns the messages whose documents the broker had not confirmed when the connection was lost, and clears the
+    /// list, because no confirmation can arrive any more.
     pub(super) fn take_unsettled(&self) -> BTreeSet<u64> {
         self.unsettled.take()
     }
@@ -215,7 +214,6 @@ impl Acknowledgements {
         self.peer_ids.borrow_mut().insert(peer_id, sequence);
     }
 
-    /// Returns the number of the message whose document has this id at the endpoint.
     pub(super) fn find_by_peer_id(&self, peer_id: u64) -> Option<u64> {
         self.peer_ids.borrow().get(&peer_id).copied()
     }
@@ -225,8 +223,8 @@ impl Acknowledgements {
         self.peer_ids.borrow_mut().remove(&peer_id);
     }
 
-    /// Returns the part of the record about acknowledgements. `outbox` is the queue to which the
-    /// bench sent them, or `None` if it sent none.
+    /// Returns the section of the run's record about acknowledgements. `outbox` is the queue to which the bench sent
+    /// them, or `None` if it sent none.
     pub(super) fn record(&self, outbox: Option<&str>) -> MadesAcknowledgements {
         let counts = &self.counts;
         let AcknowledgementCounts { accepted, returned, refused, failed, corrupt, .. } = counts;

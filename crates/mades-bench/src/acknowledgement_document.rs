@@ -18,7 +18,7 @@ use quick_xml::events::Event;
 use quick_xml::reader::Reader;
 
 const ROOT: &str = "Acknowledgement_MarketDocument";
-/// The name of the root element must stand within this number of bytes at the beginning of the document.
+/// Number of bytes at the beginning of a payload that are searched for the name of the root element.
 const PROLOGUE_BYTES: usize = 1_024;
 /// Maximum size of a document in bytes. Even a document that rejects thousands of time series, each
 /// with its reasons, is smaller.
@@ -27,7 +27,7 @@ const MAX_BYTES: usize = 4 << 20;
 const ACCEPTED: &str = "A01";
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Writes the bench's documents, with elements in the order of the schema and with invented parties.
+/// Writes the bench's documents, with elements in the order of the schema and with invented market participants.
 #[derive(Debug)]
 pub(super) struct AcknowledgementText {
     about_run: Uuid,
@@ -166,7 +166,6 @@ fn read_xml(octets: &[u8]) -> Result<Option<ReceivedAcknowledgement>, String> {
     }
 }
 
-/// Returns the field that stores the text of the element at this path, or `None` if the element is not needed.
 fn field<'d>(
     path: &[String],
     document: &'d mut ReceivedAcknowledgement,

@@ -10,10 +10,6 @@ use mailrun_mades::{Disposition, Error, SenderLink};
 use mailrun_net::clock;
 use std::rc::Rc;
 
-/// Sends acknowledgements until the run is over.
-///
-/// # Errors
-/// Fails if the link ends.
 pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: SenderLink) -> Result<(), Error> {
     let Some(acknowledgements) = &run_state.acknowledgements else { return Ok(()) };
     let AcknowledgementOptions::Sent { message_type, .. } = &acknowledgements.options else { return Ok(()) };
@@ -55,8 +51,8 @@ pub(super) async fn acknowledge(run_state: Rc<MadesRunState>, mut sender: Sender
     Ok(())
 }
 
-/// The template of the documents, with the component code of its addressee. The template is made anew when the
-/// addressee changes.
+/// The message template of the acknowledgement documents, with the component code of its receiver. A new template is
+/// made when the receiver changes.
 #[derive(Default)]
 struct TemplateCache(Option<(String, OutgoingTemplate)>);
 

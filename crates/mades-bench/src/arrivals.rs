@@ -346,7 +346,6 @@ mod tests {
 
     const RUN: RunId = RunId([7; 16]);
 
-    /// Returns the state of a run that has sent one message and its acknowledgement document.
     fn run_state() -> MadesRunState {
         let broker = Broker::new("amqp://localhost".parse().unwrap(), "test");
         let options = MadesOptions {

@@ -105,8 +105,8 @@ fn pack(page: &mut HistoryPage, whole: MessageFlags) {
     }
 }
 
-/// Writes the facts about a message into a packed page. A message that has become complete is
-/// removed from the exceptions.
+/// Writes the facts about a message into a packed page, which lists only incomplete messages. A message that has become
+/// complete is removed from the list.
 fn set_exception(exceptions: &mut Vec<(u16, u16)>, number: u16, flags: MessageFlags, whole: MessageFlags) {
     match exceptions.binary_search_by_key(&number, |(number, _)| *number) {
         Ok(at) if flags == whole => drop(exceptions.remove(at)),

@@ -19,7 +19,6 @@ pub(super) struct InFlightEntry {
     times_ns: [u64; MessageStage::ALL.len()],
     /// Hash of the id that the endpoint gave the message, or 0 if there is none.
     pub(super) peer_id: u64,
-    /// Set until the broker has settled the transfer.
     pub(super) is_unsettled: bool,
 }
 

@@ -50,7 +50,7 @@ pub(super) enum ShapeTimes {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MarketShape {
     typed: String,
-    /// Text before the first semicolon, for example `quarter-hour:20x500`.
+    /// Text of `--shape` before the first semicolon, for example `quarter-hour:20x500`.
     pub(super) name: String,
     pub(super) document: MarketDocument,
     pub(super) times: ShapeTimes,
@@ -98,7 +98,7 @@ impl FromStr for MarketShape {
     }
 }
 
-/// Reads the text before the first semicolon, in which words are separated by single spaces.
+/// Reads the text of `--shape` before the first semicolon, in which single spaces separate the words.
 fn schedule(text: &str) -> Result<(MarketDocument, ShapeTimes), String> {
     let unknown = || {
         format!(
@@ -129,8 +129,8 @@ fn schedule(text: &str) -> Result<(MarketDocument, ShapeTimes), String> {
     Ok((document, ShapeTimes::BeforeQuarter(times.collect::<Result<_, _>>()?)))
 }
 
-/// Reads a time that divides a day into equal parts of whole seconds. Only such a time falls on the same times every
-/// day.
+/// Reads a time that divides a day into equal parts of whole seconds. With any other interval, the due times would
+/// differ from day to day.
 fn every(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     let divides_a_day = time.subsec_nanos() == 0 && DAY.as_secs().checked_rem(time.as_secs()) == Some(0);

@@ -51,7 +51,7 @@ fn before_id(element: &str, schema: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Returns the text after the trace. It begins with the end of the comment that contains the trace.
+/// Returns the text of a document after the trace, beginning with the end of the XML comment around the trace.
 fn head(kind: &str, process: &str) -> Vec<u8> {
     format!(
         "\r\n-->\r\n<revisionNumber>1</revisionNumber><type>{kind}</type>\

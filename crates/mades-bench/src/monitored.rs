@@ -21,7 +21,7 @@ use mailrun_report::load_in_short;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval at which the bench looks for overdue messages.
+/// Interval at which the bench looks for messages that have timed out.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Shortest time in seconds without deliveries that counts as a stall.
 const MIN_STALL_S: f64 = 1.0;
@@ -34,7 +34,7 @@ pub(super) struct MadesLoad {
     pub(super) usage_sampler: UsageSampler,
     accepting: StallDetector,
     delivering: StallDetector,
-    /// Time at which the bench noticed that creation has ended.
+    /// Time at which the bench noticed that all messages of the load had been created.
     all_created_at: Option<Duration>,
 }
 

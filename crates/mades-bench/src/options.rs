@@ -37,22 +37,22 @@ impl PayloadKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leftovers {
-    /// The bench leaves the messages in the queue, because they belong to another application.
+    /// Messages that are in the queues before the run stay there, because other applications may need them.
     Kept,
-    /// The bench removes the messages, even messages of other applications.
+    /// The bench deletes all messages in the queues before the run, even those of other applications.
     Purged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MadesPreflight {
-    /// The bench sends one message first, and begins the load when that message was answered.
+    /// The bench sends one message first, and begins the load when the endpoint has answered this message.
     On,
     Off,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcknowledgementOptions {
-    /// The bench sends the acknowledgements, as the receiving business application.
+    /// The bench plays the receiving business application, and sends the acknowledgements.
     Sent {
         message_type: String,
         /// Outbox of the receiving endpoint at the broker of the inbox. If this is `None`, the
@@ -99,9 +99,9 @@ pub struct MadesOptions {
     pub is_durable: bool,
     /// Maximum number of messages that are created but not finished.
     pub max_in_transit: usize,
-    /// Maximum number of transfers that are sent but not settled.
+    /// Maximum number of transfers that the broker has not confirmed yet.
     pub window: u32,
-    /// Number of messages that the broker may send ahead from each queue.
+    /// Link credit for each queue: number of messages that the broker may send before earlier ones are handled.
     pub credit: u32,
     /// Rate at which messages become due in an open loop, whatever the speed of the endpoint.
     pub offer: Option<OfferedRate>,
@@ -123,7 +123,7 @@ pub struct MadesOptions {
     pub run: Option<RunId>,
     pub out: Option<PathBuf>,
     pub live: LiveMode,
-    /// Address on which live metrics are served over HTTP.
+    /// Address at which live metrics are served over HTTP, or `None` to serve none.
     pub http: Option<SocketAddr>,
     pub observer: Option<Rc<dyn RunObserver>>,
     /// Command line for the record, without passwords.

@@ -9,12 +9,12 @@ use tokio::time::timeout;
 /// The outbox counts as empty if no message comes for this time.
 const EMPTY_QUEUE_TIMEOUT: Duration = Duration::from_millis(500);
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of messages that the search can hold in addition to the missing ones. Messages of earlier runs and of other
-/// applications may stand in the queue before the messages of this run.
+/// Number of other messages that the search reads besides the missing ones, because messages of earlier runs and of
+/// other applications may stand in the queue before them.
 const MAX_OTHERS: u64 = 10_000;
 
-/// Marks the messages of this run that are in the outbox, and leaves all messages there. If the outbox cannot be read,
-/// for example because the user may only write to it, the messages count as lost.
+/// Records which messages of this run are still in the outbox, and leaves all messages there. If the outbox cannot be
+/// read, for example because the user may only write to it, the messages count as lost.
 pub(super) async fn find_waiting(run_state: &MadesRunState) {
     let missing = run_state.tracker.borrow().final_ledger().ledger.lost.unwrap_or_default();
     // In the mode `amqp`, the bench itself reads the queue, so there is no outbox to search.

@@ -187,8 +187,8 @@ impl Payloads {
         }
     }
 
-    /// Returns true if a block has the expected bytes wherever it lies before the trace. `from` is the offset of the
-    /// block in the payload.
+    /// Returns true if the part of a block that lies before the trace has the expected bytes. `from` is the offset of
+    /// the block in the payload.
     fn is_before_intact(&self, sequence: u64, from: usize, block: &[u8]) -> bool {
         let Some((id_at, before)) = self.id_at.zip(self.head[..self.trace_at].get(from..)) else { return true };
         let id = self.id(sequence).text();

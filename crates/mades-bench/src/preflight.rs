@@ -26,7 +26,7 @@ const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which the bench tells the user what it waits for.
 const NOTICE_DELAY: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Ends each error message of this check.
+/// Hint at the end of the error messages of the preflight check.
 const SKIPS: &str = "(--no-preflight skips this check)";
 
 /// Sends a message, and waits until it is answered and finished.
@@ -96,7 +96,6 @@ async fn await_answer(run_state: &MadesRunState, interrupt: &Interrupt) -> Resul
     }
 }
 
-/// Returns true if the fate of the message is known.
 fn is_ended(run_state: &MadesRunState) -> bool {
     let tracker = run_state.tracker.borrow();
     tracker.created() > 0 && tracker.in_transit() == 0

@@ -30,10 +30,6 @@ const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
 /// If a queue holds only messages of other applications for this time, the run is given up.
 const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Receives messages until the run is over.
-///
-/// # Errors
-/// Fails if the link ends.
 pub(super) async fn receive(
     run_state: Rc<MadesRunState>,
     queue: ReceiveQueue,

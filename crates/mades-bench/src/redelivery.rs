@@ -16,7 +16,7 @@ pub(super) struct RecentDeliveries {
 }
 
 impl RecentDeliveries {
-    /// Records an accepted message, which `mark` identifies within the queue.
+    /// Remembers an accepted message by the number `mark`, which is unique within the queue.
     pub(super) fn record(&mut self, mark: u64) {
         if self.latest.len() == REMEMBERED_LIMIT {
             self.latest.pop_front();

@@ -97,7 +97,6 @@ fn complete_shapes(record: &mut Record) {
     shapes.zip(stages).for_each(|(shape, stages)| shape.stages = stages);
 }
 
-/// Returns the events of the run: the stages of the rate, the outages, and an early end.
 fn events(
     run_state: &MadesRunState,
     origin: Duration,
@@ -231,8 +230,8 @@ fn queues(run_state: &MadesRunState) -> Vec<MadesQueue> {
     rows
 }
 
-/// Returns the messages that took longest to arrive, in the form that all protocols share. The
-/// transfer counts as the body, and the settlement by the broker as the reply.
+/// Returns the messages that took longest to arrive, in the row type that SMTP runs use as well. The transfer counts as
+/// the phase of the body, and the wait for the broker's confirmation as the phase of the reply.
 fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     let ms = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64() * 1e3;
     let row = |(elapsed, entry): (Duration, InFlightEntry)| {
@@ -261,8 +260,8 @@ fn slowest(run_state: &MadesRunState, origin: Duration) -> Vec<SlowMessage> {
     run_state.tracker.borrow().slowest().into_iter().map(row).collect()
 }
 
-/// Converts a trouble to a row of the list of errors that all protocols share. The code of a trouble is a text, so it
-/// becomes a part of the row's text.
+/// Converts an error of the bench to a row of the error list that SMTP runs use as well. Its code is a text and no SMTP
+/// reply code, so the code becomes part of the row's text.
 fn error(trouble: &MadesTrouble, times: Option<TroubleTimes>, origin: Duration) -> ErrorRow {
     let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
     let parts = [&trouble.kind, &trouble.code, &trouble.text];

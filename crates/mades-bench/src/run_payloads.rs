@@ -14,10 +14,10 @@ use std::time::Duration;
 
 #[derive(Debug)]
 pub(super) struct RunPayloads {
-    /// One entry for each shape, or a single entry without a market.
+    /// One kind of payload for each message shape of a market's load, or a single kind for any other load.
     forms: Vec<Payloads>,
     documents: Option<Varied>,
-    /// Assigns a shape to each message, and is set when the run starts.
+    /// Schedule of a market's load, which assigns a shape to each message. Set when the run starts.
     pub(super) schedule: Option<Rc<ShapeSchedule>>,
 }
 

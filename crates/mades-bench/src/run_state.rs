@@ -47,9 +47,7 @@ pub(super) struct MadesRunState {
     /// The time-out that the user asked for, if a threshold made the bench raise it.
     pub(super) raised_from: Option<Duration>,
     pub(super) began: Duration,
-    /// Time at which a message of this run last arrived.
     last_arrival: Cell<Duration>,
-    /// The reason why the bench gave up the run, if it did.
     given_up: OnceCell<String>,
     foreign: [Cell<u64>; 3],
     over: watch::Sender<bool>,
@@ -60,7 +58,6 @@ pub(super) struct MadesRunState {
 pub(super) struct CreditWaits {
     first: Option<Duration>,
     total: Duration,
-    /// Start of the present wait, if there is one.
     since: Option<Duration>,
     /// Start of the latest series of waits that followed one another. They count as one wait, because each message
     /// waits only until its own time-out, and then the next message waits.
@@ -85,23 +82,23 @@ impl CreditWaits {
         self.ended = now;
     }
 
-    /// Returns the time since which no message could be sent, or `None` if no message waits now.
+    /// Returns the time since which no message could be sent for lack of credit, or `None` if no message waits now.
     fn blocked_since(&self) -> Option<Duration> {
         self.since.map(|_| self.blocked_since)
     }
 
-    /// Returns the waits as a row of the record, or `None` if the sender never had to wait. `began` is the start of the
-    /// run.
+    /// Returns the waits for credit as a row of the record, or `None` if the sender never had to wait. `began` is the
+    /// start of the run, from which the times count.
     pub(super) fn row(&self, began: Duration) -> Option<MadesNoCredit> {
         let first_s = self.first?.saturating_sub(began).as_secs_f64();
         Some(MadesNoCredit { first_s, total_s: self.total.as_secs_f64() })
     }
 }
 
-/// Code of the trouble that is recorded when the bench gives up a run.
+/// Error code that is recorded when the bench gives up a run.
 pub(super) const GIVEN_UP: &str = "given up";
 
-/// Maximum length of the list of outages, beyond which outages are only counted as trouble.
+/// Maximum length of the list of outages. Further outages are only counted as errors.
 const MAX_OUTAGES: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,13 +16,9 @@ use std::time::Duration;
 use tokio::time::{error::Elapsed, timeout};
 
 const SPARE_PAYLOAD_LIMIT: usize = 16;
-/// Code of the trouble that is recorded for a message above the broker's limit.
+/// Error code that is recorded for a message above the broker's size limit.
 pub(super) const TOO_LARGE: &str = "too large";
 
-/// Sends messages until all are sent and settled, or until the run is over.
-///
-/// # Errors
-/// Fails if the link ends.
 pub(super) async fn send(
     run_state: Rc<MadesRunState>,
     mut sender: SenderLink,
@@ -145,7 +141,7 @@ fn create(run_state: &MadesRunState, since: Duration, now: Duration, was_early: 
 
 /// Writes messages from a template, and reuses the memory of a payload when nothing refers to the payload any more.
 struct MessageBuilder {
-    /// One template for each shape, or a single template without a market.
+    /// One template for each message shape of a market's load, or a single template for any other load.
     templates: Vec<OutgoingTemplate>,
     spare: VecDeque<Payload>,
 }

@@ -30,7 +30,6 @@ impl Reached {
     }
 }
 
-/// Arrival of a message at a stage, with the time at which the message was due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reach {
     pub(super) at: Duration,

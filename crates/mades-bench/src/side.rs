@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Shortest and longest pause before another attempt to connect.
+/// Shortest pause before another attempt to connect. The pause doubles up to `MAX_RECONNECT_DELAY`.
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Time limit for purging a queue. A broker removes some million messages in this time. Without a limit, another sender
@@ -141,10 +141,6 @@ impl BrokerSide {
     }
 }
 
-/// Removes all messages from the queues of all sides. Returns the number of removed messages.
-///
-/// # Errors
-/// Fails if a connection ends, or if other programs keep filling a queue.
 pub(super) async fn purge_all(sides: &[BrokerSide], wait: StartWait) -> Result<u64, Error> {
     let mut purged = 0;
     for side in sides {

@@ -49,7 +49,7 @@ impl MessageStage {
         Self::Acknowledged,
     ];
 
-    /// Converts this stage to the stage of records, whose stages all protocols share.
+    /// Converts this stage to the stage type of records, which all protocols share.
     pub fn stage(self) -> Stage {
         match self {
             Self::Created => Stage::Created,
@@ -92,7 +92,6 @@ impl MadesMode {
         }
     }
 
-    /// Returns the stage at which a message has arrived at its destination.
     pub fn arrival(self) -> MessageStage {
         if self == Self::Tracing { MessageStage::Traced } else { MessageStage::Inbox }
     }
@@ -151,7 +150,7 @@ impl MessagePath {
         self.stages()[self.stages().len() - 1]
     }
 
-    /// Returns the facts about a message that has reached every stage of this path.
+    /// Returns the flags of a message that has reached every stage of this path.
     pub(super) fn complete_flags(self) -> MessageFlags {
         self.stages().iter().fold(MessageFlags::default(), |flags, stage| flags.with(*stage))
     }
@@ -169,13 +168,13 @@ impl MessageFlags {
     pub(super) const FAILED: Self = Self(1 << 7);
     /// An acknowledgement document rejects the message.
     pub(super) const DECLINED: Self = Self(1 << 9);
-    /// The message was in the outbox after the run.
+    /// The message was still in the outbox after the end of the run.
     pub(super) const WAITING: Self = Self(1 << 10);
-    /// The broker did not answer for the bench's acknowledgement document before the connection was lost or the time-out
-    /// was over, so nobody knows whether the broker took the document.
+    /// The broker did not confirm the bench's acknowledgement document before the connection was lost or the time-out
+    /// was over, so nobody knows whether the broker has the document.
     pub(super) const DOCUMENT_IN_DOUBT: Self = Self(1 << 11);
-    /// The endpoint refused the acknowledgement document, or gave it up. Each of these facts is counted once, however
-    /// often a broker delivers the report about it.
+    /// The endpoint refused the acknowledgement document. The flag makes sure that a refusal is counted once, however
+    /// often the broker delivers the report about it.
     pub(super) const DOCUMENT_REFUSED: Self = Self(1 << 12);
     pub(super) const DOCUMENT_FAILED: Self = Self(1 << 13);
 
@@ -302,7 +301,7 @@ pub trait RunObserver: Debug {
     /// due (open loop) or created.
     fn stage_reached(&self, stage: MessageStage, latency: Duration, now: Duration);
 
-    /// Called fifty times per second, to learn what the observer asks the run to do.
+    /// Called fifty times per second. The observer returns whether the run must stop.
     fn poll(&self, view: &RunView) -> StopRequest;
 }
 
@@ -311,7 +310,6 @@ pub struct RunView {
     /// Current time, on the same clock as `began`.
     pub now: Duration,
     pub began: Duration,
-    /// Time at which a message of the run last arrived.
     pub last_arrival: Duration,
     pub asked: StopRequest,
 }

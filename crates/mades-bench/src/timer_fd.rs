@@ -22,7 +22,6 @@ impl TimerFd {
         Ok(Self(AsyncFd::new(timer).context("cannot create a timer")?))
     }
 
-    /// Waits until this time of the monotonic clock.
     pub(super) async fn sleep_until(&self, due: Duration) {
         while clock::now() < due {
             let it_value = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: due.subsec_nanos().into() };

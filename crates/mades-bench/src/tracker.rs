@@ -58,7 +58,7 @@ pub(super) struct MessageTracker {
     pub(super) troubles: Troubles,
     slowest: Slowest<InFlightEntry>,
     next_sequence: u64,
-    /// Every message with a lower number is finished.
+    /// Number of the oldest message that may be unfinished: all messages with lower numbers are finished.
     oldest_open: u64,
     unsettled: usize,
     corrupt: u64,
@@ -87,12 +87,11 @@ pub(super) struct MessageTracker {
 #[derive(Clone, Debug)]
 pub(super) struct FinalLedger {
     pub(super) ledger: LedgerRow,
-    /// Number of messages that lack a stage without an explanation, for each stage.
+    /// For each stage, the number of messages that should have reached the stage but did not.
     pub(super) missing: [u64; MessageStage::ALL.len()],
 }
 
 impl MessageTracker {
-    /// Creates a tracker for at most `limit` messages in flight.
     pub(super) fn new(path: MessagePath, limit: usize, timeout: Duration) -> Self {
         Self {
             path,
@@ -324,7 +323,7 @@ impl MessageTracker {
         is_new
     }
 
-    /// Records a fact about the acknowledgement document of a message. Returns true if the fact is new.
+    /// Records a fact about a message's acknowledgement document, such as a refusal. Returns true if the fact is new.
     pub(super) fn add_document_fact(&mut self, sequence: u64, fact: MessageFlags) -> bool {
         self.history.add(sequence, fact).0 == Novelty::New
     }
@@ -344,7 +343,7 @@ impl MessageTracker {
         self.add_flags(sequence, MessageFlags::FAILED, now);
     }
 
-    /// Records that the message was still in the outbox after the run.
+    /// Records that no endpoint had fetched the message from the outbox by the end of the run.
     pub(super) fn waits(&mut self, sequence: u64) {
         self.history.add(sequence, MessageFlags::WAITING);
     }
@@ -523,7 +522,6 @@ mod tests {
         MessageTracker::new(path.into(), 8, TIMEOUT)
     }
 
-    /// Takes a message through all stages that an endpoint reports.
     fn get_through(tracker: &mut MessageTracker, sequence: u64, now: Duration) {
         tracker.sent(sequence, now);
         tracker.settled(sequence, now);

@@ -11,7 +11,7 @@ use std::time::Duration;
 const MAX_KINDS: usize = 64;
 const MAX_TEXT_CHARS: usize = 200;
 
-/// The report sorts its rows by the order of these variants.
+/// Kinds of errors. The report sorts its rows by the order of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TroubleKind {
     /// A connection or a link ended, or could not be opened.
@@ -32,8 +32,8 @@ pub(super) enum TroubleKind {
 }
 
 impl TroubleKind {
-    /// Kinds whose codes the bench itself chooses, such as `GIVEN_UP`. Codes of all other kinds come from a peer, so
-    /// they may look the same.
+    /// Kinds of errors whose codes the bench itself chooses, such as `GIVEN_UP`. The codes of all other kinds come from
+    /// a peer, which might send the same text.
     pub(super) const OWN_CODES: [Self; 2] = [Self::Connection, Self::Blocked];
 
     pub(super) fn name(self) -> &'static str {
@@ -99,8 +99,8 @@ impl Troubles {
         self.counts.values().map(|kind| kind.count).sum::<u64>() + self.others
     }
 
-    /// Returns the kind of the latest trouble with the first text of this kind, for example `error
-    /// reply ECP-1034: no such receiver`.
+    /// Returns the kind and the code of the latest error with the first text that was recorded for both, for example
+    /// `error reply ECP-1034: no such receiver`.
     pub(super) fn latest(&self) -> Option<String> {
         let ((trouble, code), kind) = self.counts.iter().max_by_key(|(_, kind)| kind.times.last)?;
         let name = trouble.name();
@@ -110,7 +110,7 @@ impl Troubles {
         })
     }
 
-    /// Returns the first text of this kind and code, or `None` if there was no such trouble.
+    /// Returns the first text recorded for this kind and code, or `None` if there was no such error.
     pub(super) fn text(&self, trouble: TroubleKind, code: &str) -> Option<&str> {
         self.counts.get(&(trouble, code.to_owned())).map(|kind| kind.text.as_str())
     }
@@ -120,8 +120,8 @@ impl Troubles {
         self.counts.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
     }
 
-    /// Returns the first and the last time of each row, in the order of `rows`. The `None` at the
-    /// end stands for the shared row, whose times are not kept.
+    /// Returns the first and the last time of each row, in the order of `rows`. The `None` at the end is for the row of
+    /// all further errors, whose times are not kept.
     pub(super) fn times(&self) -> impl Iterator<Item = Option<TroubleTimes>> + '_ {
         self.counts.values().map(|kind| Some(kind.times)).chain(std::iter::once(None))
     }

@@ -36,7 +36,7 @@ const MIN_UNANSWERED: u64 = 20;
 /// Maximum number of error codes that a sentence names, because the report lists all of them.
 const MAX_CODES: usize = 4;
 
-/// Judges a record that is complete except for its verdict.
+/// Judges a run by its record, which must be complete except for the verdict.
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let lost_connection = lost_connection(record, mades);
     let is_lost = lost_connection.is_some();
@@ -185,8 +185,8 @@ fn wrong_inbox(record: &Record, mades: &Mades) -> Option<String> {
     Some(format!(" in {}, although {} came for {}: check --inbox", inbox.name, later.name.name(), grouped(later.count)))
 }
 
-/// Returns the end of the sentence about messages that never reached a stage. Only the stage
-/// `acknowledged` has an explanation.
+/// Returns the end of the sentence about messages that never reached a stage: an explanation if the stage is
+/// `acknowledged`, otherwise only a full stop.
 fn missing_text(mades: &Mades, row: &StageRow) -> String {
     let is_acknowledged = row.name == Stage::Acknowledged;
     let Some(back) = mades.acknowledgements.as_ref().filter(|_| is_acknowledged) else {
@@ -256,7 +256,7 @@ fn lost_connection(record: &Record, mades: &Mades) -> Option<Reason> {
     Some(Reason::new(Cause::ServerGone, text))
 }
 
-/// Reports a run that the bench ended early because its messages were not accepted or not answered.
+/// Reports a run that the bench gave up, for example because the endpoint stopped answering.
 fn given_up(record: &Record, mades: &Mades) -> Option<Reason> {
     let is_own = |row: &&MadesTrouble| TroubleKind::OWN_CODES.iter().any(|kind| kind.name() == row.kind);
     let row = mades.troubles.iter().filter(is_own).find(|row| row.code == GIVEN_UP)?;

@@ -25,7 +25,7 @@ struct StageStats {
     /// Times from the creation of the messages to the stage, recorded only in an open loop. All other latencies of an
     /// open loop begin when the message was due.
     service: Latencies,
-    /// Time at which the stage was first reached since the last interval.
+    /// Time at which a message first reached the stage since the last call of `take_span`.
     recent_first: Option<Duration>,
 }
 
@@ -44,10 +44,10 @@ pub(super) struct Waterfall {
     /// Times from the arrival in the inbox to the acknowledgement, whatever events come in between.
     way_back: Latencies,
     first_created: Option<Duration>,
-    /// Counts and latencies of each second since the last interval.
+    /// Counts and latencies by second, which the monitor collects and clears.
     pub(super) seconds: Seconds,
     pub(super) zero: Duration,
-    /// Latencies to the last stage since the last interval.
+    /// Latencies of the messages that have reached the last stage since the last call of `take_recent`.
     recent: Latencies,
     pub(super) observer: Option<Rc<dyn RunObserver>>,
     /// Figures for each message shape and each quarter-hour of a market's load, or `None` for any other load.
@@ -102,8 +102,8 @@ impl Waterfall {
         self.step(entry, stage);
     }
 
-    /// Counts a message that reaches a stage. If no message has reached the stage in this interval yet, `first` is kept
-    /// as the first time of the interval.
+    /// Counts a message that reaches a stage. If no message has reached the stage since the last call of `take_span`,
+    /// the span that this method returns next begins at `first`.
     fn add(&mut self, sequence: u64, stage: MessageStage, first: Duration, reach: Reach) {
         let stats = &mut self.stages[stage as usize];
         stats.reached.add(reach);

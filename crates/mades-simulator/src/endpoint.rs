@@ -63,7 +63,6 @@ pub struct EndpointOptions {
 pub struct EndpointSnapshot<'a> {
     pub totals: &'a SimulationTotals,
     pub stored: usize,
-    /// Number of times that the connection to a broker was restored.
     pub reconnects: u64,
 }
 
@@ -125,7 +124,6 @@ struct EndpointRunner {
     simulator: Simulator<PendingMessage>,
     queues: EndpointQueues,
     clock: fn() -> Duration,
-    /// Steps that wait for room in a queue, separately for each queue.
     waiting: [VecDeque<(MessageKey, EndpointStep)>; OutputQueue::COUNT],
     last_id: u128,
     message_log: Option<io::BufWriter<Box<dyn Write + Send>>>,
@@ -346,7 +344,6 @@ impl EndpointRunner {
         self.message_log.as_mut().map_or(Ok(()), Write::flush)
     }
 
-    /// Writes the records of unfinished messages, and then the totals.
     fn finish(&mut self) -> io::Result<()> {
         self.note_progress();
         self.write_records()?;

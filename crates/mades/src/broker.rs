@@ -6,16 +6,15 @@ use std::net::IpAddr;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Default time limit of each step of connecting.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The peer counts as gone after this time without a frame. The client announces half of this time as its idle timeout,
-/// so that a peer that is idle sends empty frames more often (AMQP 1.0 part 2 §2.4.5).
+/// Time without a frame after which the peer counts as gone. The client announces half of this time as its idle
+/// timeout, so that an idle peer sends empty frames often enough (AMQP 1.0 part 2 §2.4.5).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest frame in bytes that the client accepts. A message of 1 MB, as go-mades-bench sends, fits
 /// into one frame and is then not copied.
 const MAX_FRAME_SIZE: u32 = 1024 * 1024 + 64 * 1024;
-/// Largest message in bytes on links without a limit of their own. All incomplete messages together
-/// may take twice as much.
+/// Maximum size in bytes of a message on a link without a limit of its own. All incomplete messages together may take
+/// twice this size.
 const MAX_MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -28,12 +27,12 @@ pub struct Broker {
     pub container: String,
     /// Time limit of each step: connecting, TLS, the AMQP handshake, and attaching to a queue.
     pub step_timeout: Duration,
-    /// The broker counts as gone after this time without a frame.
+    /// Time without a frame after which the broker counts as gone.
     pub idle_timeout: Duration,
     pub max_frame_size: u32,
     /// Decides whether the client may connect to an address. It is called for every address of the host name, and again
-    /// for each connection, because the name may have another address by then. The drop-in for go-mades-bench refuses
-    /// public addresses with it.
+    /// for each connection, because the name may have another address by then. For example, the drop-in replacement for
+    /// go-mades-bench refuses public addresses.
     pub is_address_allowed: fn(IpAddr) -> bool,
 }
 

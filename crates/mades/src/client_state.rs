@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{Notify, oneshot};
 
-/// Sending tasks wait while more bytes than this wait to be written. A message that counts as sent
+/// Maximum number of output bytes that may be pending before sending tasks have to wait. A message that counts as sent
 /// is therefore close to the socket, and not in a long queue of the client.
 const PENDING_OUTPUT_LIMIT: usize = 128 << 10;
 
@@ -47,13 +47,10 @@ struct LinkSlot {
     queue: Arc<str>,
     role: LinkRole,
     phase: LinkPhase,
-    /// Set when the client has asked the broker to end the link.
     is_closing: bool,
     /// Set when the broker has confirmed the end of the link without an error.
     is_closed: bool,
-    /// Largest message in bytes that the broker accepts.
     max_message_bytes: Option<u64>,
-    /// Largest message in bytes that the client accepts.
     message_limit: u64,
     arrived: VecDeque<ArrivedMessage>,
     /// Maximum number of messages that the broker may send before the client settles the first of them.
@@ -81,9 +78,7 @@ pub(crate) struct LinkPlan<'a> {
     pub(crate) role: LinkRole,
     pub(crate) queue: &'a str,
     pub(crate) capabilities: &'a [&'a str],
-    /// Largest message in bytes that the client accepts.
     pub(crate) max_message_bytes: u64,
-    /// Number of messages that the broker may send before the client settles the first of them.
     pub(crate) credit: u32,
 }
 
@@ -94,7 +89,6 @@ pub(crate) struct AmqpClientState {
     links: Vec<LinkSlot>,
     first_bytes: Vec<u8>,
     is_opened: bool,
-    /// Set when the client has asked the broker to end the connection.
     is_closing: bool,
     /// Set when the broker has answered the client's close without an error.
     is_close_answered: bool,
@@ -132,7 +126,7 @@ impl AmqpClientState {
         self.links.iter_mut().find(|slot| slot.id == id)
     }
 
-    /// Returns the slot of a link, or the reason why the link or the connection has ended.
+    /// Returns the state of a link, or the reason why the link or the connection has ended.
     fn attached(&mut self, id: LinkId) -> Result<&mut LinkSlot, Error> {
         if let Some(end) = &self.end {
             return Err(end.clone());
@@ -151,7 +145,7 @@ impl AmqpClientState {
         self.first_bytes.extend_from_slice(&bytes[..bytes.len().min(missing)]);
     }
 
-    /// Adds the frames that are due to the output: returned credit, and the settlements of messages.
+    /// Writes the frames that are due into the output buffer: returned credit, and the settlements of messages.
     pub(crate) fn prepare_output(&mut self) {
         // If the peer has asked to drain a link, return the remaining credit. All tasks that waited for credit have run
         // since then, so no task will use it.
@@ -242,7 +236,7 @@ impl SharedClient {
         }
     }
 
-    /// Ends the connection for everything that uses it. If it was never open, the error says why connecting failed.
+    /// Ends the connection and all its links. If the connection was never open, the error says why connecting failed.
     pub(crate) fn end(&self, state: &mut AmqpClientState, failure: &ConnectionFailure) {
         let error = if state.is_opened { error::of_connection(failure) } else { state.error_of_open(failure) };
         self.end_with(state, error);
@@ -360,8 +354,8 @@ impl SharedClient {
         Ok((session, id))
     }
 
-    /// Waits until the broker has answered the attach. Returns the largest message that the broker accepts. When this
-    /// returns, the link or the connection may already have ended: a link with unread messages counts as attached.
+    /// Waits for the broker's answer to the attach, and returns the largest message in bytes that the broker accepts.
+    /// The link may have ended by then, because a link with unread messages counts as attached.
     pub(crate) fn poll_attached(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<Option<u64>, Error>> {
         let mut state = self.state();
         let is_attached = |slot: &&mut LinkSlot| slot.phase == LinkPhase::Attached || !slot.arrived.is_empty();
@@ -437,7 +431,6 @@ impl SharedClient {
         self.state().amqp.may_send(id)
     }
 
-    /// Returns the next message, or the reason why no more messages will come.
     pub(crate) fn poll_arrived(&self, id: LinkId, context: &Context<'_>) -> Poll<Result<ArrivedMessage, Error>> {
         let mut state = self.state();
         if let Some(arrived) = state.slot(id).and_then(|slot| slot.arrived.pop_front()) {
@@ -542,13 +535,13 @@ pub enum Disposition {
     Accepted,
     /// The broker will never accept the message.
     Rejected {
-        /// The broker's condition, such as `amqp:resource-limit-exceeded`. Empty if the broker gave no condition.
+        /// The broker's error condition, such as `amqp:resource-limit-exceeded`, or empty if the broker gave none.
         condition: String,
         description: String,
     },
-    /// The broker does not accept the message now.
+    /// The broker has not processed the message, so it can be sent again (AMQP 1.0 part 3 §3.4.4).
     Released,
-    /// The broker does not accept the message in this form.
+    /// The broker has not accepted the message. `has_failed` is set if this counts as a failed delivery (§3.4.5).
     Modified { has_failed: bool },
 }
 

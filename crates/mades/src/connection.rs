@@ -44,7 +44,6 @@ impl Connection {
         }
     }
 
-    /// Returns the broker's product, as its open frame names it.
     pub fn peer_product(&self) -> PeerProduct {
         self.client.state().amqp().peer_product().clone()
     }

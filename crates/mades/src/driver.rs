@@ -24,10 +24,8 @@ const MAX_SLICES: usize = 64;
 const READ_PAUSE_BYTES: usize = 4 << 20;
 /// Time for writing the rest of the output after the connection has ended or its owners are gone.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Minimum time between two checks of the deadlines.
 const MIN_TIMER_DELAY: Duration = Duration::from_millis(1);
 
-/// Drives a connection until it has ended and its last bytes are written.
 pub(crate) async fn drive<Io: AsyncRead + AsyncWrite + Unpin>(
     client: Arc<SharedClient>,
     io: Io,

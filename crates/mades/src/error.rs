@@ -5,11 +5,11 @@ use mailrun_tls_verify::Remedies;
 use std::io;
 use std::time::Duration;
 
-/// Command-line options that help against a rejected certificate.
+/// Command-line options that error texts recommend when a certificate is rejected.
 pub(crate) const REMEDIES: Remedies =
     Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
-/// An error in dealing with a broker. Each text says what the user can do, and no text contains a password.
+/// An error of a connection to a broker. Each text says what the user can do, and no text contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The caller asked for something impossible, for example SASL EXTERNAL without TLS.
@@ -29,10 +29,8 @@ pub enum Error {
     LoginRequired { address: String },
     #[error("{address} does not offer SASL {mechanism}: choose another mechanism")]
     NoSuchMechanism { address: String, mechanism: &'static str },
-    /// The client speaks TLS, and the peer does not.
     #[error("{address} does not use TLS; use amqp://, or the TLS port of the broker ({why})")]
     PlainPeer { address: String, why: String },
-    /// The peer expects TLS, and the client began in plain text.
     #[error("{address} requires TLS; use amqps://")]
     TlsPeer { address: String },
     #[error("{address}: {why}")]
@@ -40,7 +38,6 @@ pub enum Error {
     /// The peer wants a certificate from the client, or rejects the certificate that it got.
     #[error("{address} rejected the TLS handshake of this client: {why}")]
     NotTrusted { address: String, why: String },
-    /// The peer's first bytes belong to another protocol, for example to an SMTP greeting.
     #[error("{address} does not speak AMQP 1.0: it answers {found}")]
     NotAmqp { address: String, found: String },
     #[error("the queue {queue} does not exist; create it, or check --prefix ({why})")]
@@ -53,14 +50,13 @@ pub enum Error {
     NeverEmpty { queue: String, removed: u64, after: Duration },
     #[error("queue {queue} is held exclusively by another consumer: stop that one, or use another queue ({why})")]
     QueueHeld { queue: String, why: String },
-    /// Another client attached a link with the same name, and the broker gave it the place of this client's link.
+    /// Another client attached a link with the same name, so the broker detached this client's link.
     #[error("another client has taken over the link to {queue}; check that this run was not started twice ({why})")]
     LinkStolen { queue: String, why: String },
     #[error("{queue}: permission denied; grant this user access ({why})")]
     NotPermitted { queue: String, why: String },
     #[error("{queue} accepts messages of at most {limit} bytes; this one has {size}")]
     TooLarge { queue: String, size: u64, limit: u64 },
-    /// The broker sent a message that exceeds the limit that the client announced.
     #[error("{queue} contains a message larger than {limit} bytes, the limit of this client; remove it from the queue")]
     Oversized { queue: String, limit: u64 },
     /// The broker ended the link or its session for a reason that no other variant covers.
@@ -131,7 +127,7 @@ pub(crate) fn of_violation(queue: &str, message_limit: u64, scope: Scope, violat
     }
 }
 
-/// Returns the error for a link for which no session can begin.
+/// Returns the error for a link whose session cannot begin, for example because of the broker's limit.
 pub(crate) fn of_session(refused: SessionRefused) -> Error {
     match refused {
         SessionRefused::NotOpen => Error::Lost { why: "it is closing".to_owned() },
@@ -152,7 +148,6 @@ fn broke_protocol(error: &ConnectionError) -> Error {
     misbehaved(&format!("{}: {error}", error.condition()))
 }
 
-/// The reason why a connection ended, as its driver sees it.
 #[derive(Debug)]
 pub(crate) enum ConnectionFailure {
     /// The peer violates the protocol, or refuses the login.

@@ -27,8 +27,8 @@ impl ReceiverOptions {
 }
 
 /// Allows its owner to settle a delivery once. If the handle is never used, the broker keeps the message for this
-/// client until the link ends, and then gives it to another consumer. A client holds a foreign message in this way,
-/// because the broker would deliver a released message again at once.
+/// client until the link ends, and then gives it to another consumer. A client can hold a message of another sender in
+/// this way, because the broker would deliver it again at once if it were released.
 #[derive(Debug)]
 pub struct DeliveryHandle {
     delivery: u32,
@@ -42,14 +42,12 @@ pub struct Delivery {
     pub message: DecodedMessage,
 }
 
-/// A received message, which may be impossible to decode.
 #[derive(Debug)]
 pub enum IncomingDelivery {
     Delivery(Delivery),
     Undecodable { handle: DeliveryHandle, why: String },
 }
 
-/// A received message that was not decoded.
 #[derive(Debug)]
 pub struct EncodedDelivery {
     pub handle: DeliveryHandle,
@@ -100,7 +98,7 @@ impl ReceiverLink {
         Ok(decode(self.next_encoded().await?))
     }
 
-    /// Does the same as [`next`](Self::next), but leaves the decoding to the caller, who may be less strict.
+    /// Does the same as [`next`](Self::next), but leaves the decoding to the caller, who may decode less strictly.
     ///
     /// # Errors
     /// Fails in the same cases as [`next`](Self::next).

@@ -130,8 +130,8 @@ impl SenderLink {
     }
 }
 
-/// Resolves when the broker has reported the outcome of the message. Dropping it frees the
-/// message's place in the window, which is useful after a time-out.
+/// Resolves when the broker has reported the outcome of a message. Dropping the future frees the message's place in the
+/// window, which is useful after a time-out.
 #[derive(Debug)]
 pub struct DispositionFuture {
     settlement: oneshot::Receiver<Result<Disposition, Error>>,

@@ -3,7 +3,7 @@ use quick_xml::events::{BytesRef, BytesText, Event};
 use quick_xml::reader::Reader;
 use std::borrow::Cow;
 
-/// Bytes at the start of a document in which the XML declaration is read. A longer declaration is ignored.
+/// Number of bytes at the start of a document in which the XML declaration is searched. A longer one is ignored.
 const DECLARATION_BYTES: usize = 200;
 
 /// Returns true if the document is UTF-16, with a byte order mark or without one.

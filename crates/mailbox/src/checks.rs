@@ -7,13 +7,13 @@ use mailrun_sasl::{Credentials, Mechanism, Mechanisms};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time of all events. It stands still, so no timeout of a session strikes.
+/// Time that every call to a session gets. It never advances, so that no timeout of a session expires.
 const NOW: Duration = Duration::from_secs(1000);
 
-/// What a session did with its input.
+/// Everything that a session did with its input, so that two sessions can be compared.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Played {
-    /// Reports to the driver, in their order.
+    /// Events that the session reported to its driver, in order.
     pub events: Vec<Event>,
     /// Bytes that the session sent.
     pub sent: String,
@@ -21,7 +21,7 @@ pub struct Played {
     pub error: Option<SessionError>,
 }
 
-/// Returns options with small limits, so that inputs reach them.
+/// Returns options with limits that are so small that test inputs reach them.
 pub fn options() -> WatchOptions {
     WatchOptions { messages: 100, message_bytes: 1 << 16, ..WatchOptions::new("X-Mailrun") }
 }
@@ -99,7 +99,6 @@ pub fn pop(
     (played, session.into_listing())
 }
 
-/// Checks that an accepted URL is still the same after it was written and read again.
 fn check_url(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let Ok(url) = text.parse::<MailboxUrl>() else { return };
@@ -107,8 +106,8 @@ fn check_url(input: &[u8]) {
     assert_eq!(written.parse(), Ok(url), "{written}");
 }
 
-/// Checks any input. The first byte selects the options, and whether the rest is a URL, an IMAP server's output or a
-/// POP3 server's output.
+/// Checks a session or a URL with any input. The first byte selects the options, and whether the rest is a URL, an IMAP
+/// server's output or a POP3 server's output.
 pub fn check(data: &[u8]) {
     let Some((&choice, input)) = data.split_first() else { return };
     if choice & 16 > 0 {

@@ -54,7 +54,7 @@ pub struct Position {
 }
 
 impl Position {
-    /// Creates the position of a mailbox whose messages from `next_uid` on are new.
+    /// Creates the position of a mailbox in which the messages with UIDs from `next_uid` on are new.
     pub fn new(validity: u32, next_uid: u32) -> Self {
         Self { validity, next_uid, ..Self::default() }
     }
@@ -139,7 +139,7 @@ pub struct ImapSession {
     announcements: VecDeque<Announcement>,
     /// Set if messages were announced that have not been fetched.
     has_news: bool,
-    /// Bytes since the last complete response, limited so that an endless response cannot use up memory.
+    /// Number of bytes since the last complete response, limited so that an endless response cannot use up memory.
     unparsed: usize,
     deleting: Vec<NonZeroU32>,
     /// Earliest time of the next deletion, which lies in the future after the server has refused one.
@@ -149,8 +149,8 @@ pub struct ImapSession {
 
 impl ImapSession {
     /// Creates a session on a new connection. `position` comes from the last session's [`ImapSession::into_position`].
-    /// If it is `None`, messages that are already there are skipped, unless the options ask for them. If `deletes` is
-    /// set, the mailbox is opened for writing, so that [`ImapSession::delete`] can be used.
+    /// If `position` is `None`, messages that are already there are skipped, unless the options ask for them. If
+    /// `deletes` is set, the mailbox is opened for writing, so that [`ImapSession::delete`] can be used.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),
@@ -223,7 +223,7 @@ impl ImapSession {
     /// `events`.
     ///
     /// # Errors
-    /// Returns a [`SessionError`] if the session cannot continue.
+    /// Returns a [`SessionError`] if the session must end, for example because the server refused the login.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -243,7 +243,7 @@ impl ImapSession {
     /// Does what is due: it interrupts IDLE, asks for messages, or gives up waiting for a reply.
     ///
     /// # Errors
-    /// Returns a [`SessionError`] if the session cannot continue.
+    /// Returns a [`SessionError`] if the session must end, for example because a reply is overdue.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>, events: &mut Vec<Event>) -> Result<(), SessionError> {
         if now < self.deadline {
             return Ok(());
@@ -667,7 +667,6 @@ impl ImapSession {
         }
     }
 
-    /// Forgets the messages that were deleted, and returns their number.
     fn deletion_done(&mut self) -> u64 {
         let deleted = std::mem::take(&mut self.deleting);
         for uid in &deleted {

@@ -20,8 +20,8 @@ const MAX_LINE_BYTES: usize = MAX_RESPONSE_BYTES;
 /// Maximum length of a unique identifier (RFC 1939 §7).
 const MAX_ID_BYTES: usize = 70;
 
-/// Unique identifiers of the messages that were there at first or have been reported. The next session reports all
-/// other messages.
+/// Unique identifiers of the messages that were in the mailbox at first or have been reported. The next session reports
+/// all other messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing(HashSet<Box<[u8]>>);
 
@@ -78,7 +78,7 @@ impl Waiting {
     }
 }
 
-/// A session with a POP3 server, which ends after one look at the mailbox.
+/// A session with a POP3 server. It lists the mailbox once, fetches the new messages, and ends.
 #[derive(Debug)]
 pub struct PopSession {
     options: Arc<WatchOptions>,
@@ -90,7 +90,7 @@ pub struct PopSession {
     line: Vec<u8>,
     offer: Offer,
     exchange: Option<ClientExchange>,
-    /// Messages that were there or have been reported, or `None` in the first session of a mailbox.
+    /// Messages that were there at first or have been reported, or `None` in the first session of a mailbox.
     known: Option<Listing>,
     listed: HashSet<Box<[u8]>>,
     new: VecDeque<NewMessage>,
@@ -101,8 +101,8 @@ pub struct PopSession {
 }
 
 impl PopSession {
-    /// Creates a session on a new connection. `known` comes from the last session's [`PopSession::into_listing`]. If it
-    /// is `None`, messages that are already there are skipped, unless the options ask for them.
+    /// Creates a session on a new connection. `known` comes from the last session's [`PopSession::into_listing`]. If
+    /// `known` is `None`, messages that are already there are skipped, unless the options ask for them.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),
@@ -154,8 +154,8 @@ impl PopSession {
     }
 
     /// Processes input from the server. Output for the server is appended to `out`, and reports for the driver to
-    /// `events`. The driver must handle a reported message before it passes more input, because until then it can ask
-    /// for the deletion of the message.
+    /// `events`. The driver must call [`PopSession::handled`] for a reported message before it passes more input,
+    /// because further input before that call counts as a violation of the protocol.
     ///
     /// # Errors
     /// Returns a [`SessionError`] if the session cannot continue.

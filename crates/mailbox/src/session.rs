@@ -3,10 +3,9 @@ use mailrun_sasl::client::ExchangeError;
 use mailrun_sasl::{Credentials, Mechanism, Mechanisms, Nonce};
 use std::time::Duration;
 
-/// Maximum length of a response without the content of a message. The longest in practice lists a
+/// Maximum length in bytes of a response without the content of a message. The longest responses in practice list a
 /// server's capabilities or flags.
 pub(crate) const MAX_RESPONSE_BYTES: usize = 64 << 10;
-/// Maximum number of characters of a server's text in an error.
 const MAX_TEXT_CHARS: usize = 200;
 /// Mechanisms that do not reveal the password to an eavesdropper.
 const HIDING_MECHANISMS: Mechanisms = Mechanisms::NONE.with(Mechanism::ScramSha256).with(Mechanism::CramMd5);
@@ -28,7 +27,7 @@ pub struct WatchOptions {
     pub poll: Option<Duration>,
     /// Interval at which a session asks a server without IDLE for new messages, if `poll` is not set.
     pub default_poll: Duration,
-    /// Name of the header field that carries the trace.
+    /// Name of the header field that carries the trace, by which a run recognises its messages.
     pub trace_field: &'static str,
     /// Maximum size in bytes of a message that is fetched whole, beyond which the session ends with an error.
     pub message_bytes: usize,
@@ -70,7 +69,7 @@ impl WatchOptions {
     }
 }
 
-/// A report of a session to its driver.
+/// Something that a session reports to its driver, for example a new message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The driver must start TLS and call `tls_started`. Unprotected input from before TLS is discarded.
@@ -99,7 +98,7 @@ pub enum Announced {
     Unknown,
 }
 
-/// A message that is new in the mailbox.
+/// A message that a session reports as new in the mailbox.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// UID (IMAP) or message number (POP3), with which the driver can ask for the deletion of the message.
@@ -122,7 +121,7 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// A step of a session, for messages and statistics.
+/// What a session is doing, for messages to the user and for statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The session waits for the first line of the server.
@@ -162,7 +161,7 @@ impl Step {
     }
 }
 
-/// Reason why a session cannot continue, so that the driver closes the connection.
+/// Reason why a session cannot continue. The driver must then close the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// The server ended the session, for example with BYE.
@@ -192,7 +191,7 @@ pub enum SessionError {
     /// The server did not answer within the time limit for a reply.
     #[error("no reply within {after:?} ({})", step.name())]
     Timeout {
-        /// What the session was waiting for.
+        /// What the session was doing when the time limit passed.
         step: Step,
         /// Time limit that has passed ([`WatchOptions::reply_timeout`]).
         after: Duration,
@@ -211,7 +210,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// Returns the step at which the session failed.
+    /// Returns what the session was doing when it failed.
     pub fn step(&self) -> Step {
         match self {
             Self::Closed { step, .. }
@@ -262,7 +261,7 @@ pub(crate) fn exchange_error(error: ExchangeError) -> SessionError {
     }
 }
 
-/// Login of a session. The driver provides the nonce, because this crate has no source of randomness.
+/// Credentials and nonce of a session's login. The driver provides the nonce, because this crate has no random source.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) credentials: Credentials,

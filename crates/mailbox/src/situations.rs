@@ -367,7 +367,6 @@ fn a_deletion_that_fails_is_tried_again() {
     assert!(out.ends_with(b"(\\Deleted)\r\nm6 IDLE\r\n"), "{}", String::from_utf8_lossy(&out));
 }
 
-/// Output of a POP3 server from the greeting to the end of the login.
 const POP: &[&str] = &["+OK hello\r\n", "+OK\r\nSASL PLAIN\r\nUIDL\r\nTOP\r\n.\r\n", "+OK in\r\n"];
 
 fn play_pop(options: WatchOptions, known: bool, deletes: bool, rest: &[&str]) -> Played {
@@ -433,7 +432,6 @@ proptest::proptest! {
     }
 }
 
-/// Pieces of server output, from which the property test composes its input.
 const WORDS: &[&str] = &[
     GREETING,
     LOGGED_IN,

@@ -5,35 +5,34 @@ use crate::record::{Arrival, LedgerRow, Record};
 use crate::stage::Stage;
 use std::borrow::Cow;
 
-/// The counts of source, server and sink from which the ledger row is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct AccountInputs<'a> {
-    /// Units of messages that a session has begun.
+    /// Number of message-recipient pairs whose message a session has begun.
     pub recipients_created: u64,
-    /// Units for which the source received a 250, so the server is responsible for them.
+    /// Message-recipient pairs for which the source received a 250, so the server is responsible for them.
     pub accepted: &'a Ledger,
     pub rejected: u64,
     pub failed: u64,
-    /// Units whose connection broke after the last byte and before the reply, so the server may have accepted them.
+    /// Message-recipient pairs whose connection broke between last byte and reply, so the server may have them.
     pub in_doubt: u64,
     /// True if the server replies separately for each recipient of a message, as in LMTP. If the connection breaks
-    /// between these replies, only the units without a reply are in doubt.
+    /// between these replies, only the recipients without a reply are in doubt.
     pub has_reply_for_each: bool,
     pub open: u64,
-    /// Accepted units for which the source's ledger had no memory, so their fates are unknown.
+    /// Accepted message-recipient pairs for which the source's ledger had no memory, so their fates are unknown.
     pub overflow: u64,
     /// Counts of the sink, or `None` if no sink counted arrivals.
     pub arrivals: Option<Arrivals<'a>>,
     pub queue: ServerQueue<'a>,
 }
 
-/// What is known about the queue of the server between source and sink. A unit that did not arrive is lost only if it
-/// is not in this queue.
+/// What is known about the queue of the server between source and sink. A message that did not arrive for a recipient
+/// is lost only if it is not in this queue.
 #[derive(Clone, Copy, Debug)]
 pub enum ServerQueue<'a> {
-    /// There is no server: the source sends to the sink.
+    /// There is no server, because the source sends directly to the sink.
     Absent,
-    /// The server has a queue that cannot be read, so a missing unit may still be in it.
+    /// The server has a queue that cannot be read, so missing mail may still be in the queue.
     Unknown,
     /// The server is mailrun's relay, whose queue can be read.
     Known(RelayInputs<'a>),
@@ -41,19 +40,19 @@ pub enum ServerQueue<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals<'a> {
-    /// Units of this run that have arrived. A unit that arrived twice is in the set once.
+    /// Message-recipient pairs of this run that have arrived. A pair that arrived twice is in the set only once.
     pub units: &'a Ledger,
-    /// Units that notifications reported as undeliverable. A unit that several notifications name is in the set once.
+    /// Message-recipient pairs that notifications reported as undeliverable, each of them only once.
     pub bounced: &'a Ledger,
-    /// Number of reports that a unit is delayed and that a server will try it again.
+    /// Number of reports in notifications that a delivery is delayed and that a server will try it again.
     pub delay_notices: u64,
-    /// Number of further reports about units that an earlier notification had reported as bounced.
+    /// Number of further failure reports about mail that an earlier notification had reported as undeliverable.
     pub repeated_notices: u64,
-    /// Number of units that arrived only under other addresses. ORCPT tells the sink the address that the source used.
+    /// Number of recipients whose mail came only to other addresses. ORCPT tells the sink their original address.
     pub rewritten: u64,
     /// Number of arrivals at addresses that the server added. ORCPT and NOTIFY tell the sink that these are copies.
     pub copied: u64,
-    /// Number of further arrivals of units that had already arrived.
+    /// Number of repeated arrivals of a message for the same recipient.
     pub duplicates: u64,
     /// Number of messages that arrived changed, or `None` if the sink has not seen their bodies.
     pub corrupt: Option<u64>,
@@ -65,12 +64,12 @@ pub struct Arrivals<'a> {
     pub untimed: u64,
     /// Messages without a latency, because they seem to have arrived before their creation: the hosts' clocks differ.
     pub negative: u64,
-    /// Arrived units that did not fit into the sink's ledger.
+    /// Number of arrived message-recipient pairs that did not fit into the memory of the sink's ledger.
     pub overflow: u64,
 }
 
 impl<'a> Arrivals<'a> {
-    /// Makes the counts of a sink at which exactly these units arrived, unchanged and without duplicates.
+    /// Makes the counts of a sink at which exactly the units in `units` arrived, unchanged and without duplicates.
     pub fn unharmed(units: &'a Ledger, bounced: &'a Ledger) -> Self {
         Self {
             units,
@@ -90,12 +89,11 @@ impl<'a> Arrivals<'a> {
     }
 }
 
-/// State of mailrun's relay at the end of the run.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayInputs<'a> {
-    /// Units of this run that are still in the relay's queue.
+    /// Message-recipient pairs of this run that are still in the relay's queue.
     pub queued: &'a Ledger,
-    /// Units that the relay gave up on and reported to their senders.
+    /// Number of message-recipient pairs that the relay gave up on and reported to their senders.
     pub given_up: u64,
 }
 
@@ -106,8 +104,8 @@ pub enum Topology {
     Server,
 }
 
-/// Computes the ledger row from four sets of units: A was accepted, D was delivered, B was reported as undeliverable by
-/// notifications, and Q is still in the relay's queue:
+/// Computes the ledger row from four sets of message-recipient pairs: A was accepted, D was delivered, B was reported
+/// as undeliverable by notifications, and Q is still in the relay's queue:
 ///
 /// ```text
 /// delivered = |D|    bounced = |B \ D|    queued = |Q \ D \ B|    lost = |A \ D \ B \ Q|
@@ -218,8 +216,8 @@ impl<'a> Matched<'a> {
     }
 }
 
-/// Returns the number of accepted units that have neither arrived nor bounced. The array is the result of
-/// [`Ledger::read_arrivals`].
+/// Returns the number of accepted message-recipient pairs that have neither arrived nor bounced. The array is the
+/// result of [`Ledger::read_arrivals`].
 pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 {
     let nothing = Ledger::default();
     let matched = Matched::new(accepted, arrived, bounced, &nothing);
@@ -228,8 +226,8 @@ pub fn unsettled(accepted: &Ledger, [arrived, bounced, _]: &[Ledger; 3]) -> u64 
     accepted.count_without(&settled)
 }
 
-/// A unit of an accepted message with a recipient that the source did not name. `meant` is a missing recipient of this
-/// message, if there is one, because the server has probably rewritten that recipient.
+/// A pair of an accepted message and a recipient that the source did not name. `meant` is a recipient of the message
+/// who is still missing, if there is one: the server has probably rewritten the address of that recipient.
 struct StrangeUnit {
     sequence: u64,
     recipient: u32,
@@ -249,8 +247,8 @@ fn strange_units(accepted: &Ledger, units: &Ledger, is_settled: impl Fn(u64, u32
     found
 }
 
-/// Replaces the recipient of each strange unit by the `meant` recipient, and removes strange units without one. Returns
-/// how many units were replaced (rewritten) and how many were removed (copies).
+/// Replaces the unknown recipient of each unit in `strangers` by its `meant` recipient, and removes units without one.
+/// Returns how many units were replaced (rewritten) and how many were removed (copies).
 fn replace(units: &mut Cow<'_, Ledger>, strangers: &[StrangeUnit]) -> (u64, u64) {
     let [mut matched, mut others] = [0, 0];
     for StrangeUnit { sequence, recipient, meant } in strangers {
@@ -267,8 +265,8 @@ fn replace(units: &mut Cow<'_, Ledger>, strangers: &[StrangeUnit]) -> (u64, u64)
     (matched, others)
 }
 
-/// Returns how many bounced units have recipients that the source never named: those without a 250, beyond the units in
-/// doubt, in flight or failed. Rejected units do not bounce, because the server keeps nothing to report.
+/// Estimates how many bounces concern recipients that the source never named: bounces of mail without a 250, minus the
+/// mail in doubt, in flight or failed. Rejected mail does not bounce, because the server keeps nothing to report.
 fn strangers(state: &AccountInputs, arrivals: &Arrivals) -> u64 {
     if arrivals.bounced.count() == 0 {
         return 0;
@@ -281,7 +279,7 @@ fn strangers(state: &AccountInputs, arrivals: &Arrivals) -> u64 {
         .saturating_sub(state.in_doubt.saturating_add(state.open).saturating_add(state.failed))
 }
 
-/// Makes the ledger row of a run without a sink. All accepted units count as in flight, because nobody saw whether they
+/// Makes the ledger row of a run without a sink. All accepted mail counts as in flight, because nobody saw whether it
 /// arrived.
 fn source_only_row(state: &AccountInputs) -> LedgerRow {
     let accepted = state.accepted.count();
@@ -297,8 +295,8 @@ fn source_only_row(state: &AccountInputs) -> LedgerRow {
     }
 }
 
-/// Units that arrived, bounced or are queued although the source received no 250 for them, by the fate that the source
-/// had recorded for them.
+/// Message-recipient pairs that arrived, bounced or are queued although the source received no 250 for them, by the
+/// fate that the source had recorded for them.
 struct Unheard {
     in_doubt: u64,
     open: u64,
@@ -325,7 +323,7 @@ impl Unheard {
     }
 }
 
-/// True if the known fates sum to the created units. If they do not, source and sink contradict each other.
+/// True if the counts of all fates sum to the created count. If they do not, source and sink contradict each other.
 pub fn fates_sum(ledger: &LedgerRow) -> bool {
     ledger.created == Some(sum_of_fates(ledger))
 }
@@ -353,7 +351,7 @@ pub fn unsent(record: &Record) -> u64 {
     record.due.unwrap_or_default().saturating_sub(created)
 }
 
-/// True if both source and sink counted, so that deliveries are known.
+/// True if both source and sink have counted their mail, so that the number of deliveries is known.
 pub fn is_watched(ledger: &LedgerRow) -> bool {
     ledger.created.is_some() && ledger.delivered.is_some()
 }

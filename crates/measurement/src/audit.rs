@@ -1,7 +1,6 @@
 //! An audit of a server: what became of its mail under each kind of fault.
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of lost messages that an audit lists.
 pub const MAX_LOSSES: usize = 100;
 
 /// An audit of a server: the version that was tested, and the result of each kind of fault.
@@ -26,7 +25,7 @@ pub struct Audit {
     pub queue_complaint: Option<String>,
     /// Messages that were answered 250 but did not arrive, at most 100.
     pub losses: Vec<AuditLoss>,
-    /// Run IDs of the rounds with such messages. The directory of the audit may also have rounds of an older audit.
+    /// Run IDs of the rounds with lost messages. The audit's directory may also contain rounds of an older audit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lossy_rounds: Vec<String>,
 }
@@ -37,7 +36,7 @@ pub struct Audit {
 pub struct AuditRow {
     /// Name of the fault, for example `kill`, or `power-cut on ext4` with the file system that the disk behaved like.
     pub fault: String,
-    /// True if mail lost by this fault only leads to a remark. Verdict and ledger then leave out these rounds.
+    /// True if mail lost by this fault only leads to a remark. The verdict and the ledger then leave out its rounds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_remark: bool,
     /// Rounds that count: mail was accepted before the fault, the fault struck, and the round was completed.
@@ -46,8 +45,8 @@ pub struct AuditRow {
     pub quiet: u64,
     /// Counted rounds in which the fault struck again while the server recovered.
     pub in_recovery: u64,
-    /// Upper bound of the share of such faults that lose mail, with a confidence of 95 %. `null` if mail was lost, if
-    /// no round counts, or if `not_supported` is not 0.
+    /// Upper bound of the share of faults of this kind that lose mail, with a confidence of 95 %. `null` if mail was
+    /// lost, if no round counts, or if `not_supported` is not 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
     /// Rounds that do not count, for example because the fault did not reach a process of the server.
@@ -59,7 +58,7 @@ pub struct AuditRow {
     /// Rounds that failed after the server had asked for an operation that the fault's file system does not have, and
     /// rounds in which the server did not start on that file system. Such rounds say nothing about the server.
     pub not_supported: u64,
-    /// Operations that the file system of the fault does not have and the server asked for, for example `link`.
+    /// Operations that the server asked for and that the fault's file system does not have, for example `link`.
     pub unsupported: Vec<String>,
     /// Messages that the server answered with 250.
     pub answered: u64,
@@ -88,7 +87,7 @@ pub struct AuditRow {
 pub struct AuditLoss {
     /// Number of the round, counted from 1.
     pub round: u64,
-    /// Name of the fault in this round.
+    /// Name of the fault that struck in this round, for example `kill`.
     pub fault: String,
     /// Number of the message within its round.
     pub message: u64,

@@ -4,26 +4,25 @@ use crate::record::{BounceRow, Record};
 use crate::trace::{MessageName, RecipientId};
 use mailrun_mime::{Notice, NoticeAction, NoticeRecipient};
 
-/// Maximum number of reasons listed separately. Mail with further reasons counts under the last.
+/// Maximum number of bounce reasons that are listed separately. Further reasons count under the last one.
 const MAX_REASONS: usize = 64;
 
-/// Counts of the notifications about the messages of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Bounces {
-    /// Units reported as undeliverable. A unit that several notifications name is in the set once.
+    /// Message-recipient pairs reported as undeliverable. A pair that several notifications name is in the set once.
     pub units: Ledger,
     /// Number of notifications, whether they report failures or delays.
     pub notices: u64,
-    /// Number of further reports that a unit in `units` is undeliverable.
+    /// Number of further reports that a message-recipient pair in `units` is undeliverable.
     pub repeated: u64,
-    /// Number of reports that a unit is delayed and that a server will try it again.
+    /// Number of reports that a delivery is delayed and that a server will try it again.
     pub delayed: u64,
     pub overflow: u64,
     reasons: Vec<BounceRow>,
 }
 
 impl Bounces {
-    /// Counts a notification about a message, and the units that it reports.
+    /// Counts a notification about a message, and the failed and delayed recipients that the notification lists.
     pub fn add(&mut self, message: &MessageName, notice: &Notice) {
         self.notices += 1;
         for recipient in &notice.recipients {
@@ -52,8 +51,8 @@ impl Bounces {
         }
     }
 
-    /// Adds the counts of another worker, or what a worker has counted since its counts were last
-    /// added. A unit that is in both sets counts as repeated.
+    /// Adds the counts of another worker, or what a worker has counted since the last such call. A bounce that is in
+    /// both counts as repeated.
     pub fn merge(&mut self, other: &Self) {
         let merged = self.units.merge(&other.units);
         self.notices += other.notices;
@@ -63,7 +62,7 @@ impl Bounces {
         other.reasons.iter().for_each(|row| add_reason(&mut self.reasons, row.clone()));
     }
 
-    /// Returns the reasons, the most frequent first.
+    /// Returns the reasons why mail bounced, with the most frequent reason first.
     pub fn rows(&self) -> Vec<BounceRow> {
         join(self.reasons.clone(), Vec::new())
     }
@@ -82,9 +81,9 @@ fn add_reason(rows: &mut Vec<BounceRow>, row: BounceRow) {
     }
 }
 
-/// Adds the notifications that a second sink has seen to the record of the first. A notification
-/// that reached both sinks counts twice here. The number of bounced units stays correct, because
-/// the sinks' ledgers know each unit.
+/// Adds the notifications that a second sink has seen to the record of the first. A notification that reached both
+/// sinks counts twice here. The number of bounced recipients stays correct, because the sinks' ledgers know each
+/// bounced recipient.
 pub fn add(record: &mut Record, second: Record) {
     let sum = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).reduce(u64::saturating_add);
     record.bounces = join(std::mem::take(&mut record.bounces), second.bounces);
@@ -92,7 +91,6 @@ pub fn add(record: &mut Record, second: Record) {
     record.ledger.repeated_notices = sum(record.ledger.repeated_notices, second.ledger.repeated_notices);
 }
 
-/// Joins the reasons of two sinks, the most frequent first.
 pub(crate) fn join(mut rows: Vec<BounceRow>, more: Vec<BounceRow>) -> Vec<BounceRow> {
     more.into_iter().for_each(|row| add_reason(&mut rows, row));
     rows.sort_by_key(|row| std::cmp::Reverse(row.count));

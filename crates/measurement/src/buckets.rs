@@ -1,4 +1,4 @@
-//! Counts of times in a few fixed buckets, as Prometheus scrapes them.
+//! Counts measured times in a few fixed buckets, in the form in which Prometheus scrapes them.
 use crate::latencies::Latencies;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::stage::Stage;
 use crate::threshold::{arrived_median_ms, clock_scale_ms};
 use std::time::Duration;
 
-/// The clock error of a time counts as small if the time is at least this many times as long.
+/// The clock error of a time is small enough if the time is at least this many times as long as the error.
 const ERROR_SHARE: f64 = 10.0;
 
 /// Maximum error of a time that was measured between two hosts.
@@ -34,7 +34,7 @@ pub enum ClockError {
 }
 
 impl ClockError {
-    /// Returns the error of times from the source's host to the sink's host.
+    /// Returns the maximum clock error of times that begin on the source's host and end on the sink's host.
     pub fn between(source: &Record, sink_boot: &str) -> Self {
         let Some(clock) = &source.clock else { return Self::Unknown };
         if clock.boot == sink_boot {

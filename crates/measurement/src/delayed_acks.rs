@@ -20,15 +20,14 @@ const WITHIN_MS: Range<u64> = 38..45;
 /// form no cluster.
 const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
-/// Minimum share of all times that must be in the cluster.
 const MIN_SHARE: f64 = 0.01;
-/// Minimum number of times in the cluster that do not overlap. Fewer may be chance, or a few pauses of the whole
-/// server.
+/// Minimum number of times in the cluster that do not overlap each other. Fewer such times may be chance, or a few
+/// pauses of the whole server.
 const MIN_COUNT: u64 = 10;
-/// Minimum ratio of the times in the cluster to the times in the range before it.
+/// Minimum ratio of the number of times in the cluster to the number of times just below the cluster.
 const MIN_RATIO: u64 = 3;
 
-/// Number of times in the cluster that do not overlap, so that a pause of the whole server counts once.
+/// Counts measured times of about 40 ms that do not overlap, so that a pause of the whole server counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimesApart {
     count: u64,
@@ -36,7 +35,7 @@ pub struct TimesApart {
 }
 
 impl TimesApart {
-    /// Counts the time from `began` to `ended` if it is in the cluster and begins after the last counted time ended.
+    /// Counts the time from `began` to `ended` if it is about 40 ms long and begins after the last counted time ended.
     pub fn record(&mut self, began: Duration, ended: Duration) {
         let time = ended.saturating_sub(began);
         if time >= SHORT && WITHIN_MS.contains(&whole_ms(time)) && began >= self.until {
@@ -53,7 +52,7 @@ fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Counts how many times of a phase are short, just below the cluster, in it, and just above it.
+/// Counts how many times of a phase are short, just below 40 ms, about 40 ms (the cluster), and just above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DelayedAcks {
     all: u64,

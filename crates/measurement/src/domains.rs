@@ -7,18 +7,17 @@ use std::sync::Arc;
 /// record stays small.
 pub const MAX_DOMAINS: usize = 100;
 
-/// Number of units for one recipient domain, by the fate that the source recorded.
+/// Number of recipients in one domain, by the fate that the source recorded for their mail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainFates {
     pub created: u64,
-    /// Units that the server answered with 250.
     pub accepted: u64,
     pub rejected: u64,
     pub failed: u64,
     pub in_doubt: u64,
 }
 
-/// Counts of a source by its numbers of the recipient domains. Empty if there is only one domain.
+/// A source's counts, indexed by the number of the recipient domain. Empty if there is only one domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DomainTally(Vec<DomainFates>);
 
@@ -65,7 +64,7 @@ impl DomainTally {
     }
 }
 
-/// A unit that arrived for another domain than the worker's first. Only merging counts it.
+/// A message that arrived for another domain than the worker's first. It is counted when workers' counts are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainUnit {
     pub sequence: u64,
@@ -91,7 +90,6 @@ impl DomainArrivals {
         self.0.entry(if is_full { Arc::default() } else { Arc::clone(name) }).or_default()
     }
 
-    /// Makes the rows of the run record, the domain with the most units first.
     pub fn rows(&self) -> Vec<DomainRow> {
         let arrived = self.0.iter().filter(|(_, units)| units.delivered + units.duplicates > 0);
         let mut rows: Vec<DomainRow> = arrived

@@ -16,7 +16,6 @@ const MIN_BUSY_SHARE: f64 = 0.90;
 const MEAN_STEPS: f64 = 1000.0;
 /// A program is named only if it used at least this much of a processor.
 const MIN_NAMED_CORES: f64 = 0.05;
-/// Maximum number of programs that a sentence names.
 const MAX_NAMED: usize = 4;
 
 /// A host that foreign programs kept busy while load was offered.
@@ -27,7 +26,6 @@ pub struct BusyHost<'a> {
     share: f64,
     busy_share: f64,
     cores: f64,
-    /// Offered load in messages per millisecond.
     messages_per_ms: f64,
 }
 
@@ -77,8 +75,8 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() * step_ms
     }
 
-    /// Returns the maximum share of messages that waits may have delayed by more than `delay_ms`. A message that takes
-    /// `latency_ms` may have waited in each of the windows in which it was under way.
+    /// Returns the maximum share of messages that waits for a processor may have delayed by more than `delay_ms`. A
+    /// message that takes `latency_ms` may have waited in each of the measured windows in which it was under way.
     fn share_delayed(&self, delay_ms: f64, latency_ms: f64) -> f64 {
         let windows = (latency_ms / (self.foreign.window_s * 1e3).max(1.0)).ceil().max(1.0) as usize;
         let rows = &self.foreign.waits;
@@ -89,9 +87,9 @@ impl<'a> BusyHost<'a> {
         shares.sum::<f64>() / rows.len().max(1) as f64
     }
 
-    /// Returns the maximum share of messages that the waits in these windows can have delayed by more than `delay_ms`.
-    /// Only the sum of the waits is known. The share is largest if each wait was just `delay_ms` long, because each
-    /// wait then delays one message, or all messages that are due meanwhile.
+    /// Returns the maximum share of messages that waits for a processor in these windows can have delayed by more than
+    /// `delay_ms`. Only the sum of the waits is known. The share is largest if each wait was just `delay_ms` long,
+    /// because each wait then delays one message, or all messages that are due meanwhile.
     fn share_above(&self, delay_ms: f64, rows: &[WaitRow]) -> f64 {
         let waited_ms: f64 = rows.iter().map(|row| row.waited_ms.max(0.0)).sum();
         if delay_ms >= waited_ms {

@@ -71,7 +71,6 @@ pub(crate) fn windows(record: &Record, limit: FreshnessLimit) -> Option<Vec<Fres
     Some(windows)
 }
 
-/// True if load was offered for less time than one window.
 pub(crate) fn is_shorter_than_window(record: &Record, limit: FreshnessLimit) -> bool {
     let seen_s = judged(&record.series).and_then(span).map_or(0, |(begin, end)| end.saturating_sub(begin));
     let length_s = record.offered_s.unwrap_or_default().max(seen_s as f64);
@@ -138,8 +137,8 @@ mod tests {
     use crate::stage::Stage;
     use crate::tally::SourceTally;
 
-    /// Makes a run with one message per second. `ages_s` has the greatest age in each second. A last row lies after the
-    /// load and must not be judged.
+    /// Makes a run with one message per second. `ages_s` has the greatest age in each second. The record ends with a
+    /// row after the load, which must not be judged.
     fn record(ages_s: &[Option<f64>]) -> Record {
         let mut record = Record::empty();
         record.ledger.delivered = Some(ages_s.len() as u64);

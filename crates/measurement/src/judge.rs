@@ -109,7 +109,7 @@ impl Cause {
 #[derive(Clone, Copy, Debug)]
 pub struct VerdictInputs {
     pub topology: Topology,
-    /// Faults that the sink made because the user ordered them, or `None` if the user ordered none.
+    /// Faults that the sink caused because the user asked for them, or `None` if the user asked for none.
     pub ordered: Option<Ordered>,
     /// Length of the pause in arrivals that ended the wait for mail, or `None` if the wait ended otherwise.
     pub quiet_timeout: Option<Duration>,
@@ -180,7 +180,7 @@ pub fn take_reasons(verdict: &mut Verdict) -> impl Iterator<Item = Reason> + use
 }
 
 /// Gives reasons with these causes the cause [`Cause::Ordered`], so that they no longer count against the run. `reason`
-/// tells the reader what the user ordered.
+/// tells the reader what the user asked for.
 pub fn accept_ordered(verdict: &mut Verdict, causes: &[Cause], reason: Reason, pass: &str) {
     let closed = verdict.closed;
     let known = take_reasons(verdict).map(|known| match causes.contains(&known.cause) {
@@ -230,7 +230,7 @@ pub fn pass_text(record: &Record) -> String {
     }
 }
 
-/// Reports counts of source and sink that contradict each other, and units that did not fit into the ledgers.
+/// Reports counts of source and sink that contradict each other, and mail that did not fit into the ledgers.
 fn account_reasons(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -286,7 +286,6 @@ pub fn death_text(name: &str, death: &Death) -> String {
     format!("The {name} {ended} at {:.1} s: {}{message}.", death.at_s, death.how)
 }
 
-/// True if our own source or sink died because it ran out of memory.
 fn lacked_memory(record: &Record) -> bool {
     let ours = record.parties.iter().filter(|party| party.role != Role::Relay);
     ours.filter_map(|party| party.died.as_ref()).any(|death| death.out_of_memory)
@@ -313,7 +312,7 @@ fn has_death(record: &Record) -> bool {
 }
 
 /// Reports lost, duplicate, corrupt, rejected, failed and expired mail beyond the thresholds and beyond the faults that
-/// the user ordered.
+/// the user asked for.
 fn fate_reasons(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     let bounds = OrderedBounds::of(record, circumstances);
     let fate_reasons = Fate::ALL.into_iter().filter_map(|fate| {
@@ -352,15 +351,14 @@ fn gone_server(record: &Record) -> Option<&StallRow> {
     final_stall(record).filter(|_| !has_death(record) && refused_by_ourselves(record) == 0)
 }
 
-/// Returns the number of units whose connection failed because the source itself ran out of
-/// descriptors or ports.
+/// Returns the number of recipients whose connection failed because the source itself ran out of descriptors or
+/// ports.
 fn refused_by_ourselves(record: &Record) -> u64 {
     let of_source = |party: &str| record.parties.iter().any(|known| known.role == Role::Source && known.name == party);
     let times = record.exhausted.iter().filter(|row| of_source(&row.party)).map(|row| row.count);
     times.fold(0, u64::saturating_add).saturating_mul(u64::from(record.workload.recipients.max(1)))
 }
 
-/// Reports mail that mailrun's relay gave up on, after which it notified the senders.
 fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
@@ -368,19 +366,19 @@ fn expired_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reas
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
-/// Computes for each fate how many units the faults that the user ordered can explain, at least and at most.
+/// Computes for each fate how often the faults requested by the user can have caused it, at least and at most.
 struct OrderedBounds {
     ordered: Option<Ordered>,
     topology: Topology,
-    /// Fate of the mail that the sink was ordered to drop: lost or, if the server's queue cannot be read, not
+    /// Fate of the mail that the sink was told to drop: lost or, if the server's queue cannot be read, not
     /// delivered.
     missing: Fate,
     /// Length of the pause in arrivals that ended the wait for mail, if a pause ended it.
     quiet_timeout: Option<Duration>,
-    /// Maximum number of units that a single reply or connection can affect.
+    /// Maximum number of recipients whose mail a single reply or connection can affect.
     each: u64,
-    /// Number of units with other fates, such as in doubt. Ordered faults may have struck these units without changing
-    /// their fates, so the minimum of an ordered fate is lower by this number.
+    /// Number of recipients with other fates, such as in doubt. Requested faults may have affected their mail without
+    /// changing its fate, so the minimum of a requested fate is lower by this number.
     slack: u64,
 }
 
@@ -402,12 +400,12 @@ impl OrderedBounds {
         }
     }
 
-    /// True if this number of units can result from the faults that the user ordered.
+    /// True if the faults that the user asked for can explain that this fate occurred `count` times.
     fn contain(&self, fate: Fate, count: u64) -> bool {
         (self.min(fate)..=self.max(fate)).contains(&count)
     }
 
-    /// Returns the minimum number of units with this fate, assuming that the sink made all ordered faults.
+    /// Returns how often this fate must have occurred at least, assuming that the sink caused all requested faults.
     fn min(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
@@ -613,8 +611,8 @@ fn not_delivered_text(record: &Record, count: u64, quiet_timeout: Option<Duratio
     )
 }
 
-/// Describes what the sink saw instead of `count` missing units. Returns an empty text if the sink saw nothing that
-/// explains them.
+/// Describes what the sink saw instead of `count` missing deliveries. Returns an empty text if the sink saw nothing
+/// that explains why they are missing.
 fn missing_explanation(record: &Record, count: u64) -> String {
     if let Some(untraced) = untraced_text(record, count) {
         return format!(" {untraced}");
@@ -695,8 +693,8 @@ fn receptions(record: &Record) -> impl Iterator<Item = &Reception> {
     sinks(record).filter_map(|party| party.reception.as_ref())
 }
 
-/// Lists the rules that acted, the most frequent first, for example `rcpt: greylist 4s (100 times)`. Returns `None` if
-/// no rule acted.
+/// Lists the sink's rules that were applied, the most frequent first, for example `rcpt: greylist 4s (100 times)`.
+/// Returns `None` if no rule was applied.
 fn rules_text<'r>(sinks: impl Iterator<Item = &'r Party>) -> Option<String> {
     let mut rules: Vec<&RuleRow> =
         sinks.filter_map(|party| party.reception.as_ref()).flat_map(|sink| &sink.rules).collect();
@@ -837,7 +835,7 @@ fn warm_up_text(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports how many sessions of a party ended in a panic. The fates of the messages of these sessions are unknown.
+/// Reports sessions that ended in a panic, for example in the source. The fates of their messages are unknown.
 pub fn defect_text(party: &Party) -> Option<String> {
     let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
     Some(format!(
@@ -904,8 +902,8 @@ fn busy_text(record: &Record, party: &Party) -> Option<String> {
     ))
 }
 
-/// Returns the share of the load's time in which the workers of a party were busy. Returns `None` if the share is too
-/// small for the party to have been the limit.
+/// Returns the share of the load's time in which the workers of a source or sink were busy. Returns `None` if the share
+/// is too small for the workers to have been the limit.
 pub fn busy_share(record: &Record, party: &Party) -> Option<f64> {
     let offered_s = record.offered_s.unwrap_or(record.duration_s);
     let workers = party.workers.filter(|_| offered_s >= MIN_BUSY_S)?;
@@ -917,9 +915,9 @@ pub fn busy_share(record: &Record, party: &Party) -> Option<f64> {
     (share >= MAX_BUSY_SHARE).then_some(share)
 }
 
-/// Returns the average number of processors that a party used in the whole seconds between two times of the run.
-/// Returns `None` if no such second was observed, or if the workers polled: only the sum of the time that they polled in
-/// vain is known, so it cannot be subtracted from single seconds.
+/// Returns the average number of processors that a source or sink used in the whole seconds between two times of the
+/// run. Returns `None` if no such second was observed, or if the workers polled: only the sum of the time that they
+/// polled in vain is known, so it cannot be subtracted from single seconds.
 fn cores_from(record: &Record, party: &Party, begin_s: f64, end_s: f64) -> Option<f64> {
     let usage = record.usage.iter().find(|usage| usage.party == party.name && party.busy_poll.is_none())?;
     let is_within = |row: &&UsageRow| row.second as f64 >= begin_s && row.second as f64 + 1.0 <= end_s;
@@ -1144,7 +1142,7 @@ fn notes(record: &Record, circumstances: &VerdictInputs) -> Vec<Reason> {
     reasons
 }
 
-/// Reports mail that is still in the relay's queue. It is safe, but was not delivered before the run ended.
+/// Reports mail that is still in the relay's queue. Such mail is safe, but was not delivered before the run ended.
 fn queued_reason(record: &Record, circumstances: &VerdictInputs) -> Option<Reason> {
     let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies.max(ordered.cuts) > 0);
@@ -1223,8 +1221,8 @@ pub fn behind_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports notifications that do not change the fate of a unit: notifications of a delay, and further notifications
-/// about units that had already bounced.
+/// Reports notifications that do not change the fate of a message: notifications of a delay, and further notifications
+/// about mail that had already bounced.
 fn notice_notes(record: &Record) -> impl Iterator<Item = String> {
     let texts = [
         (record.ledger.delay_notices, "delay notice", "the server tries this mail again"),
@@ -1247,8 +1245,8 @@ fn unsent_note(record: &Record) -> Option<String> {
     })
 }
 
-/// Reports units that arrived although the source received no 250 for them. They count as delivered, but a sender that
-/// retries would send them again.
+/// Reports mail that arrived although the source received no 250 for it. Such mail counts as delivered, but a sender
+/// that retries would send it again.
 fn unheard_note(record: &Record) -> Option<String> {
     let LedgerRow { delivered, bounced, lost, not_delivered, accepted, queued, expired, .. } = record.ledger;
     let missing = lost.or(not_delivered)?;
@@ -1268,8 +1266,8 @@ fn is_nothing(count: &Option<u64>) -> bool {
     count.unwrap_or_default() == 0
 }
 
-/// Returns the noun for units: messages if each has one recipient, and copies otherwise. It is singular if one message
-/// was created, as in "1 of 1 message".
+/// Returns the noun for what the ledger counts: messages if each has one recipient, and copies otherwise. It is
+/// singular if one message was created, as in "1 of 1 message".
 fn unit_noun(record: &Record) -> &'static str {
     match record.workload.recipients {
         0 | 1 if record.ledger.created == Some(1) => "message",
@@ -1278,7 +1276,7 @@ fn unit_noun(record: &Record) -> &'static str {
     }
 }
 
-/// Formats a number of units, for example `1 copy` if messages have several recipients, and `1 message` otherwise.
+/// Formats a number of messages or copies: `1 copy` if messages have several recipients, and `1 message` otherwise.
 fn units(record: &Record, count: u64) -> String {
     match record.workload.recipients {
         0 | 1 => counted(count, "message"),

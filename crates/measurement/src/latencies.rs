@@ -1,5 +1,5 @@
-//! Distributions of times, and their interval log. Each distribution is an HdrHistogram of
-//! nanoseconds from 1 µs to 1 h with three digits.
+//! Distributions of measured times, and a log of their distribution in each interval. Each distribution is an
+//! HdrHistogram of nanoseconds from 1 µs to 1 h with three digits.
 //!
 //! Each worker records into its own distribution. At regular intervals, the collector adds it to the sum, and the
 //! worker clears it. A distribution takes two words of memory until the first time is recorded. Then its size depends
@@ -18,8 +18,8 @@ use std::time::{Duration, SystemTime};
 const LOWEST_NS: u64 = 1_000;
 /// Longest time that the histogram distinguishes, 1 h.
 pub(crate) const HIGHEST_NS: u64 = 3_600_000_000_000;
-/// Time as which all longer times count. It is so much longer than 1 h that it is in another bucket of the histogram,
-/// also with two digits, so that no such time is within 1 h.
+/// Value that is recorded for every time of more than 1 h. It is so much longer than 1 h that it is in another bucket
+/// of the histogram, also with two digits, so that no such time counts as within 1 h.
 const LONGER_NS: u64 = HIGHEST_NS + HIGHEST_NS / 100;
 const NS_PER_MS: f64 = 1e6;
 /// Maximum length of a text that is decoded, so that a hostile text cannot use up memory. Our own texts have at most a
@@ -91,8 +91,8 @@ impl Latencies {
         self.recorded().map_or(0, |histogram| histogram.len())
     }
 
-    /// Returns the number of times from `from` (inclusive) to `to` (exclusive), with the precision of the histogram.
-    /// Times of more than 1 h are not counted, because their length is unknown.
+    /// Returns the number of recorded times from `from` (inclusive) to `to` (exclusive), with the precision of the
+    /// histogram. Times of more than 1 h are not counted, because their length is unknown.
     pub fn count_between(&self, from: Duration, to: Duration) -> u64 {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
         let from = ns(from);
@@ -156,7 +156,7 @@ impl Latencies {
         Some(Self { histogram: Some(Box::new(histogram)), digits })
     }
 
-    /// Returns the number of times that are at most `limit`, with the precision of the histogram.
+    /// Returns the number of recorded times that are at most `limit`, with the precision of the histogram.
     pub fn count_within(&self, limit: Duration) -> u64 {
         self.count_between(Duration::ZERO, limit.saturating_add(Duration::from_nanos(1)))
     }

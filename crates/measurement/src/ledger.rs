@@ -19,18 +19,17 @@ const PAGE_BYTES: usize = PAGE_WORDS * 8;
 const PAGE_BITS_LOG2: u32 = 15;
 const PAGE_BITS: u64 = 1 << PAGE_BITS_LOG2;
 const MAGIC: &[u8; 8] = b"MRLEDGR1";
-/// Number of empty pages that [`Ledger::clear`] keeps. They take 1 MB, which is enough for all
-/// units that a worker counts in two ticks, at any speed measured so far.
+/// Number of empty pages that [`Ledger::clear`] keeps. They take 1 MB, which is enough for all mail that a worker
+/// counts in two merge intervals, at any speed measured so far.
 const SPARE_PAGES: usize = 256;
 
 type LedgerPage = Box<[u64; PAGE_WORDS]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkResult {
-    /// The unit had not been seen before, and is now in the ledger.
     First,
     Again,
-    /// The unit was not recorded, because it would need a page beyond the memory limit.
+    /// The message and recipient were not recorded, because they would need a page beyond the memory limit.
     Full,
 }
 
@@ -47,7 +46,6 @@ struct PageKey {
 }
 
 impl PageKey {
-    /// Returns the first sequence number of the page.
     fn sequence(self) -> u64 {
         self.number << PAGE_BITS_LOG2
     }
@@ -70,10 +68,9 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Default limit of the memory for pages, 64 MB, which is enough for 536 million units.
+    /// Default limit of the memory for pages, 64 MB, which is enough for 536 million message-recipient pairs.
     pub const LIMIT_BYTES: usize = 64 << 20;
 
-    /// Creates an empty ledger whose pages take at most this many bytes.
     pub fn with_limit(bytes: usize) -> Self {
         Self {
             pages: Vec::new(),
@@ -98,7 +95,7 @@ impl Ledger {
         MarkResult::First
     }
 
-    /// Removes a unit, and returns true if the ledger contained it.
+    /// Removes a message and recipient, and returns true if the ledger contained them.
     pub fn unmark(&mut self, sequence: u64, recipient: u32) -> bool {
         let (word, bit) = bit_position(sequence);
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
@@ -110,7 +107,7 @@ impl Ledger {
         was_there
     }
 
-    /// Removes the units that are in `other`, and returns the number of removed units.
+    /// Removes everything that is in `other`, and returns the number of removed message-recipient pairs.
     pub fn remove(&mut self, other: &Self) -> u64 {
         let mut removed = 0;
         for (key, page) in &self.index {
@@ -130,8 +127,8 @@ impl Ledger {
         self.page(key).is_some_and(|page| page[word] & bit != 0)
     }
 
-    /// Returns the number of units of the message with this number, whichever stage of the load it
-    /// belongs to, and whether or not it was sent in the warm-up.
+    /// Returns how many recipients of the message with this number are in the ledger, whichever stage of the load the
+    /// message belongs to, and whether or not it was sent in the warm-up.
     pub fn units_of(&self, number: u64) -> u32 {
         let (word, bit) = bit_position(number);
         let is_meant = |key: &PageKey| message_number(key.sequence()) >> PAGE_BITS_LOG2 == number >> PAGE_BITS_LOG2;
@@ -156,13 +153,12 @@ impl Ledger {
         self.count
     }
 
-    /// Returns the number of units that are in `self` and not in `other`.
     pub fn count_without(&self, other: &Self) -> u64 {
         self.index.iter().map(|(&key, &page)| count_ones_without(&self.pages[page], other.page(key))).sum()
     }
 
-    /// Returns the first messages that have units in `self` but not in `other`, at most `limit` of
-    /// them. Each comes with its number of such units.
+    /// Returns the first messages that have recipients in `self` but not in `other`, at most `limit` of them. Each
+    /// comes with its number of such recipients.
     pub fn messages_without(&self, other: &Self, limit: usize) -> Vec<(u64, u32)> {
         let mut keys: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         keys.sort_unstable_by_key(|(key, _)| (key.number, key.recipient));
@@ -190,9 +186,9 @@ impl Ledger {
         messages
     }
 
-    /// Calls `found` with each message that has units in both ledgers, and at least one unit that
-    /// is only in `self`. The arguments are the message, its recipients that are only in `self`,
-    /// and all of its recipients in `other`.
+    /// Calls `found` with each message that has recipients in both ledgers, and at least one recipient only in
+    /// `self`. The arguments are the message, its recipients that are only in `self`, and all of its recipients in
+    /// `other`.
     pub fn for_each_stranger(&self, other: &Self, mut found: impl FnMut(u64, &[u32], &[u32])) {
         let mut ours: BTreeMap<u64, Vec<PageKey>> = BTreeMap::new();
         for (&key, &page) in &self.index {
@@ -227,8 +223,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the units of messages whose numbers are in one of these ranges, including messages
-    /// of the warm-up.
+    /// Returns the part of the ledger for messages whose numbers are in one of these ranges, including messages of the
+    /// warm-up.
     pub fn within(&self, numbers: &[Range<u64>]) -> Self {
         let mut subset = Self { page_limit: self.page_limit, ..Self::with_limit(0) };
         for (&key, &page) in &self.index {
@@ -250,12 +246,11 @@ impl Ledger {
         subset
     }
 
-    /// Returns the units of messages that were due in this stage of the load. Stages count from 1.
+    /// Returns the part of the ledger for messages that were due in this stage of the load. Stages count from 1.
     pub fn of_load_stage(&self, stage: u8) -> Self {
         self.pages_where(|sequence| load_stage_of(sequence) == stage)
     }
 
-    /// Returns the units that do not belong to the warm-up.
     pub fn without_warm_up(&self) -> Self {
         self.pages_where(|sequence| sequence < WARM_UP_SEQUENCE)
     }
@@ -278,8 +273,8 @@ impl Ledger {
         (self.pages.len() + self.spare.len()) * PAGE_BYTES
     }
 
-    /// Removes all units, but keeps up to `SPARE_PAGES` pages, so that a worker does not allocate
-    /// them anew after every tick.
+    /// Empties the ledger, but keeps up to `SPARE_PAGES` pages, so that a worker does not allocate them anew each time
+    /// that its counts are merged.
     pub fn clear(&mut self) {
         let room = SPARE_PAGES.saturating_sub(self.spare.len());
         self.pages.truncate(room);
@@ -315,9 +310,9 @@ impl Ledger {
         }
     }
 
-    /// Writes the ledgers of a sink one after the other: the units that arrived, the units that
-    /// notifications reported as undeliverable, and the arrived units that arrived only under other
-    /// addresses. Empty ledgers at the end are left out.
+    /// Writes the three ledgers of a sink one after the other: mail that arrived, mail that notifications reported as
+    /// undeliverable, and mail that arrived only at other addresses than those of its recipients. Empty ledgers at the
+    /// end are left out.
     pub fn write_arrivals(ledgers: [&Self; 3], mut to: impl Write) -> io::Result<()> {
         let last = ledgers.iter().rposition(|ledger| ledger.count() > 0).unwrap_or_default();
         ledgers[..=last].iter().try_for_each(|ledger| ledger.write_to(&mut to))

@@ -13,9 +13,9 @@ use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
 
 impl SourceTally {
-    /// Makes the row of a stage from what the source has counted. `number` counts from 1. Accepted units count as in
-    /// flight, because the source does not see arrivals. `open` is the number of units without a result when the source
-    /// stopped.
+    /// Makes the row of a stage from what the source has counted. `number` counts from 1. Accepted mail counts as in
+    /// flight, because the source does not see arrivals. `open` is the number of message-recipient pairs without a
+    /// result when the source stopped.
     pub fn load_stage_row(&self, number: u8, since: Stage, origin: Duration, open: u64) -> LoadStageRow {
         let nothing = Self::default();
         let tally = self.load_stages.get(usize::from(number) - 1).unwrap_or(&nothing);
@@ -41,8 +41,8 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// Makes a row for each stage of which something has arrived. The rows have no names, because a sink does not know
-    /// the names of the stages.
+    /// Makes a row for each load stage from which mail has arrived. The rows have no names, because a sink does not
+    /// know the names of the stages.
     pub fn load_stage_rows(&self, party: &str, origin: Duration) -> Vec<LoadStageRow> {
         let row = |(place, tally): (usize, &Self)| LoadStageRow {
             number: place as u32 + 1,
@@ -80,7 +80,7 @@ impl LoadStageRow {
 }
 
 /// Completes the ledger row of each stage in a source's record when the arrivals are known. `whole` contains the counts
-/// of the whole run, from which each stage takes its own units.
+/// of the whole run, from which each stage takes its own part.
 pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     for row in &mut record.load_stages {
         let Ok(number) = u8::try_from(row.number) else { continue };
@@ -126,9 +126,9 @@ pub fn close_accounts(record: &mut Record, whole: &AccountInputs<'_>) {
     }
 }
 
-/// Computes the duplicates in a sink's record, of the run and of each stage of its load: the arrivals minus the distinct
-/// units in `arrived`. Does nothing if the `source` sent messages with several recipients, because a stage counts
-/// messages and not units.
+/// Computes the duplicates in a sink's record, of the run and of each stage of its load: the arrivals minus the
+/// distinct messages in `arrived`. Does nothing if the `source` sent messages with several recipients, because a stage
+/// counts messages and not recipients.
 pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     if !has_single_recipients(source) {
         return;
@@ -148,8 +148,8 @@ pub fn count_duplicates(sink: &mut Record, arrived: &Ledger, source: &Record) {
     }
 }
 
-/// Removes the figures that are not known for single stages. If a ledger had no room for some units, this includes all
-/// figures from ledgers, because nobody knows to which stage these units belong.
+/// Removes the figures that are not known for single stages. If a ledger had no room for some mail, this includes all
+/// figures from ledgers, because nobody knows to which stage that mail belongs.
 fn known_by_stage(ledger: LedgerRow, has_overflow: bool) -> LedgerRow {
     let known = |count: Option<u64>| count.filter(|_| !has_overflow);
     LedgerRow {
@@ -169,7 +169,7 @@ fn known_by_stage(ledger: LedgerRow, has_overflow: bool) -> LedgerRow {
     }
 }
 
-/// True if each message has one recipient, so that units can be compared with messages.
+/// True if each message has one recipient, so that the counts of a ledger are numbers of messages.
 fn has_single_recipients(record: &Record) -> bool {
     let created = record.stage(Stage::Created).map_or(0, |row| row.count);
     let of_warm_up = record.warm_up.map_or(0, |warm_up| warm_up.created);

@@ -3,7 +3,7 @@
 use crate::record::{LatencyMs, StageRow};
 use serde::{Deserialize, Serialize};
 
-/// Settings and results of a run over MADES, beside the figures that all protocols share.
+/// Settings and results of a run over MADES, in addition to the figures that all protocols share.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mades {
@@ -13,7 +13,7 @@ pub struct Mades {
     pub outbox_url: String,
     /// URL of the inbox's broker, without the password.
     pub inbox_url: String,
-    /// Names and versions of the brokers, as they gave them when a connection opened.
+    /// Names and versions of the brokers, as the brokers reported them when a connection opened.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub brokers: Vec<MadesBroker>,
     /// Queues of the run, each with its purpose and its name.
@@ -48,7 +48,7 @@ pub struct Mades {
     pub redelivered: u64,
     /// Messages of other senders that came from the queues and were returned to them.
     pub released: u64,
-    /// Messages removed from the queues before the run, because --purge asked for it.
+    /// Number of messages that were removed from the queues before the run, because --purge asked for it.
     pub purged: u64,
     /// Messages that came out of the inbox after another message that had been created later.
     pub reordered: u64,
@@ -65,8 +65,8 @@ pub struct Mades {
     /// Acknowledgement documents, with which the receiving application answers messages; `null` if the run used none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acknowledgements: Option<MadesAcknowledgements>,
-    /// Counts of mailrun's stand-in for the endpoints, with which the bench's counts are checked; `null` if there was
-    /// no stand-in, or if it crashed.
+    /// Counts of `mailrun mades-endpoint`, which simulated the endpoints, for comparison with the bench's counts;
+    /// `null` if it was not used, or if it crashed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub truth: Option<MadesTruth>,
 }
@@ -98,7 +98,7 @@ pub struct MadesMarket {
     pub time_zone: String,
     /// Messages that were due but never created, because too many were under way or there was no connection.
     pub missed: u64,
-    /// A row for each quarter-hour of the market and each shape of which messages were due in it.
+    /// A row for each quarter-hour of the market and each shape that had messages due in it.
     pub windows: Vec<MadesWindow>,
 }
 
@@ -153,8 +153,8 @@ pub enum AcknowledgementSender {
     Receiver,
 }
 
-/// Acknowledgement documents: either the bench sent them back in the role of the receiving application, or it waited
-/// for the receiver's.
+/// Acknowledgement documents: either the bench sent them in the role of the receiving application, or it waited for the
+/// documents of the receiver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesAcknowledgements {
@@ -190,35 +190,35 @@ pub struct MadesAcknowledgements {
     pub way_back_ms: Option<LatencyMs>,
 }
 
-/// Counts and times of mailrun's stand-in for the endpoints, by which the bench's own are checked.
+/// Counts and times of the simulated endpoints (`mailrun mades-endpoint`), with which the bench's own are compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTruth {
-    /// A row for each number that both sides counted, for example of reported events.
+    /// A row for each number that both the simulator and the bench counted, for example of reported events.
     pub counts: Vec<MadesCount>,
-    /// A row for each stage, with the times that messages took to it according to each side.
+    /// A row for each stage, with the times in which messages reached it, as the simulator and the bench measured them.
     pub times: Vec<MadesTimes>,
 }
 
-/// A number that both the stand-in and the bench have counted, to check the bench.
+/// A number that both the simulator of the endpoints and the bench have counted, to check the bench.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesCount {
     /// Name of what was counted, for example `reported DELIVERED`.
     pub name: String,
-    /// Number that the stand-in counted.
+    /// Number that the simulator of the endpoints counted.
     pub done: u64,
     /// Number that the bench counted.
     pub seen: u64,
 }
 
-/// Times to a stage that both the stand-in and the bench have measured.
+/// Times until messages reached a stage, as measured by the simulator of the endpoints and by the bench.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesTimes {
     /// Name of the stage at which the times end.
     pub stage: String,
-    /// Times that the stand-in measured from when it took a message out of the outbox.
+    /// Times that the simulator measured from when it took a message out of the outbox.
     pub done_ms: Option<LatencyMs>,
     /// Times that the bench measured from when a message was created or due.
     pub seen_ms: Option<LatencyMs>,
@@ -240,9 +240,9 @@ pub struct MadesQueue {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MadesHop {
-    /// Stage at which the time begins.
+    /// Stage at which the time begins, for example sent.
     pub from: String,
-    /// Stage at which the time ends.
+    /// Stage at which the time ends, for example settled.
     pub to: String,
     /// Messages that were timed at both stages.
     pub count: u64,

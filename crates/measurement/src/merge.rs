@@ -1,4 +1,3 @@
-//! Joins the records of the parties, such as source and sink, into a single run record.
 use crate::bounces;
 use crate::domains;
 use crate::load_stages;
@@ -22,7 +21,7 @@ const MAX_TAIL_S: u64 = 24 * 3600;
 /// surroundings and workload come from the source.
 ///
 /// Whatever numbers the record of a sink on another host contains, no sum overflows. The verdict remains empty, because
-/// the caller may still add parties that it watched. The caller must call `judge::judge` afterwards.
+/// the caller may still add processes that it watched. The caller must call `judge::judge` afterwards.
 pub fn merge_records(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
     let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
@@ -75,11 +74,11 @@ fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerR
     row
 }
 
-/// Converts the sink's times, which count from its own origin, to times of the run.
+/// Converts times that a sink measured from its own origin to times since the run's origin.
 struct SinkClock {
     /// Seconds from the run's origin to the sink's origin, which are added to each of the sink's times.
     shift_s: f64,
-    /// Last time that can belong to the run, in seconds.
+    /// Latest time, in seconds since the run's origin, at which an event of the run can have happened.
     end_s: f64,
 }
 
@@ -106,7 +105,7 @@ impl SinkClock {
     }
 
     /// Joins the messages that were slowest to be accepted with the messages that were slowest to arrive. If the sink's
-    /// list is full, messages that only the source lists are left out, because they arrived sooner than all messages of
+    /// list is full, leaves out messages that only the source lists, because they arrived sooner than all messages of
     /// the sink's list.
     fn slowest(&self, accepted: Vec<SlowMessage>, arrived: Vec<SlowMessage>) -> Vec<SlowMessage> {
         let is_cut = arrived.len() >= MAX_SLOWEST;
@@ -208,7 +207,7 @@ fn with_latencies_of(other: &SeriesRow, row: SeriesRow) -> SeriesRow {
     }
 }
 
-/// Removes the rows after the last event. They come from a sink, which keeps running after the load.
+/// Removes the rows after the last event. They come from a sink, which keeps running after the load has ended.
 fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let is_idle = |row: &SeriesRow| {
         [row.created, row.sent, row.accepted, row.delivered, row.errors].iter().all(|count| *count == 0)

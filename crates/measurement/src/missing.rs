@@ -6,7 +6,6 @@ use crate::trace::message_number;
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// Maximum number of messages that a record lists as missing.
 pub const MAX_MISSING: usize = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +14,6 @@ pub struct MissingTransaction {
     pub since: Duration,
     pub fate: MissingFate,
     pub recipients: u32,
-    /// The server's last reply to the message, if there was one.
     pub reply: Option<String>,
 }
 
@@ -23,7 +21,7 @@ pub struct MissingTransaction {
 #[derive(Clone, Debug, Default)]
 pub struct MissingTransactions {
     messages: Vec<MissingTransaction>,
-    /// Number of messages that [`Self::clear`] has removed, which still count towards the limit.
+    /// Number of messages that [`Self::clear`] has removed. They still count towards the limit of the list.
     cleared: usize,
 }
 
@@ -49,7 +47,7 @@ impl MissingTransactions {
         self.messages.clear();
     }
 
-    /// Returns the messages. Messages of the same worker are in the order in which they ended.
+    /// Returns the missing messages. Messages of the same worker are in the order in which they ended.
     pub fn iter(&self) -> impl Iterator<Item = &MissingTransaction> {
         self.messages.iter()
     }
@@ -90,7 +88,7 @@ pub fn not_seen(
     units.into_iter().map(row).collect()
 }
 
-/// Removes messages that reached all recipients. The source received no 250 for them, but the server delivered them.
+/// Removes messages that reached all of their recipients although the source received no 250 for them.
 pub fn remove_arrived(messages: &mut Vec<MissingMessage>, arrived: &Ledger) {
     messages.retain(|message| arrived.units_of(message.message) < message.recipient_count.max(1));
 }

@@ -33,8 +33,8 @@ pub fn sent_in_vain(record: &Record, row: &StageRow) -> u64 {
     absent(record, row).saturating_sub(crate::account::unsent(record))
 }
 
-/// Returns how many of the arrivals that `row.count` includes are duplicates. Over MADES there are none, because the
-/// count leaves duplicates out.
+/// Returns how many of the arrivals that `row.count` includes are duplicates. Over MADES there are none, because
+/// `row.count` already leaves duplicates out.
 pub(crate) fn arrived_again(record: &Record, row: &StageRow) -> u64 {
     if record.mades.is_none() { row.duplicates } else { 0 }
 }
@@ -60,7 +60,7 @@ pub fn undecided(record: &Record, row: &StageRow, limit: Duration) -> u64 {
     absent.min(open.saturating_sub(old)).min(young)
 }
 
-/// Returns the time after which no message was due, in seconds since `origin_ns`; infinite if unknown.
+/// Returns the time after which no message was due, in seconds since `origin_ns`, or infinity if it is unknown.
 fn load_end_s(record: &Record) -> f64 {
     let warm_up_s = record.warm_up.map_or(0.0, |warm_up| warm_up.length_s);
     record.offered_s.map_or(f64::INFINITY, |offered_s| warm_up_s + offered_s)
@@ -96,9 +96,9 @@ pub fn bound_ms(record: &Record, row: &StageRow, times: Option<&Latencies>) -> f
     longest_ms.max(waited_s * 1e3)
 }
 
-/// Returns the mean and the percentiles of the latencies in `times` and of `absent` further messages that are
-/// infinitely late. If there are any of these, the mean is infinite, and so is each percentile that falls among them.
-/// Returns `None` if there are no messages at all.
+/// Returns the mean and the percentiles of the latencies in `times` and of `absent` further messages, which count as
+/// infinitely late. If `absent` is not 0, the mean is infinite, and so is each percentile that falls among the absent
+/// messages. Returns `None` if there are no messages at all.
 pub fn summary(times: Option<&Latencies>, absent: u64) -> Option<LatencyMs> {
     let known = times.and_then(Latencies::summary);
     if absent == 0 {

@@ -21,7 +21,7 @@ pub fn schema() -> String {
     format!("{:#}\n", schemars::schema_for!(Record).to_value())
 }
 
-/// A run, or one party's view of a run.
+/// The record of a whole run, or of what a single process, such as a sink, observed of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Record {
@@ -59,7 +59,7 @@ pub struct Record {
     pub commit: Option<String>,
     /// The machine on which the source or, in a sink's record, the sink ran.
     pub host: Host,
-    /// Clock from which `origin_ns` was read.
+    /// Clock from which `origin_ns` was read, with its relation to Unix time and to the clocks of sinks.
     pub clock: Option<ClockRow>,
     /// The load that the source was asked to offer. A sink's record has only the part that the sink knows.
     pub workload: Workload,
@@ -68,7 +68,7 @@ pub struct Record {
     /// The server's description of itself on the test connection; `null` if there was no test connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerRow>,
-    /// Processes that took part: source, sink and relay, as far as this party knows them.
+    /// Processes that took part in the run, such as source, sink and relay, as far as the record's writer knows them.
     pub parties: Vec<Party>,
     /// Counts, rates and latencies of the messages at each stage, such as accepted and delivered.
     pub stages: Vec<StageRow>,
@@ -78,16 +78,16 @@ pub struct Record {
     pub load_stages: Vec<LoadStageRow>,
     /// Durations of the phases of the dialogue that occurred, for example `connect` and `rcpt`, in their order.
     pub phases: Vec<PhaseRow>,
-    /// TLS handshakes, by party, version and cipher; empty without TLS.
+    /// Numbers of TLS handshakes, by process, TLS version and cipher suite; empty without TLS.
     pub tls: Vec<TlsRow>,
     /// How late the source itself began messages in an open loop, although a session was free. The time that messages
     /// waited for a free session is not included. The latency of the stage created contains both.
     pub lag_ms: Option<LatencyMs>,
     /// Other activity on the host during the run; `null` if it was not observed.
     pub surroundings: Option<Surroundings>,
-    /// Descriptors and ports that ran out, by party; empty if there were enough.
+    /// File descriptors and ports that ran out, by process; empty if there were enough.
     pub exhausted: Vec<ExhaustedRow>,
-    /// Phases that have the signature of delayed ACKs; empty if there were none.
+    /// Phases of the SMTP dialogue whose durations look like delayed ACKs; empty if there were none.
     pub pauses: Vec<PauseRow>,
     /// The warm-up, whose messages count in no rate or latency; `null` if there was none.
     pub warm_up: Option<WarmUp>,
@@ -101,22 +101,22 @@ pub struct Record {
     pub audit: Option<Audit>,
     /// Counts and latencies of each second, in the order of time.
     pub series: Vec<SeriesRow>,
-    /// Processor time and memory of each party by second; empty if the parties were not observed.
+    /// Processor time and memory of each process of the run by second; empty if they were not observed.
     pub usage: Vec<PartyUsage>,
-    /// Changes during the run that explain its figures, in the order of time.
+    /// Changes during the run that explain its figures, such as a lost server, in the order of time.
     pub events: Vec<EventRow>,
     /// The messages that took longest to arrive or, if no sink was watched, to be accepted: at most 50, the slowest
     /// first.
     pub slowest: Vec<SlowMessage>,
     /// Messages that were rejected or failed, or that the sink has not seen; at most 1000 are listed.
     pub missing: Vec<MissingMessage>,
-    /// Fates of messages by recipient domain, the largest domain first; empty if there was only one domain.
+    /// What became of the messages, by recipient domain, the largest first; empty if there was only one domain.
     pub domains: Vec<DomainRow>,
     /// Periods of a second or more in which messages waited but none was accepted or, over MADES, delivered.
     pub stalls: Vec<StallRow>,
     /// Reason why the load ended; `null` if no load was offered.
     pub ending: Option<Ending>,
-    /// Number of units with each fate, such as delivered or lost. A unit is a pair of message and recipient.
+    /// What became of the units, which are pairs of message and recipient: how many were delivered, lost and so on.
     pub ledger: LedgerRow,
     /// Reasons why mail bounced, by status code, the most frequent first; empty if nothing bounced.
     pub bounces: Vec<BounceRow>,
@@ -157,7 +157,6 @@ impl Record {
     }
 }
 
-/// The clock from which the times of a record were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClockRow {
@@ -191,29 +190,28 @@ pub struct SinkClockRow {
     pub chrony_bound_ns: Option<u64>,
 }
 
-/// The part of a load that one of several machines sent (`--shard`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShardRow {
-    /// Number of this part, counted from 0.
+    /// Index of this machine's part of the load, counted from 0.
     pub index: u32,
-    /// Number of parts into which the load was divided.
+    /// Number of machines among which the load was divided.
     pub count: u32,
-    /// Identity of the plan, 64 hexadecimal digits. All parts of one run have the same plan.
+    /// Identity of the plan for the load, 64 hexadecimal digits. All parts of one run have the same plan.
     pub plan: String,
-    /// Time at which all parts were to begin (RFC 3339).
+    /// Time at which all machines were to begin their parts of the load (RFC 3339).
     pub start_at: String,
-    /// Time at which this part began, in seconds since `origin_ns` of the record.
+    /// Time at which this machine began its part of the load, in seconds since `origin_ns` of the record.
     pub began_s: f64,
-    /// Delay of the start after the planned time, in seconds by the clock of this part's host.
+    /// Delay of this machine's start after the planned time, in seconds by the clock of its host.
     pub late_s: f64,
-    /// Number of the first message of this part.
+    /// Number of the first message that this machine had to send.
     pub first_message: u64,
-    /// Number of messages of this part; `null` if the run was limited by time.
+    /// Number of messages that this machine had to send; `null` if the run was limited by time.
     pub messages: Option<u64>,
-    /// The load of all parts together. Each part carries it, so that `mailrun merge` can judge the whole.
+    /// The load of all machines together. Each record contains it, so that `mailrun merge` can judge the whole run.
     pub workload: Workload,
-    /// Thresholds that all parts together must meet.
+    /// Thresholds that the parts of all machines must meet together.
     pub thresholds: Vec<String>,
     /// `lag_ms` as an HdrHistogram of nanoseconds (V2, deflated, base64); `null` if nothing was measured.
     pub lag_histogram: Option<String>,
@@ -230,23 +228,21 @@ pub struct ServerRow {
     pub extensions: Vec<String>,
 }
 
-/// TLS handshakes with the same party, version and cipher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TlsRow {
-    /// Party that counted the handshakes.
+    /// Process, such as source or sink, that counted the handshakes.
     pub party: String,
     /// Version of TLS, for example `TLSv1.3`.
     pub version: String,
     /// Name of the cipher suite, for example `TLS13_AES_256_GCM_SHA384`.
     pub cipher: String,
-    /// Number of handshakes of this kind, resumed ones included.
+    /// Number of handshakes by this process with this version and cipher, including resumed ones.
     pub handshakes: u64,
     /// Number of handshakes that resumed an earlier session.
     pub resumed: u64,
 }
 
-/// The machine on which a run took place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Host {
@@ -256,7 +252,7 @@ pub struct Host {
     pub kernel: String,
     /// Model of the processor, as in `/proc/cpuinfo`.
     pub cpu_model: String,
-    /// Number of processors that the process could use before it was placed on some of them.
+    /// Number of processors that the process could use before it was pinned to some of them.
     pub cores: u32,
     /// Physical memory in bytes.
     pub memory_bytes: u64,
@@ -267,7 +263,6 @@ pub struct Host {
     pub keep_awake: Option<KeepAwake>,
 }
 
-/// Whether the processors of a host were kept from sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -291,7 +286,7 @@ impl KeepAwake {
     }
 }
 
-/// The disk on which a party kept its data. Its kind explains how long writing and syncing take.
+/// The disk on which a process of the run kept its data. Its kind explains how long writing and syncing take.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostDisk {
@@ -315,7 +310,7 @@ pub struct Surroundings {
     pub processor_s: Option<f64>,
     /// Share (0 to 1) of `processor_s` that processes used, including the kernel but without interrupts.
     pub busy_share: Option<f64>,
-    /// Share of `processor_s` used by processes that are neither parties of the run nor the bench; `null` if a server
+    /// Share of `processor_s` used by processes that belong neither to the run nor to the bench; `null` if a server
     /// took part whose use is unknown.
     pub other_busy_share: Option<f64>,
     /// Share of `processor_s` that the hypervisor gave to other guests.
@@ -339,14 +334,14 @@ pub struct Surroundings {
     /// processes of the run itself are left out, but a server under test on this host is included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<HostProcess>,
-    /// Load of foreign programs while load was offered, and how long the parties waited for a processor; `null` if this
-    /// was not observed.
+    /// Load of foreign programs while load was offered, and how long the run's processes waited for a processor; `null`
+    /// if these figures were not observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub foreign: Option<ForeignLoad>,
 }
 
-/// Load of programs that belong neither to the run nor to the server under test, and how long the parties of the run
-/// waited for a processor. Both can excuse a missed threshold in the verdict.
+/// Load of programs that belong neither to the run nor to the server under test, and how long the run's processes
+/// waited for a processor. Either can excuse a missed threshold in the verdict.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ForeignLoad {
@@ -363,7 +358,7 @@ pub struct ForeignLoad {
     pub waits: Vec<WaitRow>,
 }
 
-/// Time that source, sink and server waited for a processor although they could have run, by the kernel's account
+/// Time that source, sink and server waited for a processor although they could have run, according to the kernel
 /// (`/proc/PID/task/TID/schedstat`). Of several threads, or several processes with the same name, only the longest wait
 /// counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -373,7 +368,6 @@ pub struct WaitRow {
     pub waited_ms: f64,
 }
 
-/// Processes with the same name that do not belong to the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HostProcess {
@@ -389,7 +383,7 @@ pub struct HostProcess {
     pub foreign: bool,
 }
 
-/// Resources of a host or process that a party can run out of. Connections then fail through no fault of the server.
+/// Resources of a host or process that can run out. Connections then fail through no fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -402,11 +396,10 @@ pub enum Resource {
     Ports,
 }
 
-/// A resource that a party ran out of, and how often that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExhaustedRow {
-    /// Name of the party that ran out of the resource.
+    /// Name of the process that ran out of the resource.
     pub party: String,
     /// The resource that ran out: descriptors or ports.
     pub resource: Resource,
@@ -418,17 +411,17 @@ pub struct ExhaustedRow {
     pub needed: Option<u64>,
 }
 
-/// A phase with a cluster of durations between 38 and 45 ms, which is the signature of delayed ACKs.
+/// A phase in which many durations lie between 38 and 45 ms, which is the signature of delayed ACKs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PauseRow {
-    /// Party that timed the phase.
+    /// Process, such as source or sink, that timed the phase.
     pub party: String,
     /// The slow phase: at a source, the wait for the server's reply; at a sink, the wait for the sender's message.
     pub phase: Phase,
-    /// Number of durations in the cluster.
+    /// Number of durations between 38 and 45 ms.
     pub count: u64,
-    /// Number of all durations of the phase, inside and outside the cluster.
+    /// Number of all durations of the phase.
     pub of: u64,
 }
 
@@ -448,13 +441,12 @@ pub enum Pipelining {
     Stream,
 }
 
-/// Rule by which messages become due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
-    /// A session starts a message when its last one is done, so the load waits for the server.
+    /// A session starts a message when its previous message is done, so the load waits for the server.
     #[default]
     #[cfg_attr(feature = "clap", value(skip))]
     Closed,
@@ -473,15 +465,14 @@ pub enum Arrival {
 pub struct Varied {
     /// Distribution as the user typed it, for example `400..64k`, `lognormal:4k,1.2` or `400:80,64k:20`.
     pub expression: String,
-    /// Smallest value that could be drawn.
+    /// Smallest value that the distribution can produce.
     pub least: f64,
     /// Mean of the drawn values.
     pub mean: f64,
-    /// Largest value that could be drawn.
+    /// Largest value that the distribution can produce.
     pub most: f64,
 }
 
-/// Messages that existed before the run and were sent instead of generated ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CorpusRow {
@@ -497,11 +488,10 @@ pub struct CorpusRow {
     pub skipped: u64,
 }
 
-/// A part of the load with its own rate (`--stage`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OfferedStage {
-    /// Name given by the user; absent if the user gave none.
+    /// Name that the user gave this stage of the load; absent if the user gave none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Length of the stage in seconds.
@@ -513,13 +503,13 @@ pub struct OfferedStage {
 }
 
 impl OfferedStage {
-    /// Returns the name that thresholds use for a stage: its own, or its number from 1. `place` is the index from 0.
+    /// Returns the name by which thresholds name the stage: its own or, if it has none, `place` + 1.
     pub fn name_at(&self, place: usize) -> String {
         self.name.clone().unwrap_or_else(|| (place + 1).to_string())
     }
 }
 
-/// Times and fates of the messages that were due in one stage of the load.
+/// Latencies and outcomes of the messages that were due in one stage of the load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LoadStageRow {
@@ -535,8 +525,8 @@ pub struct LoadStageRow {
     pub due: Option<u64>,
     /// Counts and latencies of the load stage's messages at each message stage, such as accepted and delivered.
     pub stages: Vec<StageRow>,
-    /// Number of units with each fate that were due in the stage, including the warm-up. Fates that are known only for
-    /// the whole run are `null`.
+    /// What became of the message-recipient pairs that were due in the stage, including the warm-up. Counts that are
+    /// known only for the whole run are `null`.
     pub ledger: LedgerRow,
 }
 
@@ -553,7 +543,6 @@ pub struct WarmUp {
     pub accepted: u64,
 }
 
-/// Recovery of a server after its next hop had held mail back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Recovery {
@@ -566,7 +555,6 @@ pub struct Recovery {
     pub after_s: f64,
 }
 
-/// The load that was offered, as the user asked for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Workload {
@@ -621,16 +609,15 @@ pub struct Workload {
     pub dsn: Option<String>,
 }
 
-/// Role of a party in a run: the party sends, forwards or receives mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The party sends the load.
+    /// The process sends the load.
     Source,
-    /// The party receives mail and forwards it. This may be the server under test.
+    /// The process receives mail and forwards it. This process may be the server under test.
     Relay,
-    /// The party receives mail at the end of its way.
+    /// The process receives mail as its final destination.
     Sink,
 }
 
@@ -644,13 +631,12 @@ impl Role {
     }
 }
 
-/// A process that took part in the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Party {
-    /// Whether the party sent the load, forwarded mail or received it.
+    /// Whether the process sent the load, forwarded mail or received it.
     pub role: Role,
-    /// Name of the party, which reports show and other rows of the record refer to.
+    /// Name of the process, by which reports and other rows of the record refer to it.
     pub name: String,
     /// Command that started the process; empty if the process was already running.
     pub command: Vec<String>,
@@ -662,27 +648,27 @@ pub struct Party {
     pub max_rss_bytes: Option<u64>,
     /// Bytes that the process caused to be written to storage.
     pub write_bytes: Option<u64>,
-    /// How durable a message is when the party answers 250: sync, write, memory or none.
+    /// How durable a message is when the process answers 250: sync, write, memory or none.
     pub durability: String,
-    /// Faults that the user requested with the party's options; empty without faults.
+    /// Faults that the user requested with the process's options; empty without faults.
     pub faults: Vec<String>,
-    /// Number of threads that carry load.
+    /// Number of threads that send or receive mail.
     pub workers: Option<u32>,
-    /// Sessions that ended because of a defect of the party itself; `null` if such sessions are not counted.
+    /// Sessions that ended because of a defect of the process itself; `null` if such sessions are not counted.
     pub failed_sessions: Option<u64>,
-    /// Faults that the party made because the user ordered them; `null` for parties that cannot take such orders.
+    /// Faults that the process caused because the user asked for them; `null` for processes without such options.
     pub ordered: Option<Ordered>,
     /// How the process ended unexpectedly during the run; `null` if it did not.
     pub died: Option<Death>,
     /// Busy polling of the process's workers; `null` if it was off.
     pub busy_poll: Option<BusyPollRow>,
-    /// Processors on which the process was placed, for example 0,2-3; `null` if it was not placed.
+    /// Processors to which the process was pinned, for example 0,2-3; `null` if it was not pinned.
     pub cpus: Option<String>,
     /// How late the workers of a source woke up from timers that they set only for this measurement; `null` if it was
     /// not measured.
     pub wake_up_ms: Option<LatencyMs>,
-    /// What a sink observed besides mail of the run, such as connections and mail without a trace; `null` for other
-    /// parties.
+    /// What a sink observed besides mail of the run, such as connections and mail without a trace header; `null` for
+    /// processes that are no sink.
     pub reception: Option<Reception>,
 }
 
@@ -709,8 +695,8 @@ impl Party {
         }
     }
 
-    /// Returns the processor time of the party's work in seconds, user and system. Time in which its workers polled in
-    /// vain is left out, because busy polling would otherwise look like load.
+    /// Returns the processor time of the process's work in seconds, user and system. Time in which its workers polled
+    /// in vain is left out, because busy polling would otherwise look like load.
     pub fn work_s(&self) -> Option<f64> {
         let used_s = self.user_s? + self.sys_s?;
         let looked_s = self.busy_poll.as_ref().map_or(0.0, |row| row.looked_s);
@@ -718,7 +704,7 @@ impl Party {
     }
 }
 
-/// Busy polling: workers look for events for a while before they sleep, which costs processor time and saves wake-ups.
+/// Busy polling: workers poll for events for a while before they sleep, which costs processor time and saves wake-ups.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BusyPollRow {
@@ -729,7 +715,6 @@ pub struct BusyPollRow {
     pub looked_s: f64,
 }
 
-/// The end of a process that nobody had told to end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Death {
@@ -743,7 +728,6 @@ pub struct Death {
     pub out_of_memory: bool,
 }
 
-/// What a sink observed besides mail of the run, such as connections and mail without a trace, since the run began.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Reception {
@@ -751,19 +735,18 @@ pub struct Reception {
     pub connections: u64,
     /// Connections that have ended, counted by the last command of the client.
     pub ended: Vec<EndedRow>,
-    /// Messages without a readable trace. They may be mail of the run whose header a server removed.
+    /// Messages without a readable trace header. They may be mail of the run whose header a server removed.
     pub untraced: u64,
-    /// `From` of the first message without a trace; `null` if it had none.
+    /// `From` of the first message without a trace header; `null` if it had no `From`.
     pub untraced_from: Option<String>,
-    /// `Subject` of the first message without a trace; `null` if it had none.
+    /// `Subject` of the first message without a trace header; `null` if it had no `Subject`.
     pub untraced_subject: Option<String>,
-    /// Rules that acted: they rejected, delayed, dropped or changed mail, or cut connections.
+    /// Rules of the sink that had an effect: they rejected, delayed, dropped or changed mail, or cut connections.
     pub rules: Vec<RuleRow>,
     /// How the sink watched mailboxes; `null` if it listened for connections instead.
     pub mailboxes: Option<Watched>,
 }
 
-/// How a sink watched mailboxes, and how much of the mail it may have missed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Watched {
@@ -789,13 +772,11 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Returns true if the mailboxes may hold mail that the sink has not seen.
     pub fn may_hide_mail(&self) -> bool {
         self.closed > 0 || self.renumbered > 0
     }
 }
 
-/// Number of connections that ended after the same command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EndedRow {
@@ -805,7 +786,6 @@ pub struct EndedRow {
     pub count: u64,
 }
 
-/// A rule of a sink, and how often it acted during the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RuleRow {
@@ -815,26 +795,25 @@ pub struct RuleRow {
     pub count: u64,
 }
 
-/// Faults that a sink made because its rules ordered them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Ordered {
-    /// Number of replies of 4xx and 5xx that rules ordered.
+    /// Number of 4xx and 5xx replies that the sink gave because a rule asked for them.
     pub replies: u64,
-    /// Number of connections that the sink closed or reset.
+    /// Number of connections that the sink closed or reset because a rule asked for it.
     pub cuts: u64,
-    /// Units that the sink counted as arrived but did not answer with 250. The sender may send them again.
+    /// Message-recipient pairs that the sink counted as arrived but did not answer with 250, so they may be sent again.
     pub unanswered: u64,
-    /// Units that the sink answered with 250 and then dropped.
+    /// Message-recipient pairs that the sink answered with 250 and then dropped.
     pub lost: u64,
     /// Number of additional arrivals that the sink counted because a rule said so. They appear as duplicates.
     pub duplicates: u64,
-    /// Messages that a rule of the sink changed. A message that was counted several times counts as often here.
+    /// Messages that a rule of the sink changed. A message that the sink counted several times counts as often here.
     pub corrupt: u64,
 }
 
 impl Ordered {
-    /// Returns the faults that were made after `before` was counted, for example since the beginning of a run.
+    /// Returns the faults since `before` was counted, for example since the beginning of a run.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             replies: self.replies.saturating_sub(before.replies),
@@ -891,19 +870,19 @@ fn or_infinite<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Erro
     Ok(Option::deserialize(from)?.unwrap_or(f64::INFINITY))
 }
 
-/// A stage, such as accepted: how many messages reached it, at which rate, and how long after `since`.
+/// A stage, such as accepted: how many messages reached it, at which rate, and after which latency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageRow {
-    /// Name of the stage, for example `accepted`.
+    /// Name of the stage, for example `accepted`, or of a MADES stage, for example `settled`.
     pub name: Stage,
-    /// Party that observed the stage.
+    /// Process, such as source or sink, that observed the stage.
     pub party: String,
     /// Messages that reached the stage. Each arrival counts, including those in `late` and, over SMTP, in `duplicates`.
     pub count: u64,
-    /// Messages that the party knows to have failed before the stage.
+    /// Messages that failed before they reached the stage, as far as the process that observed the stage knows.
     pub failed: u64,
-    /// Messages that never reached the stage, although nobody reported a reason.
+    /// Messages that never reached the stage, although no process reported a reason.
     pub missing: u64,
     /// Messages that reached the stage after their time-out (`mades.timeout_s`). They have no latency.
     pub late: u64,
@@ -970,9 +949,9 @@ impl StageRow {
     }
 }
 
-/// Returns the row of a stage. A run over MADES has other stages, of which the corresponding one is returned. Its
-/// messages are accepted when the broker has settled them. They are delivered when they are in the inbox or, if they
-/// are tracing messages, when their events have come. They are notified when they have reached the last stage.
+/// Returns the row of a stage. A run over MADES has other stages, so the corresponding stage is returned. A message is
+/// accepted when the broker has settled it. A message is delivered when it is in the inbox or, if it is a tracing
+/// message, when its event has come. A message is notified when it has reached the last stage.
 pub fn stage_named(rows: &[StageRow], name: Stage) -> Option<&StageRow> {
     let find = |name: Stage| rows.iter().find(|row| row.name == name);
     find(name).or_else(|| match name {
@@ -986,7 +965,6 @@ pub fn stage_named(rows: &[StageRow], name: Stage) -> Option<&StageRow> {
     })
 }
 
-/// A phase of the dialogue between source and server, and how long it took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseRow {
@@ -1007,9 +985,9 @@ pub struct PhaseRow {
 pub struct StallRow {
     /// Stage that no message reached: accepted or, only over MADES, delivered.
     pub stage: Stage,
-    /// Start of the stall in seconds since `origin_ns`: when the last message before the stall reached the stage or, if
-    /// no message was waiting then, when the next one began to wait, or when the load began. If connections failed
-    /// after a rejection, a new stall begins with the last rejection.
+    /// Start of the stall in seconds since `origin_ns`. This is when the last message before the stall reached the
+    /// stage or, if no message was waiting then, when the next one began to wait, or when the load began. If
+    /// connections failed after a rejection, a new stall begins with the last rejection.
     pub from_s: f64,
     /// End of the stall: the time at which a message reached the stage again, or the load ended, or the next stall
     /// began.
@@ -1028,7 +1006,6 @@ impl Default for StallRow {
     }
 }
 
-/// Reason why the load ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -1037,7 +1014,7 @@ pub enum Ending {
     Complete,
     /// The user stopped the run, for example with Ctrl-C (SIGINT, SIGTERM or SIGHUP).
     Interrupted,
-    /// The server was gone, or answered nothing, for as long as `--give-up` or `--reconnect-timeout` allows.
+    /// The server was unreachable or answered nothing for as long as `--give-up` or `--reconnect-timeout` allows.
     GaveUp,
     /// A threshold of `--abort-on` was missed.
     Aborted,
@@ -1065,44 +1042,41 @@ pub struct SeriesRow {
     pub queued: u64,
     /// Number of errors that happened in this second.
     pub errors: u64,
-    /// Median latency in this second to the last stage that the party observes; 0 if nothing arrived.
+    /// Median latency of this second to the last stage that the process observes, in ms; 0 if nothing arrived.
     pub p50_ms: f64,
-    /// 95th percentile of the latency in this second; 0 if nothing arrived.
+    /// 95th percentile of the latency in this second, in milliseconds; 0 if nothing arrived.
     pub p95_ms: f64,
-    /// 99th percentile of the latency in this second; 0 if nothing arrived.
+    /// 99th percentile of the latency in this second, in milliseconds; 0 if nothing arrived.
     pub p99_ms: f64,
-    /// 99.9th percentile of the latency in this second; 0 if nothing arrived.
+    /// 99.9th percentile of the latency in this second, in milliseconds; 0 if nothing arrived.
     pub p999_ms: f64,
-    /// Largest latency in this second; 0 if nothing arrived.
+    /// Largest latency in this second, in milliseconds; 0 if nothing arrived.
     pub max_ms: f64,
-    /// Greatest age that the newest delivered message reached in this second, counted from when it was due; `null`
-    /// before the first delivery, and if the party sees no deliveries.
+    /// Greatest age that the newest delivered message reached in this second, counted from when it was due, in
+    /// milliseconds; `null` before the first delivery, and if the record's writer sees no deliveries.
     pub oldest_ms: Option<f64>,
 }
 
-/// Processor time and memory of a party, second by second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PartyUsage {
-    /// Name of the party that was observed.
+    /// Name of the process that was observed.
     pub party: String,
-    /// A row for each second in which the party was observed.
+    /// A row for each second in which the process was observed.
     pub seconds: Vec<UsageRow>,
 }
 
-/// Processor time and memory of a party in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UsageRow {
     /// Start of the second, in seconds since `origin_ns` of the record.
     pub second: u64,
-    /// Average number of processors that the party used, kernel included.
+    /// Average number of processors that the process used, including time in the kernel.
     pub cores: f64,
     /// Resident memory at the end of the second, in bytes.
     pub rss_bytes: u64,
 }
 
-/// Kinds of events that explain why figures changed during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -1111,9 +1085,9 @@ pub enum EventKind {
     WarmUpEnded,
     /// The offered rate changed to the rate of the next stage.
     RateStage,
-    /// A fault that the user had ordered began, for example by a rule of the sink.
+    /// A fault that the user had requested began, for example by a rule of the sink.
     FaultOn,
-    /// A fault that the user had ordered ended.
+    /// A fault that the user had requested ended.
     FaultOff,
     /// The server stopped answering, so connections or messages failed.
     ServerLost,
@@ -1127,26 +1101,23 @@ pub enum EventKind {
     Stopped,
 }
 
-/// A change during the run, for the time axis of reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EventRow {
     /// Time of the event, in seconds since `origin_ns` of the record.
     pub at_s: f64,
-    /// Kind of the event, for programs that read the record.
+    /// Kind of the event, such as `server_lost`, by which programs recognize it.
     pub kind: EventKind,
     /// The event in words for the reader, without the time.
     pub text: String,
 }
 
-/// Maximum number of recipients that are listed for a slow message.
 pub const MAX_SLOW_RECIPIENTS: usize = 10;
 
-/// One of the messages that took longest to arrive or, if no sink was watched, to be accepted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlowMessage {
-    /// Number of the message in the run, as in its trace.
+    /// Number of the message in the run, as in its trace header.
     pub message: u64,
     /// Time at which the message was created (closed loop) or due (open loop), in seconds since `origin_ns`.
     pub created_s: f64,
@@ -1178,16 +1149,15 @@ impl SlowMessage {
     }
 }
 
-/// A message that did not reach all of its recipients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MissingMessage {
-    /// Number of the message in the run, as in its trace.
+    /// Number of the message in the run, as in its trace header.
     pub message: u64,
     /// Time at which the message was created (closed loop) or due (open loop), in seconds since `origin_ns`; `null` if
     /// the message was accepted but not seen by the sink.
     pub created_s: Option<f64>,
-    /// Reason why the message did not arrive, as far as it is known.
+    /// Reason why the message did not arrive, as far as source and sink together can tell.
     pub fate: MissingFate,
     /// Time at which the server accepted the message, in seconds since `origin_ns`; `null` if it did not accept it, or
     /// if the time is unknown.
@@ -1201,7 +1171,6 @@ pub struct MissingMessage {
     pub recipient_count: u32,
 }
 
-/// Reasons why a message did not arrive, as far as source and sink together can tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -1231,7 +1200,6 @@ impl MissingFate {
     }
 }
 
-/// A phase in the dialogue of a slow message, which shows where the time went.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlowPhase {
@@ -1241,68 +1209,68 @@ pub struct SlowPhase {
     pub ms: f64,
 }
 
-/// Units (pairs of message and recipient) of a recipient domain, by fate. As in the ledger, `null` means unknown.
+/// What became of the message-recipient pairs of a recipient domain. As in the ledger, `null` means unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DomainRow {
     /// The domain in lower case; empty in the row that adds up all domains without a row of their own.
     pub domain: String,
-    /// Units of messages that a session began.
+    /// Message-recipient pairs of messages that a session began to send.
     pub created: u64,
-    /// Units for which the source received a 250.
+    /// Message-recipient pairs for which the source received a 250.
     pub accepted: u64,
-    /// Units that the server rejected with 4xx or 5xx, whether they arrived or not.
+    /// Message-recipient pairs that the server rejected with 4xx or 5xx, whether they arrived or not.
     pub rejected: u64,
-    /// Units whose connection was refused, was cut or timed out.
+    /// Message-recipient pairs whose connection was refused, was cut or timed out.
     pub failed: u64,
-    /// Units whose connection broke after the last byte of the message was sent and before the reply came, whether they
-    /// arrived or not.
+    /// Message-recipient pairs whose connection broke after the last byte of the message was sent and before the reply
+    /// came, whether they arrived or not.
     pub in_doubt: u64,
-    /// Distinct units that reached the sink, even if the source received no 250 for them.
+    /// Distinct message-recipient pairs that reached the sink, even if the source received no 250 for them.
     pub delivered: Option<u64>,
-    /// Arrivals of a unit after its first arrival.
+    /// Arrivals of a message-recipient pair after its first arrival.
     pub duplicates: Option<u64>,
 }
 
-/// Number of units with each fate, such as delivered or lost. A unit is a pair of message and recipient. A number is
-/// `null` if the party that can see the fate, source or sink, was not observed.
+/// What became of each unit, which is a pair of message and recipient: how many were delivered, lost and so on. A count
+/// is `null` if the process that can see it, source or sink, was not observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LedgerRow {
-    /// Units of messages that a session began.
+    /// Message-recipient pairs of messages that a session began to send.
     pub created: Option<u64>,
-    /// Units for which the source received a 250.
+    /// Message-recipient pairs for which the source received a 250.
     pub accepted: Option<u64>,
-    /// Distinct units that reached the sink, even if the source received no 250 for them.
+    /// Distinct message-recipient pairs that reached the sink, even if the source received no 250 for them.
     pub delivered: Option<u64>,
-    /// Units that did not arrive because a server gave up on them. The server reported this in a notification that
-    /// reached the sink.
+    /// Message-recipient pairs that did not arrive because a server gave up on them. The server reported this in a
+    /// notification that reached the sink.
     pub bounced: Option<u64>,
-    /// Units that the server rejected with 4xx or 5xx and that did not arrive. In records without `failed`, `rejected`
-    /// includes the failed units.
+    /// Message-recipient pairs that the server rejected with 4xx or 5xx and that did not arrive. In records without
+    /// `failed`, `rejected` includes the failed pairs.
     pub rejected: Option<u64>,
-    /// Units whose connection was refused, was cut or timed out, and that did not arrive.
+    /// Message-recipient pairs whose connection was refused, was cut or timed out, and that did not arrive.
     pub failed: Option<u64>,
-    /// Units whose connection broke after the last byte of the message was sent and before the reply came, and that did
-    /// not arrive. The server may have them.
+    /// Message-recipient pairs whose connection broke after the last byte of the message was sent and before the reply
+    /// came, and that did not arrive. The server may have them.
     pub in_doubt: Option<u64>,
-    /// Units that mailrun's relay gave up on, without a notification that reached the sink.
+    /// Message-recipient pairs that mailrun's relay gave up on, without a notification that reached the sink.
     pub expired: Option<u64>,
-    /// Units that did not arrive because they are in the queue of mailrun's relay.
+    /// Message-recipient pairs that did not arrive because they are in the queue of mailrun's relay.
     pub queued: Option<u64>,
-    /// Units that were accepted and lost; `null` if undelivered units may be in a queue that the bench cannot see.
+    /// Accepted message-recipient pairs that were lost; `null` if they may be in a queue that the bench cannot see.
     pub lost: Option<u64>,
-    /// Units that a server accepted and that did not arrive, if the bench cannot see the server's queue. They are lost,
-    /// or still in the queue.
+    /// Message-recipient pairs that a server accepted and that did not arrive, if the bench cannot see the server's
+    /// queue. They are lost, or still in the queue.
     pub not_delivered: Option<u64>,
-    /// Units without a known fate when the run ended.
+    /// Message-recipient pairs whose outcome was unknown when the run ended.
     pub in_flight: Option<u64>,
-    /// Arrivals of a unit after its first arrival.
+    /// Arrivals of a message-recipient pair after its first arrival.
     pub duplicates: Option<u64>,
-    /// Delivered units that arrived only under other addresses than their recipient's.
+    /// Delivered message-recipient pairs that arrived only under other addresses than their recipient's.
     pub rewritten: Option<u64>,
-    /// Arrivals under an address that the source had not named. If it is the only arrival for a recipient, it counts in
-    /// `rewritten` instead.
+    /// Arrivals under an address that the source had not named. If such an arrival is the only one for a recipient, it
+    /// counts in `rewritten` instead.
     pub copied: Option<u64>,
     /// Messages that arrived with a wrong checksum.
     pub corrupt: Option<u64>,
@@ -1310,16 +1278,16 @@ pub struct LedgerRow {
     pub converted: Option<u64>,
     /// Messages that do not belong to this run, because they have another run's trace or none.
     pub foreign: Option<u64>,
-    /// Units that notifications reported as delayed, because a server tries them again.
+    /// Message-recipient pairs that notifications reported as delayed, because a server tries them again.
     pub delay_notices: Option<u64>,
-    /// Reports about bounced units that an earlier notification had already reported.
+    /// Repeated reports of bounces, which an earlier notification had already reported.
     pub repeated_notices: Option<u64>,
     /// Messages without a latency, because they have no usable creation time, for example one from another host's
     /// clock.
     pub untimed: Option<u64>,
     /// Messages without a latency, because their delivered time would be negative: the clocks of two hosts differ.
     pub negative: Option<u64>,
-    /// Units with unknown fates, because a ledger had no room for them.
+    /// Message-recipient pairs with unknown outcomes, because a ledger had no room for them.
     pub overflow: Option<u64>,
 }
 
@@ -1355,21 +1323,19 @@ impl LedgerRow {
     }
 }
 
-/// A reason for which units bounced, and the number of these units.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BounceRow {
-    /// Enhanced status code, for example `5.1.1`; empty if the notification had none.
+    /// Enhanced status code of the bounce, for example `5.1.1`; empty if the notification had none.
     pub status: String,
-    /// Reply of the next hop or another reason, as the first notification of this kind gives it.
+    /// Reply of the next hop or another reason, as given in the first notification of this kind.
     pub text: String,
-    /// Number of units that bounced for this reason.
+    /// Number of message-recipient pairs that bounced for this reason.
     pub count: u64,
-    /// Recipient of the first unit that bounced for this reason.
+    /// First recipient whose mail bounced for this reason.
     pub sample: String,
 }
 
-/// An address under which mail arrived although the source had not named it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RewriteRow {
@@ -1382,7 +1348,6 @@ pub struct RewriteRow {
     pub count: u64,
 }
 
-/// A kind of error, and how often it occurred.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ErrorRow {
@@ -1390,7 +1355,7 @@ pub struct ErrorRow {
     pub phase: Phase,
     /// Reply code; 0 if there was no reply.
     pub code: u16,
-    /// The first reply text, or a description of the event.
+    /// Text of the first such reply, or a description of the event if there was no reply.
     pub text: String,
     /// Number of errors of this kind.
     pub count: u64,
@@ -1398,7 +1363,7 @@ pub struct ErrorRow {
     pub first_s: Option<f64>,
     /// Time of the last error, in seconds since `origin_ns` of the record; `null` if unknown.
     pub last_s: Option<f64>,
-    /// Recipient that the first error concerned; `null` if none had been named.
+    /// Recipient that the first error concerned; `null` if the client had not named a recipient yet.
     pub sample: Option<String>,
 }
 
@@ -1416,7 +1381,6 @@ impl Default for ErrorRow {
     }
 }
 
-/// A threshold that the user set, and its result in this run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThresholdRow {
@@ -1437,8 +1401,8 @@ pub struct ThresholdRow {
     pub passed: bool,
     /// True if the threshold was certainly missed. If it was neither met nor missed, it cannot be decided.
     pub missed: bool,
-    /// Reason why the threshold cannot be decided, or why it was missed although it has no value; empty if the value
-    /// says everything.
+    /// Reason why the threshold cannot be decided, or why it was missed although it has no value; empty if no reason is
+    /// needed besides the value.
     pub why: String,
     /// Windows in which a threshold on freshness was judged. The threshold's value is the value of the worst window.
     pub windows: Vec<FreshWindow>,
@@ -1477,7 +1441,7 @@ pub enum Outcome {
     Pass,
     /// Mail was lost, duplicated, changed, rejected or given up beyond what was allowed, or a threshold was missed.
     Fail,
-    /// The figures do not describe the server, because the generator, the sink or the host was the limit.
+    /// The figures do not describe the server, because the generator, the sink or the host was the bottleneck.
     Invalid,
     /// A required figure could not be observed, so a longer or better observed run is needed.
     Inconclusive,
@@ -1526,11 +1490,11 @@ pub enum Cause {
     Rejected,
     /// A server gave up on mail and reported it in notifications that reached the sink.
     Bounced,
-    /// More mail arrived under other addresses than its recipients' than a threshold allows.
+    /// More mail arrived at rewritten addresses than a threshold allows.
     Rewritten,
-    /// More mail arrived at addresses that were no recipients than a threshold allows.
+    /// More copies arrived at addresses that were no recipients than a threshold allows.
     Copied,
-    /// mailrun's relay gave up on mail and reported it.
+    /// mailrun's relay gave up on mail and reported this.
     Expired,
     /// No message was accepted or, over MADES, delivered.
     NothingAccepted,
@@ -1546,7 +1510,7 @@ pub enum Cause {
     Clocks,
     /// Source or sink used all of its processor time.
     Busy,
-    /// A party ran out of descriptors or ports, which limited the load.
+    /// A process of the run ran out of descriptors or ports, which limited the load.
     Exhausted,
     /// The hypervisor gave the processors to other guests.
     Stolen,
@@ -1566,24 +1530,23 @@ pub enum Cause {
     Unfinished,
     /// The user ended the run before its planned end.
     Interrupted,
-    /// The fault was ordered by the user, so it does not count against the run.
+    /// The user requested the fault, so it does not count against the run.
     Ordered,
     /// The server accepted nothing for a while, which by itself is no fault.
     Stalled,
-    /// A remark, which does not affect the outcome.
+    /// A remark for the reader, which does not affect the outcome.
     Remark,
 }
 
-/// Outcome of the run, with the reasons for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
-    /// Outcome of the run; `null` for the record of a single sink or relay.
+    /// Outcome of the run; `null` in the record of a sink or a relay alone, which cannot see the whole run.
     pub outcome: Option<Outcome>,
     /// Main reason for the outcome, in a sentence.
     pub why: String,
-    /// True if every unit is accounted for: the fates sum to the created units, no unit is lost, duplicate or corrupt,
-    /// and deliveries were observed.
+    /// True if every message-recipient pair is accounted for: the counts add up to the created pairs, no pair is lost,
+    /// duplicate or corrupt, and deliveries were observed.
     pub closed: bool,
     /// True if the figures describe the server: neither the generator nor the sink nor the host limited them.
     pub valid: bool,

@@ -1,7 +1,6 @@
-//! Recovery of a server after its next hop held mail back: the time until it delivered at its full rate again.
 use crate::record::{Recovery, SeriesRow};
 
-/// Share of the full rate that a second must reach to count as a second at the full rate.
+/// A second counts as a second at the full rate if it delivers at least this share of the full rate.
 const FULL_SHARE: f64 = 0.9;
 
 /// Finds the first second at the full rate after `back_s`, the time at which the next hop stopped holding mail back.

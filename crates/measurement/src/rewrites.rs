@@ -19,8 +19,8 @@ pub const MAX_REWRITES: usize = 1000;
 /// takes 32 MB. Beyond the limit, a duplicate counts as a copy.
 const MAX_SEEN: usize = 1 << 20;
 
-/// An address under which mail arrived, with the recipient that ORCPT names. Pairs beyond [`MAX_REWRITES`] share
-/// one pair with an empty address.
+/// An address under which mail arrived, with the recipient that ORCPT names. All pairs beyond [`MAX_REWRITES`] are
+/// counted together as a pair with an empty address.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rewrite {
     /// The recipient that the source had named. `None` if the server added the recipient, as with Postfix's
@@ -46,10 +46,9 @@ pub struct RewrittenUnit {
     pub is_added: bool,
 }
 
-/// How an arrival under another address is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RewriteResult {
-    /// The message had not arrived for this recipient before.
+    /// The message had not arrived for this recipient before, so the recipient's address was rewritten.
     Rewritten,
     Copied,
     Duplicate,
@@ -60,17 +59,17 @@ pub(crate) enum RewriteResult {
 /// worker sees only part of the arrivals.
 #[derive(Clone, Debug, Default)]
 pub struct Rewrites {
-    /// Units that arrived only under other addresses.
+    /// Message-recipient pairs that arrived only under addresses that the source had not named.
     pub units: Ledger,
-    /// Number of arrivals under other addresses, without duplicates.
+    /// Number of arrivals under addresses that the source had not named, without duplicates.
     arrivals: u64,
     seen: HashSet<(u64, u32, u32)>,
     pairs: BTreeMap<Arc<Rewrite>, u64>,
 }
 
 impl Rewrites {
-    /// Adds an arrival, and returns how it counts. `arrived` contains the units that have arrived under any address. If
-    /// the arrival is the first of its unit, the unit is added to `arrived`.
+    /// Adds an arrival, and returns how it counts. `arrived` contains the message-recipient pairs that have arrived
+    /// under any address. Unless the server added the recipient, the pair is also added to `arrived`.
     pub(crate) fn add(&mut self, unit: &RewrittenUnit, pair: &Arc<Rewrite>, arrived: &mut Ledger) -> RewriteResult {
         let RewrittenUnit { sequence, recipient, address, is_added, .. } = *unit;
         let is_new = self.seen.len() >= MAX_SEEN || self.seen.insert((sequence, recipient, address));
@@ -93,12 +92,12 @@ impl Rewrites {
         result
     }
 
-    /// Returns the number of copies: arrivals that were neither the first of their unit nor duplicates.
+    /// Returns the number of copies, which are all counted arrivals except the first of each rewritten pair.
     pub fn copied(&self) -> u64 {
         self.arrivals - self.units.count()
     }
 
-    /// Returns the pairs of addresses, the most frequent first.
+    /// Returns the counted pairs of original and new address, the most frequent first.
     pub fn rows(&self) -> Vec<RewriteRow> {
         let row = |(pair, count): (&Arc<Rewrite>, &u64)| RewriteRow {
             original: pair.original.clone(),
@@ -109,7 +108,7 @@ impl Rewrites {
     }
 }
 
-/// Adds up the rows of two sinks, the most frequent first. The row for pairs beyond [`MAX_REWRITES`] comes last.
+/// Adds up two sinks' rows, the most frequent first. The row for all pairs beyond [`MAX_REWRITES`] comes last.
 pub(crate) fn join(mut rows: Vec<RewriteRow>, more: Vec<RewriteRow>) -> Vec<RewriteRow> {
     for row in more {
         match rows.iter_mut().find(|known| (&known.address, &known.original) == (&row.address, &row.original)) {

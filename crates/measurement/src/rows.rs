@@ -45,7 +45,7 @@ impl SourceTally {
         ]
     }
 
-    /// Makes the rows of the phases that occurred, in the order of a dialogue.
+    /// Makes rows for the phases of the SMTP dialogue that occurred, in the order of the dialogue.
     pub fn phase_rows(&self) -> Vec<PhaseRow> {
         let row = |(name, times): (Phase, &Latencies)| {
             let latency_ms = times.summary()?;
@@ -56,8 +56,8 @@ impl SourceTally {
 }
 
 impl SourceTally {
-    /// Makes rows for the phases that look like delayed ACKs. Only phases that end with data from the server are
-    /// examined.
+    /// Makes rows for the phases whose durations look like delayed ACKs. Only phases that end with data from the server
+    /// are examined.
     pub fn delayed_acks(&self, party: &str) -> Vec<PauseRow> {
         // Leave out connecting, which sends no segment that could be held back, and the body, which counts as sent as
         // soon as the kernel has it.
@@ -109,15 +109,15 @@ pub struct StageFigures<'a> {
     pub failed: u64,
     pub bytes: u64,
     pub arrivals: &'a Throughput,
-    /// Latencies; empty if none are known.
+    /// Latencies of the messages; empty if no latency is known.
     pub times: &'a Latencies,
-    /// Service times; empty if they equal the latencies or are unknown.
+    /// Service times of the messages; empty if they equal the latencies or are unknown.
     pub service: &'a Latencies,
 }
 
 impl StageFigures<'_> {
-    /// Makes the row. Its duration counts from `first_created`, when the first message was created, and its arrival
-    /// times count from `origin`.
+    /// Makes the record's row of the stage. The duration counts from `first_created`, when the first message was
+    /// created, and the arrival times count from `origin`.
     pub fn row(
         &self,
         name: Stage,
@@ -155,7 +155,6 @@ mod tests {
         Some(Duration::from_secs(number))
     }
 
-    /// Makes `count` arrivals at equal intervals, from `first` to `first + length`.
     fn arrivals(count: u32, first: Duration, length: Duration) -> Throughput {
         let mut times = Throughput::default();
         (0..count).map(|number| first + length * number / (count - 1)).for_each(|at| times.record(at, first));

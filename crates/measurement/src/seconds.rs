@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// Number of parts into which a second is divided to know when the newest message arrived. With more parts, freshness
-/// would be more exact.
+/// Number of parts into which each second is divided. For each part, the newest message that arrived in it is known, so
+/// more parts would make freshness more exact.
 pub(crate) const PARTS: usize = 10;
-/// Maximum number of time steps that [`EventTimes`] keeps. If there were more, it makes the steps twice as long.
+/// Maximum number of time steps that [`EventTimes`] keeps. To stay below it, the steps become twice as long.
 const MAX_TIMES: usize = 36_000;
 
 /// Returns the beginning of the second that contains `at`. `zero` must be the beginning of any
@@ -29,16 +29,16 @@ pub struct SecondTally {
     pub accepted: u64,
     pub delivered: u64,
     pub errors: u64,
-    /// Latencies of messages that reached the last stage that the party observes.
+    /// Latencies of messages to the last stage that the process observes: accepted at a source, delivered at a sink.
     pub latencies: Latencies,
-    /// First arrival and newest message in each part of the second.
+    /// For each part of the second, the time of the first arrival and the newest message that arrived.
     pub(crate) arrivals: [Option<Arrivals>; PARTS],
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrivals {
     pub(crate) first: Duration,
-    /// Time at which the newest of the arrived messages was created or due.
+    /// Time at which the newest of the arrived messages was created (closed loop) or due (open loop).
     pub(crate) newest: Duration,
 }
 
@@ -54,8 +54,8 @@ impl SecondTally {
         Self { begin, ..Self::default() }
     }
 
-    /// Records that a message arrived at `at`, which must be in this second. The message was
-    /// created or due at `created`.
+    /// Records that a message arrived at `at`, which must be in this second. `created` is the time at which the message
+    /// was created (closed loop) or due (open loop).
     #[inline]
     pub fn arrive(&mut self, at: Duration, created: Duration) {
         let part = at.saturating_sub(self.begin).subsec_millis() as usize * PARTS / 1_000;
@@ -76,7 +76,7 @@ impl SecondTally {
 /// Counts of a worker since it last handed over its tally, usually for one or two seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Seconds {
-    /// The first `used` entries are in use. The others are cleared, and kept so that their memory can be used again.
+    /// Only the first `used` elements are in use. The others are cleared and kept, so that their memory can be reused.
     tallies: Vec<SecondTally>,
     used: usize,
 }
@@ -143,7 +143,6 @@ impl DueSeconds {
         }
     }
 
-    /// Removes and returns all seconds, and keeps the allocated memory for the next ones.
     pub fn drain(&mut self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.0.drain(..)
     }
@@ -163,7 +162,6 @@ impl DueSeconds {
 /// halved whenever there would be more than `MAX_TIMES` time steps.
 #[derive(Clone, Debug, Default)]
 pub struct EventTimes {
-    /// Number of times that the resolution was halved to save memory.
     halvings: u32,
     counts: BTreeMap<u64, u64>,
 }
@@ -179,7 +177,7 @@ impl EventTimes {
         other.counts.iter().for_each(|(step, count)| self.add_steps(*step, *count));
     }
 
-    /// Returns the beginning of each step with events, and the number of its events.
+    /// Returns the beginning of each time step in which events happened, with the number of these events.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.counts.iter().map(|(step, count)| (Duration::from_nanos(step.saturating_mul(Self::STEP_NS)), *count))
     }

@@ -24,7 +24,6 @@ impl SeededRng {
         draw
     }
 
-    /// Returns the next random number, at least 0 and below `count`.
     #[inline]
     pub fn below(&mut self, count: u64) -> u64 {
         scale(self.next_u64(), count)
@@ -37,7 +36,6 @@ impl SeededRng {
         ((self.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Decides at random whether an event with this probability happens.
     #[inline]
     pub fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.unit() <= probability

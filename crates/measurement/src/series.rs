@@ -12,8 +12,8 @@ use std::time::Duration;
 /// Maximum number of rows of a run: 10 hours at one row per second, in 5 MB of memory. In a longer
 /// run, each row covers more seconds.
 const MAX_ROWS: usize = 36_000;
-/// Number of seconds whose latencies are kept open, because a worker may still hand over some of
-/// their latencies.
+/// Number of latest seconds whose percentiles are not computed yet, because a worker may still hand over some of their
+/// latencies.
 const MAX_OPEN: usize = 4;
 
 /// Rows of a run so far, each for a second or, in a long run, for several seconds.
@@ -25,18 +25,18 @@ const MAX_OPEN: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Series {
     zero: Duration,
-    /// Rows that end before this time belong to the warm-up and are left out.
+    /// Rows that end before this time belong to the warm-up and are left out of the series.
     from: Duration,
     width_s: u64,
     rows: BTreeMap<u64, SeriesRow>,
     open: BTreeMap<u64, OpenSecond>,
-    /// Of all messages that arrived in closed seconds, the latest time at which one was created
-    /// (closed loop) or due (open loop).
+    /// The latest time at which any message that arrived in a closed second was created (closed loop) or due (open
+    /// loop).
     newest: Option<Duration>,
     first_open: u64,
 }
 
-/// A second to which latencies may still be added.
+/// A second whose percentiles are not computed yet, because more latencies may be added.
 #[derive(Clone, Debug, Default)]
 struct OpenSecond {
     latencies: Latencies,
@@ -44,7 +44,6 @@ struct OpenSecond {
 }
 
 impl Series {
-    /// Creates a series whose second 0 begins at `zero`.
     pub fn new(zero: Duration) -> Self {
         Self { zero, from: zero, width_s: 1, rows: BTreeMap::new(), open: BTreeMap::new(), newest: None, first_open: 0 }
     }
@@ -179,8 +178,8 @@ impl Series {
         join(self.row(second), &closed);
     }
 
-    /// Adds rows for seconds in which nothing happened. A gap that would need too many rows is left
-    /// open.
+    /// Adds rows for seconds in which nothing happened. Adds none if the series would then have more than `MAX_ROWS`
+    /// rows.
     fn fill_gaps(&mut self) {
         let ends = self.rows.keys().next().zip(self.rows.keys().next_back());
         let Some((first, last)) = ends.map(|(first, last)| (*first, *last)) else { return };
@@ -211,7 +210,7 @@ pub(crate) fn step(rows: &[SeriesRow]) -> u64 {
     steps.filter(|step| *step > 0).min().unwrap_or(1)
 }
 
-/// Adds the row `next` of the same party to `row`: counts are summed, and of each latency the
+/// Adds the row `next`, which was counted by the same process, to `row`: counts are summed, and of each latency the
 /// greater value is kept.
 pub(crate) fn join(row: &mut SeriesRow, next: &SeriesRow) {
     row.created = row.created.saturating_add(next.created);

@@ -1,5 +1,5 @@
-//! The slowest messages of a run, in a heap of limited size. Nearly all messages are faster than
-//! these, which a single comparison shows.
+//! Keeps the slowest messages of a run in a heap of limited size. For nearly all messages, a single comparison shows
+//! that they are not among the slowest.
 use crate::record::SlowPhase;
 use crate::reply_text::ReplyText;
 use crate::stage::Phase;
@@ -7,10 +7,9 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Maximum number of slow messages that a run or a worker keeps.
 pub const MAX_SLOWEST: usize = 50;
 
-/// The slowest of many messages, with facts about each.
+/// The slowest of many messages, each with facts that help to explain why it was slow.
 ///
 /// When a worker thread hands over its counts, it forgets these messages but remembers the floor,
 /// which is the time that the least slow of them took. A message that took no longer than the floor
@@ -21,7 +20,7 @@ pub struct Slowest<T> {
     heap: BinaryHeap<Reverse<TimedEntry<T>>>,
 }
 
-/// A message with its time, by which entries are ordered. `what` is not compared, so its type needs no order.
+/// A message with its time. The order of entries depends on the time alone, so `T` needs no order.
 #[derive(Clone, Debug)]
 struct TimedEntry<T> {
     took: Duration,
@@ -55,14 +54,14 @@ impl<T> Default for Slowest<T> {
 }
 
 impl<T: Clone> Slowest<T> {
-    /// True if a message that took this long may be among the slowest.
+    /// True if a message that took this long may be among the slowest, so that [`Self::insert`] must be called.
     #[inline]
     pub fn admits(&self, latency: Duration) -> bool {
         latency > self.floor
     }
 
-    /// Adds an entry that is [admitted](Self::admits). If there are more than [`MAX_SLOWEST`]
-    /// entries, the fastest is removed.
+    /// Adds a message that is [admitted](Self::admits). If the heap already holds [`MAX_SLOWEST`] messages, the message
+    /// replaces the fastest of them.
     #[cold]
     #[inline(never)]
     pub fn insert(&mut self, took: Duration, what: T) {
@@ -87,12 +86,12 @@ impl<T: Clone> Slowest<T> {
         }
     }
 
-    /// Removes all entries, but keeps the memory and the floor.
+    /// Removes all messages, but keeps the allocated memory and the floor, which still filters faster messages.
     pub fn clear(&mut self) {
         self.heap.clear();
     }
 
-    /// Returns all entries with their times, the slowest first.
+    /// Returns the kept messages with their times, the slowest first.
     pub fn sorted(&self) -> Vec<(Duration, T)> {
         let mut entries: Vec<_> = self.heap.iter().map(|Reverse(entry)| (entry.took, entry.what.clone())).collect();
         entries.sort_by_key(|(latency, _)| Reverse(*latency));
@@ -108,7 +107,7 @@ impl<T: Clone> Slowest<T> {
 pub struct MessagePhases([u32; Phase::ALL.len()]);
 
 impl MessagePhases {
-    /// Adds a time to a phase. The sum stops at 2^32 µs, which are 71 minutes.
+    /// Adds a time to a phase. The sum saturates at 2^32 µs, which are 71 minutes.
     #[inline]
     pub fn add(&mut self, phase: Phase, elapsed: Duration) {
         let microseconds = elapsed.as_secs().saturating_mul(1_000_000).saturating_add(elapsed.subsec_micros().into());

@@ -1,4 +1,4 @@
-//! The stages on a message's way, the phases of an SMTP dialogue, and the possible fates of a message.
+//! Defines the stages on a message's way from the schedule to the receiver, and the phases of an SMTP dialogue.
 //!
 //! ```text
 //! scheduled → created → sent → accepted ─(stored)→ (announced →) delivered → notified
@@ -6,7 +6,7 @@
 //! ```
 use serde::{Deserialize, Serialize};
 
-/// A point on a message's way. Reports count the messages that reach it, and how long they took.
+/// A point on a message's way. Reports count the messages that reach each stage, and how long they took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -40,8 +40,8 @@ pub struct StallDetector {
     /// Time at which the last message reached the stage or, after an idle time, at which a message
     /// began to wait.
     since: Duration,
-    /// Number of messages that had been rejected before `since`. `failed` counts failed messages
-    /// likewise.
+    /// Number of messages that had been rejected before `since`. The number in `failed` likewise counts messages that
+    /// had failed before `since`.
     rejected: u64,
     failed: u64,
     /// Time of the latest tick since `since` that reported rejected messages, with the number of

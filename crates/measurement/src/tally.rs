@@ -42,9 +42,7 @@ impl Default for PhaseTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyKind {
     Phase(Phase),
-    /// Time from when the message was due until it was sent.
     Sent,
-    /// Time from when the message was due until it was accepted.
     Accepted,
     /// Open loop only: time from when a session began the message until it was sent.
     SentService,
@@ -59,17 +57,17 @@ pub enum LatencyKind {
     Lag,
 }
 
-/// A time that was counted but not added to its histogram yet.
+/// A measured duration that has not been added to its histogram yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingTime {
     what: LatencyKind,
-    /// Index of the second whose latencies also get this time, or `u32::MAX` if it belongs to no second.
+    /// Index of the second in whose latencies the duration is also counted, or `u32::MAX` if there is no such second.
     second: u32,
     took_ns: u64,
 }
 
-/// Number of times that are collected before they are added to their histograms. Touching a dozen histograms for each
-/// message would push a server's own data out of the processor's caches.
+/// Number of durations that are collected before they are added to their histograms. Touching a dozen histograms for
+/// each message would push the data of a server on this host out of the processor's caches.
 const MAX_PENDING_TIMES: usize = 512;
 
 /// Counts of messages that were created during the warm-up. A [`SourceTally`] includes these messages in its own
@@ -150,12 +148,12 @@ pub struct SourceTally {
     /// Recipients of messages whose connection broke after the last byte was sent and before the reply, so the server
     /// may have accepted them. These messages are included in `failed`.
     pub recipients_in_doubt: u64,
-    /// Counts of each stage of the load, in the order of the stages. Figures that are counted only for the
-    /// whole load, such as the ledger, are empty here.
+    /// Counts of each stage of the load, in the order of the stages. Figures that are counted only for the whole load,
+    /// such as the ledger, are empty in these counts.
     pub load_stages: Vec<Self>,
     pub bytes_sent: u64,
     pub bytes_accepted: u64,
-    /// The part of these counts that belongs to messages of the warm-up.
+    /// Counts of the messages that were created during the warm-up, which the other counts of this tally include.
     pub warm_up: WarmUpCounts,
     pub sent_latency: Latencies,
     pub accepted_latency: Latencies,
@@ -163,8 +161,8 @@ pub struct SourceTally {
     pub accepted_service: Latencies,
     pub ended_latency: Latencies,
     pub phases: PhaseTimes,
-    /// For each phase, the number of times that look like delayed ACKs and do not overlap. A pause of the whole server
-    /// delays replies to many sessions at once, so it counts only once.
+    /// For each phase, the number of durations that look like delayed ACKs and do not overlap. A pause of the whole
+    /// server delays replies to many sessions at once, so it counts only once.
     pub pauses: [TimesApart; Phase::ALL.len()],
     pub slip: Latencies,
     pub lag: Latencies,
@@ -177,10 +175,10 @@ pub struct SourceTally {
     pub errors: Errors,
     pub slowest: Slowest<SlowTransaction>,
     pub missing: MissingTransactions,
-    /// Counts of recipients by domain and fate. Empty if there is only one domain.
+    /// Counts of recipients by domain and by outcome. Empty if all recipients have the same domain.
     pub domains: DomainTally,
-    /// Messages since the last tick by the second in which they were due, without the warm-up. `merge` leaves out this
-    /// field and `seconds`, because the collector adds both to its series.
+    /// Number of messages since the last tick by the second in which they were due, without the warm-up. `merge` leaves
+    /// out this field and `seconds`, because the collector adds both to its series.
     pub due_seconds: DueSeconds,
     /// Events since the last tick, such as replies and errors, each in the second in which it happened. Messages of the
     /// warm-up are left out.
@@ -188,10 +186,10 @@ pub struct SourceTally {
     /// Time at which the first message since the last tick was created (closed loop) or due (open loop), including the
     /// warm-up.
     pub first_due: Option<Duration>,
-    /// Units (a message for one recipient each) that the peer accepted with a 250.
+    /// Message-recipient pairs that the server accepted with a 250.
     pub accepted_units: Ledger,
-    /// Number of accepted units that did not fit into the ledger. The verdict reports them, because their arrival
-    /// cannot be checked.
+    /// Number of accepted message-recipient pairs that did not fit into the ledger. The verdict reports them, because
+    /// their arrival cannot be checked.
     pub overflow: u64,
     /// Time at which the first message after the warm-up was created.
     pub first_created: Option<Duration>,
@@ -204,13 +202,13 @@ pub struct SourceTally {
     pub first_reply: Option<Duration>,
     /// Time at which the last message was accepted, including the warm-up.
     pub last_reply: Option<Duration>,
-    /// Time at which the last attempt ended, whatever its result.
+    /// Time at which the last attempt to send a message ended, whatever its result.
     pub last_ended: Option<Duration>,
 }
 
 impl SourceTally {
-    /// Counts a time. It is added to its histogram later, at the latest by [`SourceTally::flush_times`], so that not
-    /// every message touches a dozen histograms.
+    /// Counts a measured duration. It is added to its histogram later, at the latest by [`SourceTally::flush_times`],
+    /// so that not every message touches a dozen histograms.
     pub fn time(&mut self, what: LatencyKind, took: Duration) {
         self.push_time(PendingTime { what, second: u32::MAX, took_ns: ns(took) });
     }
@@ -222,7 +220,7 @@ impl SourceTally {
         self.time(LatencyKind::Phase(phase), ended.saturating_sub(began));
     }
 
-    /// Counts an accepted message and its time, in total and in the second that contains `at`. `zero` must be the
+    /// Counts an accepted message and its latency, in total and in the second that contains `at`. `zero` must be the
     /// beginning of any second of the run.
     pub fn accept(&mut self, took: Duration, at: Duration, zero: Duration) {
         let second = self.seconds.index(at, zero);
@@ -237,8 +235,8 @@ impl SourceTally {
         self.errors.add(error, sample);
     }
 
-    /// Returns the counts of a stage of the load. Stages are numbered from 1, and the number 0 of messages without a
-    /// stage returns `None`.
+    /// Returns the counts of a stage of the load. Stages are numbered from 1. Returns `None` for the number 0, which
+    /// messages outside any stage have.
     #[inline]
     pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
         if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
@@ -263,7 +261,7 @@ impl SourceTally {
         }
     }
 
-    /// Adds all collected times to their histograms, and accepted times also to the latencies of their seconds.
+    /// Adds all collected durations to their histograms, and latencies of accepted messages also to their seconds.
     pub fn flush_times(&mut self) {
         let mut gathered = std::mem::take(&mut self.pending_times);
         for PendingTime { what, second, took_ns } in gathered.drain(..) {
@@ -288,8 +286,8 @@ impl SourceTally {
         }
     }
 
-    /// Adds the counts of another worker, or of this worker since its last tick. Pending times of `other` go straight
-    /// into the histograms of `self`.
+    /// Adds the counts of another worker, or of this worker since its last tick. Durations that `other` has not yet
+    /// added to its histograms go straight into the histograms of `self`.
     pub fn merge(&mut self, other: &Self) {
         for PendingTime { what, took_ns, .. } in &other.pending_times {
             self.latencies(*what).record_ns(*took_ns);
@@ -396,15 +394,15 @@ impl SourceTally {
 
 #[derive(Clone, Debug, Default)]
 pub struct SinkTally {
-    /// Faults that the sink made because its user ordered them.
+    /// Faults that the sink caused on purpose, because its rules asked for them.
     pub ordered: Ordered,
     pub connections: u64,
     pub messages: u64,
     pub recipients: u64,
     pub bytes: u64,
-    /// Messages without a readable trace, which may be mail of a run whose header was removed.
+    /// Messages without a readable trace header. They may be mail of a run whose header a server removed.
     pub untraced: u64,
-    /// From and Subject of the first message without a trace, if it had any.
+    /// `From` and `Subject` of the first message without a trace header, if it had these headers.
     pub untraced_sample: Option<HeaderSample>,
     /// Connections that have ended, indexed by the phase of the client's last command.
     pub ended: [u64; Phase::ALL.len()],
@@ -412,7 +410,7 @@ pub struct SinkTally {
     pub last_arrival: Option<Duration>,
     pub handshakes: Handshakes,
     pub exhausted: ExhaustedCounts,
-    /// Durations of messages without a trace, from the 354 to the end of the message.
+    /// Time from the 354 to the end of the message, for messages without a trace header.
     pub bodies: DelayedAcks,
     pub runs: RunTallies,
     /// Names of the domains that the worker has seen, indexed by the numbers that it gives to them. Empty in merged
@@ -423,8 +421,8 @@ pub struct SinkTally {
     pub rewrites: Vec<Arc<Rewrite>>,
     pub errors: Errors,
     pub error_times: EventTimes,
-    /// Messages without a trace since the last tick, by the second of their arrival. `merge` leaves this field out,
-    /// like [`RunTally::seconds`].
+    /// Messages without a trace header since the last tick, by the second of their arrival. `merge` leaves this field
+    /// out, because the collector adds it to its series.
     pub seconds: Seconds,
 }
 
@@ -434,8 +432,8 @@ impl SinkTally {
         Self { runs: RunTallies { own_run, ..RunTallies::default() }, ..Self::default() }
     }
 
-    /// Returns the complete counts of a run from the tally of a single worker. The worker's own ledger lacks units of
-    /// all domains but its first, and units with rewritten addresses, because only merging adds them.
+    /// Returns the complete counts of a run from the tally of a single worker. The worker's own ledger lacks rewritten
+    /// addresses and recipients of all domains but its first, because only merging adds them.
     pub fn of_run(&self, run: RunId) -> Option<RunTally> {
         let mut alone = RunTally::default();
         alone.merge(self.runs.find(run)?, self.names());
@@ -451,7 +449,7 @@ impl SinkTally {
         self.errors.add(error, sample);
     }
 
-    /// Counts a message in total and, if it has a trace, under its run.
+    /// Counts a message in total and, if the trace header names its run, under that run.
     pub fn count_message(&mut self, run: Option<RunId>) {
         if let Some(run) = run.map(|run| self.runs.open(run)) {
             if run.messages == 0 && run.bounces.notices == 0 {
@@ -522,9 +520,8 @@ pub struct RunTallies {
     rows: Vec<(RunId, RunTally)>,
     /// The run for which the sink was started, which is never replaced. `None` if the sink serves any run.
     own_run: Option<RunId>,
-    /// Number of messages of replaced runs, whose other counts are lost.
+    /// Number of messages whose runs were replaced by newer runs. All other counts of those runs are lost.
     pub evicted_messages: u64,
-    /// Number of runs that were replaced by newer ones.
     pub evicted: u64,
 }
 
@@ -552,13 +549,13 @@ impl RunTallies {
         self.iter().find(|(known, _)| *known == run).map(|(_, tally)| tally)
     }
 
-    /// Returns all runs in the order of their first arrival.
+    /// Returns all runs in the order in which they were announced or their first message arrived.
     pub fn iter(&self) -> impl Iterator<Item = (RunId, &RunTally)> {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds another worker's counts of all runs. `messages_before` is the number of messages of any run or none that
-    /// were merged before.
+    /// Adds another worker's counts of all runs. `messages_before` is the number of all messages that were merged
+    /// before, whatever their run.
     fn merge(&mut self, other: &SinkTally, messages_before: u64) {
         let worker = other.names();
         let other = &other.runs;
@@ -598,7 +595,7 @@ impl RunTallies {
     }
 }
 
-/// Names of the domains and pairs of addresses to which a worker gives numbers of its own.
+/// Names of the domains and the pairs of addresses that a worker has numbered in its own order.
 #[derive(Clone, Copy, Default)]
 struct WorkerNames<'a> {
     domains: &'a [Arc<str>],
@@ -611,10 +608,10 @@ pub struct RunTally {
     pub messages: u64,
     pub recipients: u64,
     pub bytes: u64,
-    /// Messages in `messages` that were created during the warm-up. They are not included in times.
+    /// Number of messages in `messages` that were created during the warm-up. Their latencies are not counted.
     pub warm_up_messages: u64,
     pub warm_up_bytes: u64,
-    /// Time at which a bench announced the run, in merged tallies only.
+    /// Time at which `mailrun bench` announced the run to the sink. Set only in merged tallies.
     pub announced: Option<Duration>,
     /// Messages of any kind that the sink had received before the run was announced or its first message arrived. In a
     /// worker's tally, only messages of the same tick count.
@@ -635,30 +632,28 @@ pub struct RunTally {
     pub negative: u64,
     pub overflow: u64,
     pub units: Ledger,
-    /// Counts of each stage of the load. Only messages, bytes and times are counted by stage.
+    /// Counts of each stage of the load, which include only messages, bytes and latencies.
     pub load_stages: Vec<Self>,
-    /// What notifications say about messages of this run. The notifications themselves do not count in `messages`.
+    /// Bounces and delays that notifications reported for this run. The notifications do not count in `messages`.
     pub bounces: Bounces,
     /// Latencies from creation (closed loop) or schedule (open loop) to delivery.
     pub delivered: Latencies,
     /// Latencies until the server of a mailbox announced a message. Empty unless the sink watches mailboxes.
     pub told: Latencies,
-    /// Number of messages that the server of a mailbox announced, without the warm-up.
     pub told_messages: u64,
-    /// Times at which the server of a mailbox announced messages, without the warm-up.
     pub told_times: Throughput,
     pub slowest: Slowest<SlowDelivery>,
-    /// Units since the last tick whose recipients are not in the worker's first domain. No other field counts them yet,
-    /// because only merging shows whether another worker has already seen a unit.
+    /// Message-recipient pairs since the last tick whose recipients are not in the worker's first domain. No other
+    /// field counts them yet, because only merging shows whether another worker has already seen a pair.
     pub domain_units: Vec<DomainUnit>,
-    /// Arrivals by domain, in merged tallies only, because workers number domains differently.
+    /// Arrivals by recipient domain. Set only in merged tallies, because each worker numbers the domains differently.
     pub domains: DomainArrivals,
-    /// Arrivals since the last tick at addresses that the source had not named. No other field counts their units yet,
-    /// because only merging shows whether they are rewritten units, copies or duplicates.
+    /// Arrivals since the last tick at addresses that the source had not named. No other field counts their recipients
+    /// yet, because only merging shows whether they are rewritten, copies or duplicates.
     pub rewritten_units: Vec<RewrittenUnit>,
-    /// Arrivals at addresses that the source had not named, in merged tallies only.
+    /// Arrivals at addresses that the source had not named. Set only in merged tallies.
     pub rewrites: Rewrites,
-    /// Durations of the run's messages, from the 354 to the end of the message.
+    /// Time from the 354 to the end of the message, for messages of this run.
     pub bodies: DelayedAcks,
     /// Time on the sink's clock at which the earliest message was created. `None` until a message with a usable time
     /// arrives.
@@ -667,15 +662,14 @@ pub struct RunTally {
     /// collector adds it to the run's series.
     pub seconds: Seconds,
     pub last_delivered: Option<Duration>,
-    /// Times at which messages arrived, without the warm-up.
     pub delivered_times: Throughput,
-    /// True if any latency is a difference between the clocks of two hosts, by Unix time.
+    /// True if any latency is a difference between the Unix clocks of two hosts, and so may contain their clock error.
     pub realtime: bool,
 }
 
 impl RunTally {
-    /// Returns the counts of a stage of the load. Stages are numbered from 1, and the number 0 of messages without a
-    /// stage returns `None`.
+    /// Returns the counts of a stage of the load. Stages are numbered from 1. Returns `None` for the number 0, which
+    /// messages outside any stage have.
     #[inline]
     pub fn of_load_stage(&mut self, number: u8) -> Option<&mut Self> {
         if number == 0 { None } else { self.named_load_stage(usize::from(number)) }
@@ -694,8 +688,8 @@ impl RunTally {
         self.messages > 0 || self.recipients > 0 || self.bounces.notices > 0
     }
 
-    /// Adds the counts of another worker, or of this worker since its last tick. A unit in both ledgers is a duplicate.
-    /// All units in `other`'s ledger have recipients in that worker's first domain.
+    /// Adds the counts of a worker. A message-recipient pair in both ledgers is a duplicate, unless it had first
+    /// arrived under another address. The worker's ledger contains only recipients in its first domain.
     fn merge(&mut self, other: &Self, names: WorkerNames<'_>) {
         // If mail first arrived under another address and now arrives under the recipient's own, the first arrival was
         // a copy, so the recipient has no duplicate.
@@ -808,7 +802,6 @@ mod tests {
         Some(Duration::from_secs(second))
     }
 
-    /// Counts a message of `run` for its first recipient, as a worker would.
     fn arrive(sink: &mut SinkTally, run: RunId, sequence: u64, second: u64) {
         sink.count_message(Some(run));
         let tally = sink.runs.open(run);
@@ -838,11 +831,11 @@ mod tests {
     fn arrivals_under_other_addresses_are_rewritten_copied_or_duplicates() {
         #[derive(Clone, Copy)]
         enum At {
-            /// An arrival at the recipient's own address: number of the recipient, and number of its domain.
+            /// An arrival at the recipient's own address, with the numbers of the recipient and of its domain.
             Own(u32, u16),
-            /// An arrival at another address: number of the recipient that ORCPT names, and hash of the address.
+            /// An arrival at another address, with the number of ORCPT's recipient and a hash of the address.
             Other(u32, u32),
-            /// An arrival at a recipient that the server added: hash of the address.
+            /// An arrival at a recipient that the server added, with a hash of the address.
             Added(u32),
         }
         use At::{Added, Other, Own};

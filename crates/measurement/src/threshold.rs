@@ -29,7 +29,6 @@ use mailrun_text::words::{counted, grouped, nearest};
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// Maximum length of an expression in bytes.
 const MAX_BYTES: usize = 200;
 /// Minimum length of a window of freshness, because the record has only one row per second.
 const MIN_WINDOW: Duration = Duration::from_secs(1);
@@ -53,37 +52,35 @@ const MADES_STAGES: [(&str, Stage); 11] = [
     ("RECEIVED", Stage::ReceivedEvent),
     ("TRACING", Stage::TracingEvent),
 ];
-/// Figures of a stage or a phase, from which the error for an unknown name suggests one.
+/// Names of figures of a stage or a phase. The error for an unknown name suggests the most similar of them.
 const METRICS: [&str; 12] =
     ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "stddev", "rate", "count", "within"];
 
-/// Fate of a unit, which is a message for one recipient. A threshold may limit the number of units with a fate.
+/// Outcome of a message for one recipient. A threshold may limit how often an outcome occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The server accepted the unit, and then the unit got lost.
+    /// The server accepted the message for the recipient, and then lost it.
     Lost,
-    /// The unit was accepted by a server whose queue cannot be read. It is lost, or still in that queue.
+    /// The message was accepted by a server whose queue cannot be read. It is lost, or still in that queue.
     NotDelivered,
-    /// The unit arrived more than once at the sink.
     Duplicates,
     /// The message arrived with a changed body.
     Corrupt,
-    /// The server rejected the unit with 4xx or 5xx.
     Rejected,
     /// The connection was refused, was cut or timed out.
     Failed,
     /// The connection broke between the last byte of the message and the reply.
     InDoubt,
-    /// A notification reported that the server gave up on the unit.
+    /// A notification reported that the server gave up on the message for the recipient.
     Bounced,
-    /// The unit was delivered under another address than its recipient's.
+    /// The message was delivered under another address than its recipient's.
     Rewritten,
-    /// The message arrived at an address that was no recipient.
+    /// The message arrived at an address that was not among its recipients.
     Copied,
 }
 
 impl Fate {
-    /// All fates, the most serious first.
+    /// All outcomes, the most serious first.
     pub const ALL: [Self; 10] = [
         Self::Lost,
         Self::NotDelivered,
@@ -127,7 +124,7 @@ impl Fate {
         }
     }
 
-    /// Returns the number of units with this fate, or `None` if it is unknown.
+    /// Returns how often this outcome occurred, or `None` if that is unknown.
     pub fn count(self, ledger: &LedgerRow) -> Option<u64> {
         match self {
             Self::Lost => ledger.lost,
@@ -143,8 +140,8 @@ impl Fate {
         }
     }
 
-    /// True if the fate must not occur unless a threshold allows it. Rewritten and copied are no faults, because a
-    /// server may be meant to do both.
+    /// True if this outcome counts against a run unless a threshold allows it. Rewritten and copied mail does not,
+    /// because a server may be meant to rewrite or copy mail.
     pub fn is_fault(self) -> bool {
         !matches!(self, Self::Rewritten | Self::Copied)
     }
@@ -153,9 +150,9 @@ impl Fate {
 /// The protocol of a run, which decides which stages and phases a threshold may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunProtocol {
-    /// Allows the stages and phases of the SMTP dialogue.
+    /// Over SMTP, a threshold may name the phases of the dialogue and all stages except those of MADES.
     Smtp,
-    /// Allows the common stages, and the stages that only MADES has.
+    /// Over MADES, a threshold may name the common stages and the stages that only MADES has.
     Mades,
 }
 
@@ -177,7 +174,7 @@ impl MetricSource {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Metric {
-    /// A quantile, given as a share from 0 to 1.
+    /// A quantile, given as a share from 0 to 1, for example 0.99 for the 99th percentile.
     Quantile(f64),
     Min,
     Mean,
@@ -249,14 +246,14 @@ pub struct Threshold {
 }
 
 /// Figures on which thresholds are evaluated: a finished [`Record`], or the [`RunningFigures`] of a run in progress. A
-/// method returns `None` if no party of the run sees the figure.
+/// method returns `None` if no process of the run can see the figure.
 pub trait MetricValues {
     fn times(&self, source: MetricSource) -> Option<Latencies>;
-    /// Returns a summary of the times, for sources that keep no more than a summary.
+    /// Returns a summary of the latencies, in case only a summary of them was kept.
     fn summary(&self, source: MetricSource) -> Option<LatencyMs>;
     /// Returns the number of messages that reached the stage, or how often the phase occurred.
     fn count(&self, source: MetricSource) -> Option<u64>;
-    /// Returns how many of the messages that [`Self::count`] includes had already arrived before.
+    /// Returns how many of the arrivals that [`Self::count`] includes are repeated arrivals of a message.
     fn again(&self, source: MetricSource) -> u64;
     /// Returns the messages per second that reached the stage. Phases have no rate.
     fn rate_per_s(&self, source: MetricSource) -> Option<f64>;
@@ -271,7 +268,6 @@ pub trait MetricValues {
     fn fresh_windows(&self, limit: FreshnessLimit) -> Option<Vec<FreshWindow>>;
 }
 
-/// Messages that were due but did not reach a stage in time.
 pub struct Overdue<'a> {
     record: &'a Record,
     row: &'a StageRow,
@@ -282,7 +278,7 @@ impl Overdue<'_> {
         overdue::absent(self.record, self.row)
     }
 
-    /// Returns the number of overdue messages that might have met the limit if the run had waited for longer.
+    /// Returns the number of absent messages that might have met the limit if the run had waited for longer.
     fn undecided(&self, limit: Duration) -> u64 {
         overdue::undecided(self.record, self.row, limit)
     }
@@ -312,7 +308,7 @@ enum Value {
         absent: u64,
         is_open: bool,
     },
-    /// Only this number of messages arrived, which is too few for a rate.
+    /// Too few messages arrived to compute a rate. The value is their number.
     Few(u64),
     Unknown,
 }
@@ -367,7 +363,7 @@ impl Threshold {
         &self.expression
     }
 
-    /// True if the threshold concerns a figure that only the far end sees, so that a sink is needed.
+    /// True if the threshold concerns a figure that only the receiving side can see, so that a sink is needed.
     pub fn is_of_delivery(&self) -> bool {
         match self.subject {
             Subject::Figure(MetricSource::Stage(stage), _) => overdue::is_of_far_end(stage),
@@ -377,8 +373,8 @@ impl Threshold {
         }
     }
 
-    /// Returns the stage or phase that the threshold concerns, or `None` for a fate and for
-    /// freshness.
+    /// Returns the stage or phase that the threshold concerns, or `None` if it concerns freshness or an outcome such as
+    /// lost mail.
     pub fn source(&self) -> Option<MetricSource> {
         match self.subject {
             Subject::Figure(place, _) => Some(place),
@@ -408,8 +404,8 @@ impl Threshold {
     }
 
     /// Converts the threshold to a share of messages that may be lost, if possible. This works for a percentile, a
-    /// maximum or `within` of a stage, and for a percentage of a fate. For example, `delivered.p99 < 1s` means that at
-    /// most 1 % of the due messages may take longer than 1 s or never arrive.
+    /// maximum or `within` of a stage, and for a percentage of an outcome such as lost mail. For example,
+    /// `delivered.p99 < 1s` means that at most 1 % of the due messages may take longer than 1 s or never arrive.
     pub fn loss_goal(&self) -> Option<LossGoal> {
         let limit = Duration::try_from_secs_f64(self.limit / 1e3).ok();
         let (subject, loss_ratio) = match self.subject {
@@ -442,7 +438,6 @@ impl Threshold {
         if self.load_stage.is_some() { self.row() } else { self.evaluate_figures(figures) }
     }
 
-    /// Makes the row of the threshold in a record, with no value yet.
     fn row(&self) -> ThresholdRow {
         ThresholdRow {
             expression: self.expression.clone(),
@@ -557,7 +552,7 @@ impl LossGoal {
         }
     }
 
-    /// Returns the share of the `due` messages that was lost or late, or `None` if no party of the run could see it.
+    /// Returns the share of the `due` messages that were lost or late, or `None` if no process of the run could see it.
     pub fn lost_share(&self, figures: &impl MetricValues, due: u64) -> Option<f64> {
         match self.subject {
             LossSubject::Fate(fate) => Some(figures.fate(fate)? as f64 / figures.created_units()?.max(1) as f64),
@@ -572,7 +567,7 @@ impl LossGoal {
     }
 }
 
-/// Evaluates a metric. `limit` decides whether messages that may still arrive could change the result.
+/// Evaluates a metric. `limit` is needed to decide whether messages that may still arrive could change the result.
 fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric, limit: f64) -> Value {
     match metric {
         Metric::Count => Value::known(figures.count(place).map(|count| count as f64)),
@@ -588,8 +583,8 @@ fn metric_value(figures: &impl MetricValues, place: MetricSource, metric: Metric
     }
 }
 
-/// Returns the number of arrivals if every message that was due had arrived. `again` of the `arrived` messages are
-/// repeated arrivals. They are added to the due messages, because they do not make up for messages that never came.
+/// Returns how many arrivals there would be if every message that was due had arrived. The `again` repeated arrivals
+/// among the `arrived` ones are added, because they do not make up for messages that never came.
 fn with_repeated(due: u64, arrived: u64, again: u64) -> u64 {
     // More messages may arrive than were due, because a server may split a message by its recipients.
     due.max(arrived.saturating_sub(again)).saturating_add(again)
@@ -689,7 +684,7 @@ pub fn format_value(value: f64, unit: &str) -> String {
     }
 }
 
-/// Returns the fate that a threshold's expression concerns, or `None` if it concerns something else.
+/// Returns the outcome, such as lost, that an expression concerns, or `None` if it concerns something else.
 pub fn fate_of(expression: &str) -> Option<Fate> {
     fate_named(expression.split(['<', '>']).next()?.trim())
 }
@@ -698,7 +693,7 @@ fn fate_named(name: &str) -> Option<Fate> {
     Fate::ALL.into_iter().find(|fate| fate.name() == name)
 }
 
-/// Parses the expression of a row again. A record does not say which protocol's names it uses, so both are tried.
+/// Parses a row's expression again. The row does not say whether it was parsed for SMTP or MADES, so tries both.
 fn read_again(row: &ThresholdRow) -> Option<Threshold> {
     let protocols = [RunProtocol::Smtp, RunProtocol::Mades];
     protocols.into_iter().find_map(|protocol| Threshold::parse(&row.expression, protocol).ok())
@@ -800,8 +795,8 @@ pub fn is_explained_by_host(record: &Record, row: &ThresholdRow, host: &BusyHost
     }
 }
 
-/// True if a missed threshold on time would also have been missed if each message that arrived had arrived at once. No
-/// delay of the source or of the host explains such a miss.
+/// True if a missed threshold on time would also have been missed if every message that did arrive had arrived
+/// immediately. No delay of the source or of the host explains such a miss.
 pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
     let threshold = read_again(row).filter(|_| row.missed);
     let Some(record) = threshold.as_ref().and_then(|threshold| threshold.record_of(record)) else { return false };
@@ -815,7 +810,7 @@ pub fn is_decided_by_absence(record: &Record, row: &ThresholdRow) -> bool {
 }
 
 /// Evaluates the thresholds of a run that has ended. `missed` is the threshold that aborted the run. It keeps the value
-/// that it had then.
+/// that it had at that moment.
 pub fn evaluate_all<'t>(
     record: &Record,
     thresholds: impl IntoIterator<Item = &'t Threshold>,
@@ -926,15 +921,15 @@ impl MadesShape {
     }
 }
 
-/// Figures of a run in progress, as far as the party that evaluates the thresholds knows them.
+/// Figures of a run in progress, as far as the process that evaluates the thresholds knows them.
 pub struct RunningFigures<'a> {
-    /// Returns the figures of a stage or a phase so far, or `None` if the party does not know them.
+    /// Returns the figures of a stage or a phase so far, or `None` if the process does not know them.
     pub stages: &'a dyn Fn(MetricSource) -> Option<RunningStage>,
-    /// Number of messages with a known fate. Only they count as due, so that no message counts as late while it is
-    /// under way.
+    /// Number of messages whose outcome is known. Only these messages count as due, so that no message counts as late
+    /// while it is under way.
     pub finished: u64,
     pub created_units: u64,
-    /// Returns the fates so far. It is called only if a threshold concerns a fate, because it may be expensive.
+    /// Returns the counts of outcomes so far. Called only if a threshold needs them, because it may be expensive.
     pub ledger: &'a dyn Fn() -> LedgerRow,
 }
 
@@ -942,7 +937,7 @@ pub struct RunningFigures<'a> {
 pub struct RunningStage {
     pub count: u64,
     pub rate_per_s: Option<f64>,
-    /// Times so far, or `None` if only their summary is known.
+    /// Latencies so far, or `None` if only a summary of them is known.
     pub times: Option<Latencies>,
     pub summary: Option<LatencyMs>,
 }

@@ -22,20 +22,20 @@ use std::time::Duration;
 /// Minimum number of arrivals for a rate. With fewer, one or two messages would decide when the measured time ends.
 pub const MIN_ARRIVALS: u64 = 20;
 /// The time over which a rate is computed ends when this share of the messages has arrived. The last messages are left
-/// out, because they may be retries after a minute.
+/// out, because they may have been retried after a minute.
 const SHARE: f64 = 0.95;
 /// Initial length of a step, 2^20 ns or about 1 ms. When there are too many steps, their length doubles.
 const FIRST_SHIFT: u32 = 20;
-/// In a text, steps must be shorter than 2^48 ns (3 days), and times not later than `MAX_NS` (36 years). This prevents
-/// overflows.
+/// In a text to be decoded, steps must be shorter than 2^48 ns (3 days), and times not later than `MAX_NS` (36 years).
+/// This prevents overflows.
 const MAX_SHIFT: u32 = 48;
 const MAX_NS: u64 = 1 << 60;
 /// Maximum number of steps in memory. When there are more, each pair of neighbours becomes one step. A long run
 /// therefore always has at least half of this number, and its rate is exact to a 2,000th of the time.
 const MAX_STEPS: usize = 4096;
-/// Maximum number of steps in the text of a record, of which more would become the greater part. The text is only for
-/// `mailrun merge`, which computes the rate of several machines from it, to a 250th of the time. The record's own rate
-/// is computed from the steps in memory.
+/// Maximum number of steps in a record's text. With more, these steps would be the greater part of the record. The text
+/// is only for `mailrun merge`, which computes the rate of several machines from it, to a 250th of the time. The
+/// record's own rate is computed from the steps in memory.
 const MAX_WRITTEN_STEPS: usize = 512;
 /// Maximum length of a text that is decoded, so that a hostile record cannot take much memory. Texts of our own have at
 /// most a tenth of this length.
@@ -51,7 +51,7 @@ pub struct Throughput {
     /// Time of the first arrival, or a value that is greater than any time if nothing has arrived.
     first_ns: u64,
     last_ns: u64,
-    /// Time at which the last of the messages was due (open loop) or created (closed loop).
+    /// Latest time at which any of the arrived messages was due (open loop) or created (closed loop).
     last_due_ns: u64,
 }
 
@@ -62,7 +62,7 @@ impl Default for Throughput {
 }
 
 /// Numbers of events by step of time, in the order of time. Steps without events are left out. A step begins at a
-/// multiple of its length, so that the steps of two workers can be added.
+/// multiple of its length, so that the steps of two workers can be added up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Steps {
     /// Length of a step as a power of two in nanoseconds.
@@ -147,7 +147,7 @@ impl Steps {
         self.counts.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
-    /// Returns the same counts with each time replaced by the result of `to`, which must keep the order of times.
+    /// Returns the same counts with each time replaced by the result of `to`, which must preserve the order of times.
     fn moved(&self, to: impl Fn(u64) -> u64) -> Self {
         // Move the middle of each step, so that its events get into the new step that overlaps most with the moved one.
         let middle = (1_u64 << self.shift) / 2;
@@ -156,14 +156,12 @@ impl Steps {
         moved
     }
 
-    /// Removes all events, but keeps the memory and the length of a step.
     fn clear(&mut self) {
         self.counts.clear();
     }
 }
 
 impl Throughput {
-    /// Counts a message that reached the stage at `at` and was due at `due`.
     #[inline]
     pub fn record(&mut self, at: Duration, due: Duration) {
         let at_ns = ns(at);
@@ -309,7 +307,6 @@ mod tests {
         throughput
     }
 
-    /// Times at which `count` messages are due at a constant rate, from 0 s on.
     fn due(count: u32, per_s: f64) -> impl Iterator<Item = f64> {
         (0..count).map(move |number| f64::from(number) / per_s)
     }

@@ -1,10 +1,10 @@
-//! Places the times of one record on the clock of another record. Times of the same boot are placed
-//! exactly. Other times are placed by Unix time, as exactly as the clocks of the hosts agree.
+//! Converts the times of one record to the clock of another record. Times from the same boot of a host are converted
+//! exactly. Other times are converted by Unix time, as exactly as the clocks of the hosts agree.
 use crate::record::Record;
 
 const NS_PER_S: i128 = 1_000_000_000;
 
-/// Returns the distance from the origin of `one` to the origin of `other`, rounded to seconds.
+/// Returns the seconds from the origin of `one` to the origin of `other`, rounded. Negative if `other` is earlier.
 pub(crate) fn seconds_between(one: &Record, other: &Record) -> i128 {
     let between = i128::from(other.origin_ns) - i128::from(one.origin_ns);
     let between = match (&one.clock, &other.clock) {

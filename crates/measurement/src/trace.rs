@@ -1,5 +1,5 @@
-//! The trace: a header line of fixed width. The far end uses it to recognize a message, to find out
-//! when it was created, and to check its body.
+//! The trace: a header line of fixed width. The program that receives a message recognizes it by this line, reads when
+//! it was created, and checks its body.
 //!
 //! ```text
 //! X-Mailrun: v1 <run-id hex32> <sequence hex16> <created-ns hex16> <clock hex8> <crc32c hex8>CRLF
@@ -8,7 +8,7 @@
 //!
 //! The first byte of the sequence field says how the recipients of the message are numbered ([`RecipientNumbering`]).
 //! The next seven bits say where the seconds of the run begin ([`ZeroPhase`]). The sequence number in the other 49 bits
-//! consists of the mark of the warm-up, six bits for the stage of the load, and 42 bits for the number of the message.
+//! consists of the warm-up flag, six bits for the stage of the load, and 42 bits for the number of the message.
 //!
 //! The width is fixed, so that the line can be patched in place and need not be formatted for each message. The
 //! checksum (CRC-32C) covers the bytes after the first empty line without dot-stuffing, so relays may add their own
@@ -23,28 +23,27 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Number of recipients of a message that numbered addresses can distinguish. Any number in an address that is not
-/// below it counts as 0.
+/// Maximum number of recipients of a message whose addresses end in their numbers. A number in an address that is equal
+/// to or greater than this counts as 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
-/// First sequence number of messages that are created during the warm-up. These messages are checked for loss, but
-/// rates and latencies leave them out. The trace carries the mark, so that every far end sees it.
+/// First sequence number of messages that are created during the warm-up. By this number, every sink recognizes such
+/// messages: it checks them for loss, but leaves them out of rates and latencies.
 pub const WARM_UP_SEQUENCE: u64 = 1 << 48;
 
-/// Message numbers are below this value, because the bits from here on name the stage of the load and the warm-up.
+/// Message numbers are below this value. The higher bits of a sequence number hold the load stage and the warm-up flag.
 pub const MESSAGE_NUMBERS: u64 = 1 << MESSAGE_NUMBER_BITS;
 const MESSAGE_NUMBER_BITS: u32 = 42;
-/// Number of stages of a load that have their own figures. Messages of later stages, and messages of a load without
-/// stages, belong to stage 0.
+/// Maximum number of a load's stages that are evaluated separately. Messages of later stages, and messages of a load
+/// without stages, belong to stage 0.
 pub const MAX_LOAD_STAGES: usize = 63;
 
-/// Returns the sequence number of a message from its parts. Stages of the load count from 1, and 0 means no stage.
+/// Composes the sequence number of a message. Stages of the load count from 1, and 0 means no stage.
 pub fn sequence_of(number: u64, load_stage: u8, is_warm_up: bool) -> u64 {
     let mark = if is_warm_up { WARM_UP_SEQUENCE } else { 0 };
     number | u64::from(load_stage) << MESSAGE_NUMBER_BITS | mark
 }
 
-/// Returns the number of the message in the run: its sequence number without the bits for the stage and the warm-up.
 pub fn message_number(sequence: u64) -> u64 {
     sequence % MESSAGE_NUMBERS
 }
@@ -54,14 +53,12 @@ pub fn load_stage_of(sequence: u64) -> u8 {
     (sequence >> MESSAGE_NUMBER_BITS) as u8 & MAX_LOAD_STAGES as u8
 }
 
-/// Searches for the end of a header line and the empty line after it.
+/// Finds the end of a message's header: the LF of the last header line and the empty line after it.
 static EMPTY_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\n\r\n"));
 const EMPTY_LINE_BYTES: usize = 3;
 
-/// Name of the header field that states the encoding of the whole body.
 const ENCODING: &[u8] = b"Content-Transfer-Encoding:";
 
-/// Name of the trace's header field, with its colon.
 pub const NAME: &[u8] = b"X-Mailrun:";
 const VERSION: &[u8] = b" v1 ";
 const RUN_OFFSET: usize = NAME.len() + VERSION.len();
@@ -71,23 +68,22 @@ const CLOCK_OFFSET: usize = CREATED_OFFSET + 16 + 1;
 const CHECKSUM_OFFSET: usize = CLOCK_OFFSET + 8 + 1;
 const LINE_BYTES: usize = CHECKSUM_OFFSET + 8;
 
-/// Number of bits of the sequence field that hold the sequence number. They include the mark of the warm-up.
+/// Number of low bits of the sequence field that hold the sequence number. The highest of them is the warm-up flag.
 const SEQUENCE_BITS: u32 = 49;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub run: RunId,
-    /// Number of the message with its stage of the load and the mark of the warm-up, below 2^49.
+    /// Number of the message, stage of the load and warm-up flag, as [`sequence_of`] composes them. Below 2^49.
     pub sequence: u64,
-    /// Where the seconds of the run begin on `clock`.
+    /// Offset within each second of `clock` at which the seconds of the run begin.
     pub zero: ZeroPhase,
     /// Rule by which the ledger numbers the recipients of the message.
     pub numbering: RecipientNumbering,
     /// Time on `clock` at which a session began the message (closed loop) or for which it was scheduled (open loop).
     pub created: Duration,
     pub clock: ClockId,
-    /// CRC-32C of the body, which begins after the header block.
     pub checksum: u32,
 }
 
@@ -124,7 +120,6 @@ impl Trace {
         write_hex(&mut header[CHECKSUM_OFFSET..], &checksum.to_be_bytes());
     }
 
-    /// Returns the part of the trace that identifies the message and numbers its recipients.
     pub fn name(&self) -> MessageName {
         MessageName { run: self.run, sequence: self.sequence, numbering: self.numbering }
     }
@@ -156,8 +151,8 @@ impl Trace {
     }
 }
 
-/// The part of a trace that identifies a message. A source can send it as ENVID (RFC 3461 §4.4). A notification that
-/// does not return the trace then still names the message:
+/// The part of a trace that identifies a message. A source can send it as ENVID (RFC 3461 §4.4). A bounce that does not
+/// return the message's header then still says which message it is about:
 ///
 /// ```text
 /// mailrun.<run-id hex32>.<numbering hex2><sequence hex14>
@@ -199,8 +194,8 @@ impl MessageName {
 
 /// Offset at which a run's seconds begin within a second of the trace's clock, in steps of 1/128 s.
 ///
-/// Every load begins at a whole step. With this offset, a sink counts the same seconds as the source, even if the sink
-/// was started separately.
+/// Every load begins at a multiple of 1/128 s. With this offset, a sink counts the same seconds as the source, even if
+/// the sink was started separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZeroPhase(u8);
 
@@ -209,17 +204,17 @@ impl ZeroPhase {
     const MASK: u8 = 127;
     pub const STEP: Duration = Duration::from_nanos(1_000_000_000 / Self::STEPS as u64);
 
-    /// Returns the offset of the step at or before this time.
+    /// Returns the offset of this time within its second, rounded down to a multiple of 1/128 s.
     pub fn of(time: Duration) -> Self {
         Self((time.subsec_nanos() / Self::STEP.subsec_nanos()) as u8)
     }
 
-    /// Returns a time at which a second of the run begins, on the trace's clock.
+    /// Returns the offset as a time. The seconds of the run begin at this time of the clock plus whole seconds.
     pub fn time(self) -> Duration {
         Self::STEP * u32::from(self.0)
     }
 
-    /// Returns the first step at or after this time, at which a load may begin.
+    /// Rounds a time up to a multiple of 1/128 s, because a load may begin only at such times.
     pub fn next_step(time: Duration) -> Duration {
         let step = Self::STEP.subsec_nanos();
         let excess = time.subsec_nanos() % step;
@@ -287,13 +282,12 @@ impl ClockId {
         self.0 & Self::REALTIME != 0
     }
 
-    /// True if both clocks belong to the same boot of the same host, so that their times can be compared.
+    /// True if both clocks belong to the same boot of the same host. Their kinds may differ.
     pub fn same_host(self, other: Self) -> bool {
         self.0 & !Self::REALTIME == other.0 & !Self::REALTIME
     }
 }
 
-/// Computes the CRC-32C (CRC-32/ISCSI) of a complete body.
 pub fn checksum(body: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(body)
 }
@@ -324,7 +318,6 @@ impl Checksum {
 pub enum TraceResult {
     /// There is no `X-Mailrun` header: mailrun did not send the message, or a server removed the header.
     Absent,
-    /// There is a trace, and its checksum matches the body.
     Intact(Trace),
     /// There is a trace, and its checksum matches the body that the message had before a relay converted it to 7-bit
     /// (RFC 6152 §3).
@@ -335,8 +328,8 @@ pub enum TraceResult {
 
 /// Finds and verifies the trace of a message that arrives in blocks of any size.
 ///
-/// The reader keeps at most one unfinished header line, whatever the size of the message. It cuts this line after the
-/// length of a trace, because a longer line cannot be a trace.
+/// The reader keeps at most one unfinished header line, whatever the size of the message. It truncates this line one
+/// byte beyond the length of a trace, because a longer line cannot be a trace.
 ///
 /// ```text
 /// header ──empty line──► body ──finish──► header (of the next message)
@@ -349,12 +342,12 @@ pub struct TraceReader {
     checksum: Checksum,
     /// Decoder of the body. Present only if the header says that a relay may have encoded the body.
     original: Option<Box<RestoredBody>>,
-    /// True once a line of the header has been read.
+    /// True once the first line of the header has been read, so that a later trace is known not to be the first line.
     has_line: bool,
     /// True if the trace is the first line of the header. No relay has then added a line, so none has converted the
     /// message.
     is_from_source: bool,
-    /// True if the caller asks for a description of messages without a trace.
+    /// True if the caller wants to know From and Subject of messages without a trace.
     describes: bool,
     sample: Option<Box<HeaderSample>>,
 }
@@ -388,8 +381,8 @@ struct RestoredBody {
 }
 
 impl RestoredBody {
-    /// Returns a decoder if this header line records a conversion or states the encoding of the whole body. A line of
-    /// the second kind may come from a relay or from the sender.
+    /// Returns a decoder if this header line records a conversion, or if it states the encoding of the whole body,
+    /// which may be the work of a relay or of the sender.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
@@ -409,7 +402,6 @@ impl RestoredBody {
         self.restorer.receive(block, |text| checksum.update(text));
     }
 
-    /// Returns the checksum of the original body, if the body could be decoded.
     fn finish(mut self) -> Option<u32> {
         let checksum = &mut self.checksum;
         self.restorer.finish(|text| checksum.update(text));
@@ -433,7 +425,7 @@ enum TraceHeader {
 }
 
 impl TraceReader {
-    /// Sets whether the caller will ask for a description of the next message ([`Self::take_sample`]).
+    /// Sets whether [`Self::take_sample`] shall return From and Subject of messages without a trace. Off by default.
     pub fn describe(&mut self, describes: bool) {
         self.describes = describes;
         self.sample = None;
@@ -481,7 +473,6 @@ impl TraceReader {
         }
     }
 
-    /// Reads header lines up to the empty line, and returns the bytes after that line, which belong to the body.
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
         if !self.has_line && self.line.kept().is_empty() && is_named(block) {
@@ -521,8 +512,8 @@ impl TraceReader {
         self.read_line(line.kept())
     }
 
-    /// Reads a line of the header, in which only the first trace counts. Returns true if the line is empty, so that the
-    /// header ends.
+    /// Reads a line of the header. If there are several traces, only the first one counts. Returns true if the line is
+    /// empty, so that the header ends.
     fn read_line(&mut self, line: &[u8]) -> bool {
         if matches!(self.seen, TraceHeader::Absent) && is_named(line) {
             self.seen = Trace::parse(line).map_or(TraceHeader::Unreadable, TraceHeader::Trace);
@@ -548,8 +539,8 @@ impl TraceReader {
     }
 }
 
-/// Beginning of an incomplete header line. It holds one byte more than a trace has, which shows that a line is too
-/// long.
+/// Beginning of an incomplete header line. The buffer is one byte longer than a trace, so a line that fills it is too
+/// long to be a trace.
 #[derive(Clone, Copy, Debug)]
 struct UnfinishedLine {
     octets: [u8; Self::LIMIT],
@@ -577,8 +568,8 @@ impl Default for UnfinishedLine {
     }
 }
 
-/// Everything that a recipient's number may depend on. The rule in the message's trace decides which part counts, but
-/// the sink knows the recipient before the trace.
+/// Properties of a recipient's address from which the recipient can be numbered. The trace says which property counts,
+/// but it arrives only after the address, so the sink keeps all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecipientId {
     /// Number that the digits at the end of the local part form, or 0.
@@ -633,7 +624,7 @@ impl RecipientNumbering {
         Self(1 + bits.min(32) as u8)
     }
 
-    /// Returns the same rule for a source that asks for NOTIFY=NEVER.
+    /// Returns this rule with the bit that says that the source asks for NOTIFY=NEVER.
     pub fn asking_never(self) -> Self {
         Self(self.0 | Self::ASKS_NEVER)
     }
@@ -933,7 +924,7 @@ mod tests {
         assert_eq!(number(32, &long), number(32, &long[..320]));
     }
 
-    /// Reads a message whole, byte by byte, and in any two parts. All results must agree.
+    /// Reads a message whole, byte by byte and split at every position, and asserts that all results agree.
     fn found(message: &[u8]) -> TraceResult {
         let mut reader = TraceReader::default();
         reader.receive(message);
@@ -992,7 +983,7 @@ mod tests {
         }
     }
 
-    /// Makes a message as a source does, and the same message as a converting relay forwards it.
+    /// Returns the trace of a message, and the message as a relay forwards it after a conversion to 7-bit.
     fn relayed(head: &str, body: &[u8]) -> (Trace, Vec<u8>) {
         let trace = Trace { checksum: checksum(body), ..trace() };
         let mut line = [0; Trace::HEADER_BYTES];

@@ -35,7 +35,7 @@ const MAX_SECOND: u64 = 366 * 86_400;
 const MAX_EVENTS: usize = 1_000;
 /// Maximum number of rows in a table of a record, such as its domains. The merged record has the same maximum.
 const MAX_ROWS: usize = 1_000;
-/// Minimum length in seconds of a stall that all parties have in common.
+/// Minimum length in seconds of a stall that all parties have in common. Shorter stalls are left out.
 const MIN_STALL_S: f64 = 1.0;
 
 #[derive(Clone, Debug, Default)]
@@ -47,11 +47,11 @@ pub struct RecordUnion {
     offered: Option<TimeSpan>,
     duration: Option<TimeSpan>,
     seconds: BTreeMap<i64, SeriesRow>,
-    /// Number of seconds that the widest rows of any record cover.
+    /// Largest number of seconds per row of any record. Records of long runs have rows of several seconds.
     row_s: u64,
     usage: BTreeMap<i64, UsageRow>,
     events: Vec<EventRow>,
-    /// Stages of the load by number, each with the sum of all parties' figures of that stage.
+    /// Stages of the load by number, each with the sum of the figures that the parties report for this stage.
     load_stages: BTreeMap<u32, (LoadStageRow, Self)>,
 }
 
@@ -64,8 +64,8 @@ struct UnionStage {
     span: Option<TimeSpan>,
 }
 
-/// Time from the first party's begin to the last party's end, in seconds on the axis. For example, the time in which
-/// the parties offered the load.
+/// Period from the start of the first party to the end of the last party, in seconds on the common time axis. For
+/// example, the period in which the parties offered the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TimeSpan {
     begin_s: f64,
@@ -77,8 +77,8 @@ impl TimeSpan {
         Self { begin_s, end_s: begin_s + length_s }
     }
 
-    /// Returns the time of the stage `row`, which ends with the last arrival. If there are no arrivals, the time begins
-    /// with the party at `begin_s`. Returns `None` if nothing happened.
+    /// Returns the period of the stage `row`, which ends with the last arrival. Without arrivals, the period starts
+    /// when the party did, at `begin_s`. Returns `None` if nothing happened.
     fn of_stage(row: &StageRow, arrivals: &Throughput, begin_s: f64) -> Option<Self> {
         let last_s = arrivals.last().map(|last| last.as_secs_f64() - axis_time(0).as_secs_f64());
         // Count back from the last arrival, because a sink may run for days before its first message.
@@ -99,7 +99,6 @@ impl TimeSpan {
     }
 }
 
-/// Latencies, service times and arrivals of a stage.
 type StageTimes = (Option<Latencies>, Option<Latencies>, Throughput);
 
 /// Histograms of a record, decoded before anything is added. A record with an unreadable histogram is thus rejected as
@@ -144,7 +143,7 @@ impl RecordUnion {
     /// # Errors
     ///
     /// Fails if a histogram cannot be read, or if the record's clock differs too much from the first record's clock.
-    /// The sum is then unchanged.
+    /// The union is then unchanged.
     pub fn add(&mut self, mut record: Record, name: &str) -> Result<(), String> {
         let shift = self.shift(&record)?;
         let histograms = Histograms::read(&record, shift)?;
@@ -169,8 +168,8 @@ impl RecordUnion {
         Ok(())
     }
 
-    /// Returns the sums of the load's stages, including the stages of `record`, which are removed from it. `self` does
-    /// not change, because a record that cannot be added must leave the union as it was.
+    /// Moves the load's stages out of `record`, and returns their sums with the stages of this union. `self` does not
+    /// change, because a record that cannot be added must leave the union as it was.
     fn joined_load_stages(
         &self,
         record: &mut Record,
@@ -309,7 +308,6 @@ impl RecordUnion {
 }
 
 impl UnionStage {
-    /// Makes the stage's row in the joined record, whose times count from `origin`.
     fn finish(self, origin: Duration) -> StageRow {
         let summary = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::summary);
         let encoded = |times: &Option<Latencies>| times.as_ref().and_then(Latencies::encoded);
@@ -356,7 +354,7 @@ fn name_party(record: &mut Record, name: &str) {
     record.pauses.iter_mut().for_each(|row| name.clone_into(&mut row.party));
 }
 
-/// Shortens lists that are too long, as only hostile records have them.
+/// Truncates lists that exceed their limits, as only the lists of hostile records do.
 fn limit_rows(record: &mut Record) {
     record.errors.truncate(MAX_ROWS);
     record.domains.truncate(MAX_ROWS);
@@ -385,7 +383,6 @@ fn move_times(record: &mut Record, by_s: f64) {
     record.stalls.iter_mut().flat_map(|stall| [&mut stall.from_s, &mut stall.to_s]).for_each(moved);
 }
 
-/// Adds a row to the row of another party for the same second.
 fn add_second(known: &mut SeriesRow, row: &SeriesRow) {
     // Use the lower age, because the newest message of all parties is at least as young as each party's newest message.
     let oldest_ms = known.oldest_ms.into_iter().chain(row.oldest_ms).min_by(f64::total_cmp);
@@ -470,8 +467,8 @@ fn slowest_of(mut messages: Vec<SlowMessage>, more: Vec<SlowMessage>) -> Vec<Slo
     messages
 }
 
-/// Returns the times in which no party's messages reached the stage. If the messages of a single party reached the
-/// stage, the server was not stalled.
+/// Returns the periods in which the parties' stalls of the same stage overlap. While messages of a single party still
+/// reach the stage, the server is not stalled.
 fn common_stalls(ours: &[StallRow], theirs: &[StallRow]) -> Vec<StallRow> {
     let common = |one: &StallRow, other: &StallRow| {
         let from_s = one.from_s.max(other.from_s);
@@ -533,8 +530,8 @@ fn add_ledger(sum: &mut LedgerRow, more: &LedgerRow) {
     add(&mut sum.overflow, more.overflow);
 }
 
-/// Takes the larger shares of busy and of stolen processor time. Other figures concern only one host, so they are left
-/// out.
+/// Returns the larger shares of busy and of stolen processor time. Other figures concern a single host, so the union
+/// leaves them out.
 fn disturbance(one: Option<Surroundings>, other: Option<Surroundings>) -> Option<Surroundings> {
     let largest = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
     let one = one.unwrap_or_default();
@@ -555,7 +552,7 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    /// Makes a source that measured these times in microseconds. All of its messages were created
+    /// Returns the record of a source that measured these latencies in microseconds. All of its messages were created
     /// in its first second.
     fn source(times_us: &[u64], origin_s: u64, boot: &str, unix_s: u64) -> Record {
         let mut tally = SourceTally::default();

@@ -12,16 +12,15 @@ use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surro
 use mailrun_text::numbers::latency;
 use mailrun_text::words::{counted, grouped};
 
-/// Minimum share of stolen processor time that is reported.
+/// Minimum share of stolen processor time that the report mentions as a possible disturbance.
 const STEAL_WARNING_SHARE: f64 = 0.05;
 /// Minimum share of stolen processor time that makes a run invalid, because its figures then no
 /// longer describe this host.
 const STEAL_LIMIT: f64 = 0.25;
-/// Minimum share of processor time of other processes that is reported.
+/// Minimum share of processor time used by unrelated processes that the report mentions as a possible disturbance.
 const OTHERS_WARNING_SHARE: f64 = 0.10;
-/// A delay of the source is reported if it is longer than this, in an open loop. A single such
-/// delay affects none of the percentiles that make a run invalid, but it may be the largest
-/// latency.
+/// Delay in milliseconds with which a source in an open loop may begin a message before the report warns. A single such
+/// delay affects none of the percentiles that make a run invalid, but it may be the largest latency.
 const MAX_LAG_MS: f64 = 100.0;
 
 /// Returns the reasons why the figures cannot be trusted, which make the run invalid.
@@ -52,8 +51,7 @@ pub fn warnings(record: &Record) -> Vec<String> {
     warnings
 }
 
-/// Reports how inexact the times of mailboxes are because the sink asks for new mail only at
-/// intervals.
+/// Warns that the times of messages in mailboxes are inexact, because the sink asks for new mail only at intervals.
 fn poll_warning(record: &Record) -> Option<String> {
     let watched = record.parties.iter().filter_map(|party| party.reception.as_ref()?.mailboxes.as_ref());
     let ms = watched.filter_map(|watched| watched.poll_ms).reduce(f64::max)?;
@@ -142,7 +140,7 @@ fn listen_queue_warning(surroundings: &Surroundings) -> Option<String> {
     })
 }
 
-/// Makes one sentence for all phases, because a single pause appears in several phases if commands
+/// Warns of delayed ACKs, in one sentence for all phases, because a single pause appears in several phases if commands
 /// are pipelined.
 fn delayed_ack_warning(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;

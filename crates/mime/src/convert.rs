@@ -20,8 +20,8 @@ use std::ops::Range;
 
 /// Maximum length of a line in bytes, without its line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 998;
-/// Number of bytes by which the result may exceed twice the length of the message. Encoding usually
-/// adds less than that to the content, but each part also adds a few lines.
+/// Number of bytes by which the result may exceed twice the length of the message. Encoding usually does not double the
+/// content, but each converted part also gets a few header lines.
 const MAX_GROWTH_BYTES: usize = 64 << 10;
 /// Maximum length of a field that the conversion keeps under a longer name, because the longer line
 /// must not exceed `MAX_LINE_BYTES`.
@@ -70,7 +70,7 @@ struct Converter<'a> {
     message: &'a [u8],
     host: &'a str,
     out: Vec<u8>,
-    /// Offset of the header that is being read.
+    /// Offset at which the header that is being read begins.
     header: usize,
     leaf: Option<Leaf>,
 }
@@ -133,7 +133,6 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Writes the part that ends at `at`, with its body encoded if necessary.
     fn end_leaf(&mut self, at: usize, end: BodyEnd) -> Result<(), ConversionError> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
@@ -187,7 +186,7 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Writes a header and the empty line after it. `word` is the encoding of the body.
+    /// Writes the header of a part whose body is encoded as `word`, and the empty line after the header.
     fn write_header(
         &mut self,
         header: &Range<usize>,
@@ -227,7 +226,8 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Adds the fields that are necessary to decode the content.
+    /// Adds the fields that readers need to decode the content, to the header of a part that did not state its
+    /// encoding.
     fn add_fields(&mut self, entity: &Entity, word: &str, content: &[u8]) {
         let mut add = |field: &[u8]| self.out.extend_from_slice(field);
         if entity.is_message && !entity.has_version {

@@ -38,7 +38,7 @@ enum QuotedState {
 }
 
 impl Decoder {
-    /// Creates a decoder at the start of the content.
+    /// Creates a decoder for content in this encoding. The content must be passed to it from its first byte on.
     pub fn new(encoding: Encoding) -> Self {
         let state = match encoding {
             Encoding::Base64 => State::Base64(Base64Group::default()),

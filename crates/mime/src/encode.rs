@@ -85,7 +85,6 @@ fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Writes one line of content as one or more encoded lines.
 fn quote_line(line: &[u8], out: &mut Vec<u8>) {
     let mut column = 0;
     for (at, byte) in line.iter().enumerate() {

@@ -30,7 +30,7 @@ pub(crate) enum MediaType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TransferEncoding {
     pub(crate) kind: TransferEncodingKind,
-    /// Position of the word within the field's value.
+    /// Position of the encoding's name, such as `base64`, within the field's value.
     pub(crate) word: Range<usize>,
 }
 

@@ -18,9 +18,9 @@ use recipient::mailbox;
 pub use recipient::{NoticeAction, NoticeRecipient};
 
 const MAX_RECIPIENTS: usize = 1024;
-/// Maximum length of a line (RFC 5322 §2.1.1), without its end, beyond which the rest is ignored.
+/// Maximum length of a line without its end (RFC 5322 §2.1.1). The rest of a longer line is ignored.
 const MAX_LINE_BYTES: usize = 998;
-/// Maximum length of a field whose lines have been joined, beyond which the rest is ignored.
+/// Maximum length of a field after its lines have been joined. The rest of a longer field is ignored.
 const MAX_FIELD_BYTES: usize = 4 << 10;
 /// Maximum depth of nested multiparts. A multipart that is nested more deeply is not divided into its parts.
 const MAX_DEPTH: usize = 8;
@@ -48,7 +48,7 @@ pub struct NoticeReader {
     boundaries: Vec<Vec<u8>>,
     content: PartContent,
     encoding: Option<Encoding>,
-    /// The recipient whose fields are being read.
+    /// Recipient whose group of fields in the report is being read.
     group: NoticeRecipient,
     /// Recipients in Exim's field X-Failed-Recipients. If the texts of Exim were changed, only this field names them.
     failed: Vec<NoticeRecipient>,
@@ -76,7 +76,7 @@ enum PartContent {
 }
 
 impl NoticeReader {
-    /// Creates a reader that also reads the field `wanted` of the returned message. The name must end with a colon.
+    /// Creates a reader that also looks for the field `wanted`, a name with its colon, in the returned message.
     pub fn new(wanted: &'static [u8]) -> Self {
         Self {
             wanted,
@@ -188,7 +188,7 @@ impl NoticeReader {
         }
     }
 
-    /// Searches for the wanted field, and reads only the first one, because a returned message may contain others.
+    /// Searches a returned message for the field `wanted`. If there are several such fields, only the first one counts.
     fn search(&mut self, line: &[u8]) {
         let begins = self.notice.returned_field.is_none()
             && self.returned.text.is_empty()
@@ -318,7 +318,6 @@ fn is_continued(line: &[u8]) -> bool {
     matches!(line, [b' ' | b'\t', ..])
 }
 
-/// A field whose lines are joined by blanks.
 #[derive(Clone, Debug, Default)]
 struct JoinedField {
     text: Vec<u8>,
@@ -344,14 +343,13 @@ impl JoinedField {
     }
 }
 
-/// Divides blocks into lines, and cuts lines that are too long.
+/// Divides blocks of any size into lines, and truncates lines that are longer than `MAX_LINE_BYTES`.
 #[derive(Clone, Debug, Default)]
 struct LineSplitter {
     rest: Vec<u8>,
 }
 
 impl LineSplitter {
-    /// Calls `take` with each complete line, without its end.
     fn split(&mut self, block: &[u8], mut take: impl FnMut(&[u8])) {
         let mut block = block;
         while let Some(end) = memchr::memchr(b'\n', block) {
@@ -386,7 +384,7 @@ mod tests {
         reader.finish()
     }
 
-    /// Returns a report with these fields about recipients, and with these lines of the returned
+    /// Returns a notification with these groups of fields, one for each recipient, and with these lines of the returned
     /// message.
     fn report(groups: &str, returned: &str) -> String {
         format!(

@@ -36,7 +36,7 @@ pub struct Restorer {
     is_valid: bool,
 }
 
-/// How to undo the conversion in the next lines of a header.
+/// What the conversion did to the next lines of a header, and the restorer has to undo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum HeaderEdit {
     #[default]

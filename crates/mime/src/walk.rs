@@ -25,7 +25,6 @@ pub(crate) enum LineKind {
     Body,
     /// A line before the first part or after the last part, which readers ignore.
     Gap,
-    /// A delimiter before a part, or after the last part.
     Delimiter,
 }
 
@@ -58,16 +57,15 @@ pub(crate) enum EntityContent {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Walker {
-    /// Open multiparts, from the outermost on.
     open: Vec<Multipart>,
-    /// Indices of open multiparts, sorted by boundary.
+    /// Indices of open multiparts, sorted by boundary, so that the multipart of a delimiter is found by binary search.
     sorted: Vec<usize>,
     state: WalkState,
     header: HeaderParser,
-    /// Number of nested messages (`message/rfc822`) that contain the current line.
+    /// Number of nested messages (`message/rfc822`) that contain the current line. They count toward `MAX_DEPTH`.
     messages: usize,
     offset: usize,
-    /// Set if the first header contains a signature that covers the body.
+    /// Set if the first header contains a signature that covers the body, which a conversion would invalidate.
     is_signed: bool,
 }
 
@@ -282,7 +280,7 @@ impl HeaderParser {
         self.keep(line)
     }
 
-    /// Keeps a line of a field whose value is read later.
+    /// Stores a line of a field that is parsed at the end of the header. Fails if the field's value becomes too long.
     fn keep(&mut self, more: &[u8]) -> Result<(), ConversionError> {
         let value = match self.in_field {
             FieldKind::Other => return Ok(()),
@@ -310,30 +308,30 @@ pub enum ConversionError {
     /// The body is signed, and the signature would no longer match.
     #[error("its body is signed")]
     Signed,
-    /// There are 8-bit bytes within multipart/signed or multipart/encrypted (RFC 1847 §2.1).
+    /// Content of multipart/signed or multipart/encrypted is not 7-bit, but must not be changed (RFC 1847 §2.1).
     #[error("it has 8-bit bytes in a part that is signed or encrypted")]
     Sealed,
-    /// There are 8-bit bytes within `message/partial` or a similar type, for which only 7bit is
-    /// allowed (RFC 2045 §6.4).
+    /// Content of `message/partial` or a similar type is not 7-bit, although only the encoding 7bit is allowed for it
+    /// (RFC 2045 §6.4).
     #[error("it has 8-bit bytes in a part that may not be encoded")]
     FixedMessage,
-    /// There are 8-bit bytes within a part that is declared as already encoded.
+    /// Content of a part is not 7-bit, although the part is declared as already encoded.
     #[error("it has 8-bit bytes in a part declared as encoded")]
     Encoded,
     /// A header contains 8-bit bytes, although only encoded words are allowed there, or readers may understand it in
     /// different ways.
     #[error("it has a header that is not ASCII or not well-formed")]
     Header,
-    /// There are 8-bit bytes before, between or after the parts.
+    /// A line before, between or after the parts is not 7-bit, and such lines cannot be encoded.
     #[error("it has 8-bit bytes outside of its parts")]
     Outside,
     /// Some readers would take a line for a delimiter, and others would not.
     #[error("its parts cannot be separated reliably")]
     Delimiter,
-    /// The message has so many parts that the header fields to add would be longer than the message itself.
+    /// The result would exceed twice the message by more than 64 KiB, because many parts need new header fields.
     #[error("it has too many parts that need encoding")]
     Growth,
-    /// The parts are nested more deeply than the limit permits.
+    /// The parts are nested more than 50 levels deep, which no honest mail is.
     #[error("its parts are nested too deep")]
     Depth,
 }
@@ -343,7 +341,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Finds the delimiter by comparing the line with each boundary.
+    /// Finds the delimiter by comparing the line with each boundary, to check the faster search of `is_delimiter`.
     fn compared(boundaries: &[Vec<u8>], line: &[u8]) -> Result<Option<(usize, bool)>, ConversionError> {
         let text = line[2..].trim_ascii_end();
         let rest_of = |number: &usize| text.strip_prefix(boundaries[*number].as_slice());

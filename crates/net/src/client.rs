@@ -119,8 +119,8 @@ impl ClientBuilder {
     /// Blocks until the session is ready.
     ///
     /// # Errors
-    /// Returns an [`Error`] if there is no connection or the session cannot be set up. If the server's greeting is a
-    /// refusal such as 554, the error is [`Error::Closed`].
+    /// Returns an [`Error`] if no address accepts the connection, or if the greeting, EHLO, TLS or the login fails. If
+    /// the server's greeting is a refusal such as 554, the error is [`Error::Closed`].
     pub fn connect(&self, address: impl ToSocketAddrs) -> Result<Client, Error> {
         let io = BlockingIo::connect(address, self.reply_timeout).map_err(|error| self.timeout_error(error))?;
         Ok(Client(run_blocking(Dialogue::begin(io, self))?))
@@ -162,7 +162,7 @@ impl ClientBuilder {
 pub struct Client(Dialogue<BlockingIo>);
 
 impl Client {
-    /// Returns the settings of a client that calls itself `name` in EHLO.
+    /// Returns a builder with default settings, for a client that calls itself `name` in EHLO.
     pub fn builder(name: &str) -> ClientBuilder {
         ClientBuilder { name: name.to_owned(), reply_timeout: DEFAULT_REPLY_TIMEOUT, security: None, credentials: None }
     }
@@ -331,8 +331,8 @@ impl<I: ClientIo> Dialogue<I> {
             .await
     }
 
-    /// Reads replies, and passes each to `note`, until `wanted` accepts what the session wants next. Meanwhile, begins
-    /// TLS if the session wants it, and writes the session's commands.
+    /// Reads replies and passes each to `note`, until the session's next step satisfies `wanted`. Meanwhile, begins TLS
+    /// if that is the next step, and sends the session's commands.
     async fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,

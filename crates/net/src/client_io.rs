@@ -1,5 +1,5 @@
 //! Connections of the clients, with one interface for blocking and non-blocking connections. The methods return
-//! futures. The futures of a blocking connection are ready when they are polled first, so they need no event loop.
+//! futures. A blocking connection's futures are ready at the first poll, so they need no event loop.
 use crate::stream::Stream;
 use crate::tls::{blocking_tls_error, with_handshake_fault};
 use crate::tls_setup::ClientTls;
@@ -119,7 +119,6 @@ impl Drop for BlockingTls {
     }
 }
 
-/// A connection for a task of a worker, which waits without blocking the thread.
 #[derive(Debug)]
 pub(crate) struct AsyncIo {
     stream: Stream,

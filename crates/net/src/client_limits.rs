@@ -54,17 +54,17 @@ impl fmt::Display for ClientKey {
 /// A limit that applies to each client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClientLimit {
-    /// Number of connections that are open at the same time.
+    /// Limit on the connections that a client has open at the same time.
     Connections,
-    /// Number of new connections per minute.
+    /// Limit on the new connections of a client per minute.
     ConnectionRate,
-    /// Number of MAIL commands per minute.
+    /// Limit on the messages (MAIL commands) of a client per minute.
     MessageRate,
-    /// Number of RCPT commands per minute.
+    /// Limit on the recipients (RCPT commands) of a client per minute.
     RecipientRate,
-    /// Number of AUTH commands per minute.
+    /// Limit on the logins (AUTH commands) of a client per minute, whether or not they succeed.
     LoginRate,
-    /// Number of TLS handshakes per minute.
+    /// Limit on the TLS handshakes of a client per minute.
     HandshakeRate,
 }
 
@@ -206,7 +206,7 @@ struct ClientTable {
     recent: RecentMap<ClientKey, ClientUsage>,
 }
 
-/// Recent use of the rates by one client, and its refusals that were not reported yet.
+/// How much of its rates a client has used recently, and how many of its refusals were not reported yet.
 #[derive(Debug, Default)]
 struct ClientUsage {
     rates: [RateBucket; ClientLimit::ALL.len()],
@@ -214,7 +214,7 @@ struct ClientUsage {
     unreported: u64,
 }
 
-/// State of a rate limit: the time at which the bucket will be full.
+/// Bucket of a rate limit, for which it is enough to know when it will be full again.
 #[derive(Clone, Copy, Debug, Default)]
 struct RateBucket {
     full_at: Duration,
@@ -240,7 +240,7 @@ impl fmt::Debug for Clients {
 }
 
 impl Clients {
-    /// Creates a table without clients, for servers that apply these limits.
+    /// Creates the counters for one or several servers that apply these limits. No client is counted yet.
     pub fn new(limits: ClientLimits) -> Self {
         let table = |capacity| ClientTable { open: HashMap::new(), recent: RecentMap::new(capacity) };
         Self {
@@ -321,7 +321,7 @@ impl Clients {
         }
     }
 
-    /// Returns true if another refusal may be reported now.
+    /// Returns true if a refusal may be reported now, and counts the report against [`MAX_REPORTS`].
     fn may_report(&self, now: Duration) -> bool {
         self.on_refusal.is_some() && lock(&self.report_rate).take(MAX_REPORTS, now)
     }

@@ -19,13 +19,13 @@ use std::time::Duration;
 /// Tells a session what to do next. The session asks its [`MessageSource`] for this.
 #[derive(Debug)]
 pub enum NextAction {
-    /// The session must send a message with this envelope.
+    /// Begin a transaction, to send a message with this envelope.
     Transaction(Arc<Envelope>),
     /// Send QUIT. If the session still waits for replies, it does not send QUIT yet, but asks the source again when
     /// they have arrived.
     Quit,
-    /// Do nothing, so that the current message is written alone. The session asks the source again
-    /// when the message is answered.
+    /// Begin nothing now, so that no further message is pipelined after the current one. The session asks the source
+    /// again when the server has replied to the current message.
     Nothing,
 }
 
@@ -98,7 +98,7 @@ enum PauseReason {
     ForTls,
 }
 
-/// Drives one client session over its connection.
+/// Drives one client session over its connection, with the messages that its [`MessageSource`] supplies.
 pub struct ClientSession<'a, C: MessageSource> {
     stream: Stream,
     client: Client,
@@ -106,7 +106,7 @@ pub struct ClientSession<'a, C: MessageSource> {
     timer: &'a mut Timer,
     reply_timeout: Duration,
     worker_buffers: WorkerBuffers,
-    /// Time to which the current work counts: the end of the last read or, in an idle session, when its task was woken.
+    /// Time of the event that led to the current work: the end of the last read or, in an idle session, the wake-up.
     now: Duration,
     /// Set if nothing has been read since the task was woken, so `now` may be old.
     is_woken: bool,
@@ -118,13 +118,12 @@ pub struct ClientSession<'a, C: MessageSource> {
     /// Number of messages in the output that were not handed to the kernel completely. A reply that accepts one of them
     /// is too early, because the server cannot have received the whole message.
     unwritten_messages: usize,
-    /// Output that the connection has not accepted yet.
     unsent: Option<Box<Outbox>>,
     security: Option<ClientSecurity>,
 }
 
 impl<'a, C: MessageSource> ClientSession<'a, C> {
-    /// Creates a session on a new connection. It reads and sends nothing until [`ClientSession::run`] is called.
+    /// Creates a session on a new connection. The caller must run it with [`ClientSession::run`].
     pub fn new(
         stream: impl Into<Stream>,
         client: Client,
@@ -295,7 +294,7 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         false
     }
 
-    /// Writes the output as far as the connection accepts it, and returns true if nothing is left to write.
+    /// Writes the output as far as the connection accepts it, keeps the rest, and returns true if there is no rest.
     fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
         if self.unsent.is_none() {
             if outbox.is_empty() {
@@ -332,8 +331,8 @@ impl<'a, C: MessageSource> ClientSession<'a, C> {
         }
     }
 
-    /// Reports that the worker has written the batched output, unless the write has failed or the socket has not
-    /// accepted all of it yet.
+    /// Reports to the source that the worker has written the batched output, unless the write has failed or the socket
+    /// has not accepted all of it yet.
     fn report_batched(&mut self) {
         if !self.is_write_batched || self.stream.is_write_batched() || !self.stream.is_flushed() {
             return;
@@ -424,8 +423,6 @@ mod tests {
 
     const MESSAGES: usize = 20;
 
-    /// Sends messages one after another, and records when each was rendered and when it was
-    /// reported as written.
     #[derive(Default)]
     struct RecordingSource {
         rendered: Vec<Duration>,
@@ -503,13 +500,12 @@ mod tests {
         assert!(pairs.clone().all(|(rendered, written)| written >= rendered), "{:?}", pairs.collect::<Vec<_>>());
     }
 
-    /// Source of a single message that is larger than its peer reads.
     struct LargeMessage {
         bytes: usize,
         accepted: usize,
         rendered: usize,
-        /// Channel that the peer closes after its connection. If it is set, the session waits for this after it has
-        /// written the message, so that it reads the reply only then.
+        /// Channel that is closed after the peer has closed its connection. If set, the client waits for this after it
+        /// has written the message, and reads the reply only then.
         closed: Option<mpsc::Receiver<()>>,
     }
 
@@ -553,14 +549,11 @@ mod tests {
         }
     }
 
-    /// A peer that serves one connection and then closes it.
     #[derive(Clone, Copy)]
     struct Peer {
         offer: &'static str,
         protocol: Protocol,
         reply: &'static str,
-        /// Set if the peer reads the whole message before it answers. Otherwise it reads only a
-        /// part.
         reads_all: bool,
     }
 
@@ -649,7 +642,6 @@ mod tests {
         }
     }
 
-    /// Source of a short message, which it renders only when the peer has closed the connection.
     struct LateMessage {
         closed: mpsc::Receiver<()>,
         is_rendered: bool,

@@ -24,7 +24,6 @@ const MAX_OPEN_SESSIONS: usize = 1000;
 /// Maximum size in bytes of the lines that are held for a session until a filter selects it. The first line that would
 /// exceed this limit and all later lines are dropped, so that the log has at most one gap.
 const MAX_HELD_BYTES: usize = 64 << 10;
-/// Line that ends the dialogue of a session with more lines than `MAX_LINES`.
 const TOO_MANY_LINES: &str = "=== further lines of this session are not shown";
 
 /// Receives the lines of a [`DialogueLog`]. Workers call it on their own threads, so it must not block.
@@ -144,9 +143,9 @@ pub(crate) struct SessionDialogue {
     number: u64,
     dialogue: Dialogue,
     state: ShownState,
-    /// Number of lines of the session so far, whether or not they were shown.
+    /// Number of lines of the session so far, including lines that were not shown, to enforce `MAX_LINES`.
     lines: usize,
-    /// Text of the lines that the current call shows. It is empty between calls, but keeps its memory.
+    /// Text that the current call adds to the log. It is empty between calls, and keeps its memory for the next call.
     text: String,
 }
 
@@ -158,12 +157,11 @@ enum ShownState {
     Dropped,
 }
 
-/// Lines of a session with their times.
 #[derive(Default)]
 struct HeldLines {
     lines: Vec<(Duration, String)>,
     bytes: usize,
-    /// Number of lines that were dropped after the held lines.
+    /// Number of lines that were dropped after the held lines, because they would have exceeded `MAX_HELD_BYTES`.
     dropped: usize,
 }
 

@@ -45,7 +45,7 @@ pub enum Answer {
 pub enum ReadLimit {
     /// Read as much as the buffer has room for.
     All,
-    /// Read at most this number of bytes, which must be at least one.
+    /// Read at most this number of bytes. Zero counts as one.
     AtMost(usize),
     /// Read nothing before this time, so that the buffers of the connection fill up until the client cannot send any
     /// more.
@@ -63,7 +63,7 @@ impl Answer {
         Self::eventually(async { answer.await.map_or(Self::Yes, Self::Reply) })
     }
 
-    /// Like [`Answer::later`], but for any kind of answer.
+    /// Like [`Answer::later`], but the future may also return an answer that is no reply, such as [`Answer::Reset`].
     pub fn eventually(answer: impl Future<Output = Self> + 'static) -> Self {
         Self::Later(Box::pin(answer))
     }
@@ -93,7 +93,7 @@ impl fmt::Debug for Answer {
 pub enum CloseReason {
     /// The client sent QUIT, which the handler accepted.
     Quit,
-    /// The client closed or cut the connection.
+    /// The client closed the connection without QUIT, or the connection broke.
     Lost,
     /// The client was silent for too long, sent no message for too long, or sent a message too slowly.
     Timeout,
@@ -290,7 +290,7 @@ pub trait Handler: 'static {
 /// Creates a handler for each session of a worker, and holds the worker's state. Each worker makes its service on its
 /// own thread, so the service needs no locks.
 pub trait Service: 'static {
-    /// Type of the handlers that [`Service::session`] makes.
+    /// Decides about the commands of one session.
     type Handler: Handler;
     /// Makes the handler for a client that has connected.
     fn session(&self, peer: Peer) -> Self::Handler;

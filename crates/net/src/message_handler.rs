@@ -213,7 +213,7 @@ impl ContentBuffer {
     }
 }
 
-/// Handler of one session, which gathers messages for a [`MessageHandler`].
+/// Handler of one session, which collects each message in memory, and passes it to a [`MessageHandler`] at its end.
 #[derive(Debug)]
 pub struct BufferingHandler<H> {
     handler: H,
@@ -266,7 +266,7 @@ fn accepts(answer: &Answer) -> bool {
     }
 }
 
-/// Waits for an answer that takes time.
+/// Waits until an [`Answer::Later`] has become another kind of answer, and returns that answer.
 async fn awaited(mut answer: Answer) -> Answer {
     while let Answer::Later(later) = answer {
         answer = later.await;

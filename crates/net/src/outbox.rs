@@ -78,7 +78,7 @@ impl Outbox {
         }
     }
 
-    /// Returns true if there is nothing to write.
+    /// Returns true if no output waits to be sent.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.body.is_none()
     }
@@ -93,7 +93,7 @@ impl Outbox {
     /// Writes as much as the connection accepts. Returns true if everything was written, so that the outbox is empty.
     ///
     /// # Errors
-    /// Returns the errors of `writev`. `WouldBlock` is not an error here, but makes the method return `false`.
+    /// Fails with the error of `writev`, except that `WouldBlock` only makes the method return `false`.
     pub fn write_to(&mut self, stream: &mut Stream) -> io::Result<bool> {
         let total = self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length);
         while self.written < total {

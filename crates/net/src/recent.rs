@@ -44,7 +44,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.entry(key).or_insert_with(make)
     }
 
-    /// Sets the value of a key, which counts as used.
+    /// Sets the value of a key, which then counts as used. May forget other keys, to make room.
     pub fn insert(&mut self, key: K, value: V) {
         self.old.remove(&key);
         if !self.young.contains_key(&key) {
@@ -53,7 +53,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.insert(key, value);
     }
 
-    /// Removes a key and returns its value.
+    /// Forgets a key at once, and returns its value if the key was known.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         self.young.remove(key).or_else(|| self.old.remove(key))
     }

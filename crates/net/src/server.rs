@@ -25,19 +25,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Interval between calls of [`Service::tick`].
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that sessions have to send QUIT after the stop was requested. Sessions that are still open then get 421.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// Time that handlers have after the stop was requested to decide about messages that have arrived completely. A client
 /// that gets 421 instead of 250 sends its message again, so a message that is stored nevertheless would be a duplicate.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval at which a stopping server checks its sessions.
+/// Interval at which a stopping server checks whether its sessions still need time.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause after a failed accept. Without it, a worker that has no more file descriptors would try again in a busy loop.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Function with which the embedding program changes what the server offers.
 type OfferChange = Box<dyn FnOnce(&mut Offer)>;
 
 /// Settings of a server before it is started.
@@ -107,7 +105,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         }
     }
 
-    /// Sets the server's own name, which its replies contain.
+    /// Sets the host name with which the server introduces itself to its clients, for example in the greeting.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
@@ -289,8 +287,8 @@ fn startup_error(worker: WorkerHandle) -> io::Error {
     }
 }
 
-/// Thread of a worker. Its outer result tells whether the event loop failed, and its inner result whether listening
-/// failed.
+/// Thread of a worker. The outer result is an error if the event loop failed, and the inner result if the worker could
+/// not listen.
 type WorkerHandle = JoinHandle<io::Result<io::Result<()>>>;
 
 /// Owner of the listening socket. The owner removes the socket's path when the server ends.

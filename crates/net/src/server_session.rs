@@ -56,20 +56,18 @@ pub(crate) struct ServerSession<H: Handler> {
     decides_message: bool,
     /// Client that XCLIENT names, while the handler decides about the command.
     named_client: Option<ClientAddress>,
-    /// Input that was read while an answer was still pending.
+    /// Input after a command whose answer is pending. It is handled when the answer has arrived.
     backlog: Vec<u8>,
-    /// Output that the socket has not accepted yet.
     unsent: Vec<u8>,
     close_reason: Option<CloseReason>,
     /// Counts the client's connection and commands, or is `None` if the client has no limits.
     admission: Option<Admission>,
-    /// Admits the client that a PROXY header or XCLIENT names.
     admit: AdmitClient,
     slot: SessionSlot,
     /// Set if the connection must be closed without waiting for the client, because the handler
     /// asked for that or the client has sent nothing.
     is_aborted: bool,
-    /// Time for which a client may be silent, or may leave replies unread.
+    /// Maximum time for which a client may send nothing, or may leave replies unread.
     idle_timeout: Duration,
     /// Time at which the server gives up on a client that does not read its replies.
     flushed_by: Option<Duration>,
@@ -125,7 +123,6 @@ impl<H: Handler> ServerSession<H> {
         self
     }
 
-    /// Runs the session to its end.
     pub(crate) async fn run(mut self, proxied: Proxied) {
         let outcome = match proxied {
             Proxied::No => self.serve().await,
@@ -204,7 +201,7 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Counts the session from now on for the client that a proxy has named, instead of the client before.
+    /// Counts the session against the limits of the client that a proxy has named, and no longer against the proxy's.
     fn admit_named(&mut self, address: IpAddr) -> Result<(), &'static Reply> {
         // Release the old admission first, because the proxy may name the same client again, which would count twice.
         self.admission = None;
@@ -212,13 +209,13 @@ impl<H: Handler> ServerSession<H> {
         if self.admission.is_some() { self.leave_reserved_slots() } else { Ok(()) }
     }
 
-    /// Refuses a client that is not exempt if it would occupy a slot that is reserved for exempt clients. The proxy may
-    /// be exempt, so the slot may be a reserved one.
+    /// Refuses a client that is not exempt if only sessions for exempt clients are left. This must be checked again,
+    /// because the session was opened for the proxy, which may be exempt.
     fn leave_reserved_slots(&self) -> Result<(), &'static Reply> {
         if self.slot.suits(ClientClass::Limited) { Ok(()) } else { Err(ReplyReason::TooManySessions.reply()) }
     }
 
-    /// Ends the session of a client that exceeds a limit, with the limit's 421.
+    /// Ends the session of a client that the server does not admit, with this reply.
     fn refuse_client(&mut self, reply: &Reply) -> io::Result<()> {
         self.turn(|session, buffers| {
             session.server.hang_up(Some(reply), buffers.outbox.bytes());
@@ -327,7 +324,6 @@ impl<H: Handler> ServerSession<H> {
         })
     }
 
-    /// Waits for input, handles it, and writes the replies.
     fn poll_turn(&mut self) -> Poll<io::Result<Option<PendingAnswer>>> {
         if self.slot.is_closing() {
             return Poll::Pending;
@@ -453,8 +449,8 @@ impl<H: Handler> ServerSession<H> {
         }
     }
 
-    /// Lifts the rate limits if the handler has just accepted XCLIENT with a login. Tells the handler that the
-    /// transaction is over, if the handler has just accepted RSET or EHLO.
+    /// Lifts the rate limits if the client is logged in, which XCLIENT may have said just now. Tells the handler that
+    /// the transaction is over, if the handler has just accepted RSET or EHLO.
     fn accepted(&mut self) {
         if let Some(admission) = self.admission.as_mut().filter(|_| self.server.is_authenticated()) {
             admission.waive_rates();
@@ -494,7 +490,6 @@ impl<H: Handler> ServerSession<H> {
         self.process_input(&backlog, now, out)
     }
 
-    /// Writes as much as the socket accepts, and keeps the rest in `unsent`.
     fn write(&mut self, out: &[u8]) -> io::Result<()> {
         if let Some(dialogue) = &mut self.dialogue {
             dialogue.server(out);
@@ -536,12 +531,11 @@ impl<H: Handler> ServerSession<H> {
     }
 }
 
-/// Error for a peer that did not continue its handshake in time.
 pub(crate) fn handshake_timeout(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("TLS: no handshake within {timeout:?}"))
 }
 
-/// Returns the limit against which an event is counted, if there is one.
+/// Returns the rate limit against which an event counts, or `None` if no limit applies to it.
 fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
     match event {
         Event::Mail(_) => Some(ClientLimit::MessageRate),
@@ -554,12 +548,11 @@ fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
     }
 }
 
-/// Counts an event against a limit, and returns the reply if the client has exceeded the limit.
 fn exceeded(admission: Option<&Admission>, limit: ClientLimit, now: Duration) -> Option<&'static Reply> {
     admission?.take(limit, now).err().map(ClientLimit::reply)
 }
 
-/// Calls the handler's method for an event. The answer is not used if the event asks nothing.
+/// Calls the handler's method for an event. If the event asks nothing, the caller ignores the answer.
 fn call_handler<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
     match event {
         Event::Hello(kind, name) => handler.hello(kind, name),
@@ -657,7 +650,6 @@ mod tests {
         }
     }
 
-    /// Starts a session whose client has already sent `input`.
     fn session(decides: bool, input: &str, worker_buffers: WorkerBuffers) -> (ServerSession<Undecided>, TcpStream) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let mut client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");

@@ -1,5 +1,4 @@
-//! Slots of sessions. They limit the sessions of a server, and let a worker that stops wait for its
-//! sessions.
+//! Counts sessions, to limit the number of sessions of a server, and to let a worker that stops wait for its sessions.
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,16 +32,16 @@ impl SessionSlots {
     }
 }
 
-/// Sessions of one worker. Each open session holds a reference.
+/// Sessions of one worker. Each open session holds a reference, so the number of references tells whether any are open.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerSessions {
-    /// Each session whose handler is deciding about a message holds a reference.
+    /// Each session whose handler is deciding about a message holds a reference to this.
     deciding: Rc<()>,
     is_closing: Cell<bool>,
 }
 
 impl WorkerSessions {
-    /// Returns true if a session holds a reference, besides the worker itself.
+    /// Returns true if sessions are open, that is, if anyone but the worker itself holds a reference.
     pub(crate) fn are_open(self: &Rc<Self>) -> bool {
         Rc::strong_count(self) > 1
     }
@@ -58,7 +57,7 @@ impl WorkerSessions {
     }
 }
 
-/// The slot of an open session. Dropping it gives the slot back, also if the session panics.
+/// Counts one open session against the limit of the server until it is dropped, which also happens after a panic.
 #[derive(Debug)]
 pub(crate) struct SessionSlot {
     slots: Arc<SessionSlots>,
@@ -66,7 +65,7 @@ pub(crate) struct SessionSlot {
 }
 
 impl SessionSlot {
-    /// Counts another session, or returns `None` if the limit is reached.
+    /// Counts another session, or returns `None` if the limit for clients of this class is reached.
     pub(crate) fn acquire(slots: &Arc<SessionSlots>, worker: &Rc<WorkerSessions>, client: ClientClass) -> Option<Self> {
         // Count the session first, and undo that if it exceeds the limit: after a check in advance, another worker
         // could open the last session.
@@ -75,8 +74,8 @@ impl SessionSlot {
         (before < slots.limit(client)).then_some(slot)
     }
 
-    /// Returns true if a client of this class may keep the slot. A proxy gets a slot before it
-    /// names its client, whose class may differ.
+    /// Returns true if the session may continue with a client of this class. The session of a proxy is counted before
+    /// the proxy names its client, whose class may differ.
     pub(crate) fn suits(&self, client: ClientClass) -> bool {
         self.slots.open.load(Ordering::Relaxed) <= self.slots.limit(client)
     }

@@ -61,7 +61,7 @@ impl Stream {
     /// again when some arrive.
     ///
     /// # Errors
-    /// Returns the errors of `recv` and of TLS.
+    /// Fails if the connection is broken, or if the peer violates TLS.
     pub fn poll_read(&mut self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         match &mut self.tls {
             None => self.socket.poll_read(room),
@@ -103,7 +103,6 @@ impl Stream {
         poll_fn(|_| self.poll_write(&mut rest)).await
     }
 
-    /// Writes as much of `rest` as the connection accepts. Returns `Ready` when everything is written.
     fn poll_write(&mut self, rest: &mut &[u8]) -> Poll<io::Result<()>> {
         loop {
             let outcome = match rest.is_empty() {
@@ -145,8 +144,8 @@ impl Stream {
         self.write_limit = limit;
     }
 
-    /// Sends encrypted bytes that still wait. Returns true when all of them have been handed to the kernel, and false
-    /// if the socket accepts no more now.
+    /// Sends the encrypted bytes that have not been sent yet. Returns true when all of them have been handed to the
+    /// kernel, and false if the socket accepts no more now.
     ///
     /// # Errors
     /// Fails if the connection is broken, with the error of `send`.
@@ -199,8 +198,8 @@ impl Stream {
     /// can only be [discarded](Stream::poll_discard).
     ///
     /// # Errors
-    /// Returns the errors of `send` and `shutdown`. `WouldBlock` means that the connection has not
-    /// accepted all output yet.
+    /// Fails with the error of `send` or `shutdown`. `WouldBlock` means that the connection has not accepted all output
+    /// yet.
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
         if let Some(mut tls) = self.tls.take() {
             tls.send_close_notify(&self.socket);
@@ -212,7 +211,7 @@ impl Stream {
     /// the connection.
     ///
     /// # Errors
-    /// Returns the errors of `recv`.
+    /// Fails if the connection is broken, with the error of `recv`.
     pub(crate) fn poll_discard(&mut self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         self.socket.poll_read(room)
     }

@@ -47,21 +47,20 @@ pub(crate) struct TlsLayer {
 
 #[derive(Default)]
 struct TlsBuffers {
-    /// Beginning of an incomplete record. Right after the handshake, it may also hold bytes that followed the
-    /// handshake.
+    /// Beginning of a record that has not arrived completely. Right after the handshake, it may also hold bytes that
+    /// followed the handshake.
     incoming: Vec<u8>,
     /// Set if `incoming` has not changed since the handshake, so it may contain whole records.
     is_fresh: bool,
-    /// Decrypted bytes for which the last read had no space.
+    /// Decrypted bytes for which the last read had no space. The next read returns them first.
     plain: Vec<u8>,
     outgoing: OutgoingRecords,
-    /// Set if the peer has closed its sending direction.
     is_closed: bool,
     /// Set if the peer violated the protocol, or is not trusted.
     has_failed: bool,
 }
 
-/// Encrypted bytes that have not all been sent.
+/// Encrypted bytes that wait to be sent, because the socket has not accepted them yet.
 #[derive(Default)]
 struct OutgoingRecords {
     /// Memory that the worker lends while there are unsent bytes. It keeps its length, because
@@ -84,7 +83,6 @@ thread_local! {
 /// the read before.
 const SCRATCH_BYTES: usize = 128 * 1024;
 
-/// Lends the worker's buffer for TLS records to `work`.
 pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(SCRATCH_BYTES, 0);
@@ -95,7 +93,6 @@ pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
 enum TlsStep {
     /// Another step may be possible without more input.
     Again,
-    /// The next step needs more input from the peer.
     NeedsInput,
 }
 
@@ -287,7 +284,6 @@ impl TlsLayer {
         self.buffers.outgoing.is_empty()
     }
 
-    /// Sends the encrypted bytes, and returns true when all of them have been sent.
     pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
         self.buffers.outgoing.send(socket)
     }
@@ -299,7 +295,6 @@ impl TlsLayer {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a close alert (close_notify), if the socket accepts it.
     pub(crate) fn send_close_notify(&mut self, socket: &Socket) {
         if self.buffers.has_failed {
             return;
@@ -411,7 +406,7 @@ impl OutgoingRecords {
         self.filled == 0
     }
 
-    /// Appends the output of `write`, which must return the size that it needs if the space is too small.
+    /// Appends the output of `write`. If the space is too small, `write` must return the size that it needs.
     fn append(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
         if self.is_empty() {
             self.memory = SPARE.try_with(Cell::take).unwrap_or_default();
@@ -430,7 +425,6 @@ impl OutgoingRecords {
         }
     }
 
-    /// Sends the records to the socket, and returns true when all of them have been sent.
     fn send(&mut self, socket: &Socket) -> io::Result<bool> {
         while self.sent < self.filled {
             match socket.try_write(&self.memory[self.sent..self.filled]) {
@@ -491,7 +485,6 @@ pub(crate) fn with_handshake_fault(error: io::Error, setup: &ClientTls) -> io::E
     }
 }
 
-/// An error that rustls or the peer's TLS reported.
 #[derive(Debug)]
 struct TlsError(rustls::Error);
 

@@ -89,7 +89,7 @@ impl Trust {
     /// Reads a PEM file of trusted certificates for [`Trust::Roots`].
     ///
     /// # Errors
-    /// Returns a [`TlsFilesError`] if the file cannot be read or used.
+    /// Returns a [`TlsFilesError`] if the file cannot be read, or contains no usable certificate.
     pub fn read(path: &Path) -> Result<Self, TlsFilesError> {
         let trust = Self::Roots(read(path)?);
         ClientTls::new("localhost", &trust, None, SessionResumption::Off)
@@ -101,7 +101,7 @@ impl Trust {
 /// Reads the PEM file of the authorities that sign client certificates, and checks that rustls accepts them.
 ///
 /// # Errors
-/// Returns a [`TlsFilesError`] if the file cannot be read or used.
+/// Returns a [`TlsFilesError`] if the file cannot be read, or if rustls rejects a certificate in it.
 pub fn read_roots(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
     let pem = read(path)?;
     roots_from(&pem).map_err(|why| TlsFilesError::Invalid { path: path.to_owned(), why })?;
@@ -140,8 +140,8 @@ impl FileStamp {
     }
 }
 
-/// Watches a server's files, and renews its TLS settings when they change. Existing sessions keep
-/// their settings.
+/// Watches the TLS files of a server, such as its certificate and key, and renews its TLS settings when they change.
+/// Existing sessions keep their settings.
 #[derive(Debug)]
 pub struct TlsWatch {
     files: TlsFiles,
@@ -157,7 +157,7 @@ pub struct TlsWatch {
 }
 
 impl TlsWatch {
-    /// Creates a watch of the files from which `setup` was made. It has no thread of its own, so the caller must call
+    /// Watches the files from which `setup` was made. The watch has no thread of its own, so the caller must call
     /// [`TlsWatch::check`] regularly.
     pub fn new(files: TlsFiles, setup: ServerTls) -> Self {
         let read = files.stamps();
@@ -240,7 +240,6 @@ mod tests {
             fs::write(&self.files.key, made.key_to_pem()).unwrap();
         }
 
-        /// Runs the watch for four seconds of simulated time, and returns its results.
         fn seconds(&mut self, watch: &mut TlsWatch) -> Vec<Result<(), String>> {
             let mut results = Vec::new();
             for _ in 0..40 {

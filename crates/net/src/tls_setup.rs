@@ -135,7 +135,7 @@ impl ServerTls {
     /// a certificate that is signed by one of them.
     ///
     /// # Errors
-    /// Returns a [`TlsSetupError`] if rustls refuses the input.
+    /// Returns a [`TlsSetupError`] if rustls rejects the certificate, the key or `client_roots`.
     pub fn new(
         certificate: Certificate,
         client_roots: Option<&[u8]>,
@@ -178,7 +178,7 @@ impl ServerTls {
     }
 }
 
-/// Time at which a server begins TLS.
+/// Tells whether a server uses TLS, and when it begins.
 #[derive(Clone, Debug, Default)]
 pub enum ServerSecurity {
     /// The server has no TLS, and does not offer STARTTLS.
@@ -261,7 +261,7 @@ impl ClientTls {
     /// verified with `trust`, so `judge` refuses no connection.
     ///
     /// # Errors
-    /// Returns a [`TlsSetupError`] if the certificates cannot be used.
+    /// Returns a [`TlsSetupError`] if the certificates of `trust` cannot be used.
     pub fn record_certificates(
         &mut self,
         trust: &Trust,
@@ -304,7 +304,7 @@ struct SessionStore(Mutex<StoredSessions>);
 struct StoredSessions {
     group: Option<NamedGroup>,
     session: Option<Tls12ClientSessionValue>,
-    /// Tickets from the oldest to the newest.
+    /// Tickets from the oldest to the newest. The newest ticket is used first.
     tickets: Vec<Tls13ClientSessionValue>,
 }
 
@@ -383,7 +383,7 @@ pub fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Tls
     if certificates.is_empty() { Err(TlsSetupError::NoCertificate) } else { Ok(certificates) }
 }
 
-/// The certificates that the system trusts, once they have been read.
+/// The certificates that the system trusts, or `None` until they are first needed.
 static SYSTEM_ROOTS: Mutex<Option<Arc<RootCertStore>>> = Mutex::new(None);
 
 /// Reads the certificates that the system trusts. All clients with [`Trust::System`] that are
@@ -431,7 +431,6 @@ mod tests {
         ServerTls::new(Certificate::self_signed(&["localhost"]).unwrap(), None, SessionResumption::On).unwrap()
     }
 
-    /// Passes the output of each side to the other until neither has any.
     fn shake(client: &mut ClientConnection, server: &mut ServerConnection) {
         while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
             let mut wire = Vec::new();

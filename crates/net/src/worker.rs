@@ -80,7 +80,7 @@ pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(Worker
     run_with(WorkerOptions::default(), work)
 }
 
-/// Runs `work` as a worker with these options on this thread.
+/// Like [`run`], but with the given options for the worker.
 ///
 /// # Errors
 /// Fails if the event loop cannot be made because there are no more file descriptors.

@@ -16,11 +16,10 @@ use std::sync::{Mutex, MutexGuard, Once};
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[2J";
 /// Escape sequences that reset colours, show the cursor and leave the alternate screen.
 const LEAVE: &str = "\u{1b}[0m\u{1b}[?25h\u{1b}[?1049l";
-/// Maximum number of lines that are kept until the screen is left, because nobody would read more
-/// of them.
+/// Maximum number of lines that are kept while the dashboard is shown. Further lines are dropped,
+/// because nobody would read so many of them afterwards.
 const MAX_KEPT_LINES: usize = 200;
 
-/// The alternate screen, or `None` if it is not shown.
 static SHOWN: Mutex<Option<ShownScreen>> = Mutex::new(None);
 
 struct ShownScreen {

@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 /// Time limit for `chronyc`. It answers within milliseconds if chronyd runs, and gives up by itself
 /// after 3 s if nothing answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which an answer of `chronyc` is reused.
+/// Time for which an answer of `chronyc` is reused, because many clients may ask at once.
 const KEEP_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval at which to check whether `chronyc` has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of bytes that are read from `chronyc`. A real answer has about 150.
 const MAX_ANSWER_BYTES: usize = 4096;

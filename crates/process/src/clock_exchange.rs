@@ -52,7 +52,7 @@ impl ChronyAnswer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockMeasurement {
     exchange: SinkClockRow,
-    /// Largest possible difference of the two hosts' clocks by chrony's estimates.
+    /// Sum of chrony's error bounds for the two hosts' clocks. `None` if chrony gives no bound.
     chrony_ns: Option<u64>,
 }
 
@@ -78,10 +78,10 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Measures the clock of the sink's host. Returns `None` if the sink is too old to have `/clock`.
+/// Measures how far the sink's clock differs. Returns `None` if the sink is too old for `/clock`.
 ///
 /// # Errors
-/// Returns an error if the sink cannot be reached.
+/// Fails if the sink cannot be reached.
 pub fn measure(sink: &HttpClient) -> Result<Option<ClockMeasurement>> {
     let mut best: Option<SinkClockRow> = None;
     let mut count = 0;
@@ -99,21 +99,20 @@ pub fn measure(sink: &HttpClient) -> Result<Option<ClockMeasurement>> {
     Ok(Some(ClockMeasurement { exchange, chrony_ns }))
 }
 
-/// Returns the largest possible difference of the two clocks by chrony's estimates. Returns `None`
-/// if either host has no estimate.
+/// Returns the sum of chrony's error bounds for the two clocks, which limits their difference.
+/// Returns `None` if either host has no estimate.
 fn chrony_bound(sink: &HttpClient) -> Option<u64> {
     let there_ns = chrony_error(&sink.get("/clock/chrony").ok()?)?;
     ChronyAnswer::now().error_ns?.checked_add(there_ns)
 }
 
-/// Reads chrony's estimate from an answer. Older sinks do not have this path, so any status but 200
-/// means no estimate.
+/// Reads chrony's estimate from a sink's answer. Older sinks do not have the path `/clock/chrony`,
+/// so any status but 200 means no estimate.
 fn chrony_error(answer: &HttpAnswer) -> Option<u64> {
     let is_known = answer.status == StatusCode::OK;
     is_known.then(|| serde_json::from_slice::<ChronyAnswer>(&answer.body).ok())??.error_ns
 }
 
-/// Computes the difference of the clocks from one exchange.
 fn exchange(asked_at: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Option<SinkClockRow> {
     if answer.status != StatusCode::OK {
         return None;
@@ -130,7 +129,7 @@ fn exchange(asked_at: AskedAt, round_trip: Duration, answer: &HttpAnswer) -> Opt
     })
 }
 
-/// Joins measurements from before and after the load. The more precise of the two is used. The
+/// Combines measurements from before and after the load. The more precise of the two is used. The
 /// change between them is added to its error, because the clocks drifted by that much during the
 /// load. Returns `None` if a measurement is missing, or if the sink's host was rebooted in between.
 #[must_use]
@@ -150,8 +149,8 @@ pub fn before_and_after(before: Option<ClockMeasurement>, after: Option<ClockMea
     Some(SinkClockRow { chrony_bound_ns, ..row })
 }
 
-/// Returns true if chrony's bound is smaller than the bound of the exchange and can be true. A bound below the least
-/// difference that the exchange allows contradicts the measurement.
+/// Returns true if chrony's bound is smaller than the exchange's bound and does not contradict the exchange. A bound
+/// contradicts the exchange if it is below the least difference of the clocks that the exchange allows.
 fn is_smaller_bound(chrony_ns: u64, exchange: &SinkClockRow) -> bool {
     let difference_ns = exchange.difference_ns.unsigned_abs();
     let least_ns = difference_ns.saturating_sub(exchange.error_ns);

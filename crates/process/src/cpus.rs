@@ -10,13 +10,11 @@ use std::sync::OnceLock;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(Vec<usize>);
 
-/// Processors on which this process was placed.
 static PLACED: OnceLock<Placed> = OnceLock::new();
 
 #[derive(Debug)]
 struct Placed {
     cpus: CpuList,
-    /// Number of processors that were available before the placement.
     cores_before: usize,
 }
 
@@ -60,8 +58,8 @@ impl CpuList {
         }
     }
 
-    /// Restricts this thread, and all threads that it starts later, to these processors. The
-    /// process must call this before it starts other threads, because running threads are not
+    /// Restricts this thread, and all threads that it starts later, to the processors of the list.
+    /// The process must call this before it starts other threads, because running threads are not
     /// moved.
     ///
     /// # Errors
@@ -81,7 +79,6 @@ impl CpuList {
     }
 }
 
-/// Returns the processors on which this process was placed, or `None` if it was not placed.
 pub(crate) fn placement() -> Option<String> {
     PLACED.get().map(|placed| placed.cpus.to_string())
 }

@@ -31,7 +31,7 @@ pub struct DialogueOutput {
 
 impl DialogueOutput {
     /// # Errors
-    /// Returns an error if the file cannot be written.
+    /// Fails if the file for the dialogues cannot be written, or if the thread cannot be started.
     pub fn open(options: DialogueOptions) -> Result<Self> {
         let file = LogFile::new(&options.file)?;
         let writer = LogWriter::start(file, BUFFER_LIMIT).context("cannot start a thread")?;
@@ -39,7 +39,6 @@ impl DialogueOutput {
         Ok(Self { log: Arc::new(DialogueLog::new(options.filters, lines)), writer })
     }
 
-    /// Returns the log to which servers write the dialogues of their sessions.
     pub fn log(&self) -> Arc<DialogueLog> {
         Arc::clone(&self.log)
     }

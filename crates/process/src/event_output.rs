@@ -12,7 +12,7 @@ const MAX_PENDING_EVENTS: usize = 64;
 /// the event.
 const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Writes events with `--live json`. In all other modes, events are discarded.
+/// Writes progress events to standard output with `--live json`, and discards them in other modes.
 pub struct EventOutput {
     is_json: bool,
     /// Channel to the thread that writes the lines. Each line comes with a channel on which the

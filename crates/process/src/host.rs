@@ -6,7 +6,6 @@ use mailrun_measurement::record::{Host, HostDisk};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Text for a fact that cannot be read from the host.
 const UNKNOWN: &str = "unknown";
 
 /// Collects facts about this host. If the process has a `directory` for its mail or its results,

@@ -1,5 +1,5 @@
-//! Other processes of this host, read from `/proc`. They tell who used the CPU time that the run's
-//! parties did not use.
+//! Processes of this host, read from `/proc`, to find out which programs used the CPU time that the
+//! run itself did not use.
 //!
 //! All processes are read at the start and at the end of the load. If a process ended in between,
 //! the kernel has added its time to that of its parent, provided that the parent has waited for it.
@@ -11,8 +11,8 @@ use std::fs;
 /// Maximum number of program names in the result. The names with the most CPU time are kept.
 const MAX_NAMES: usize = 8;
 
-/// All processes at one time, with their names. The key is the process ID and the start time,
-/// because the kernel reuses process IDs.
+/// A snapshot of all processes with their names. The key is the process ID together with the start
+/// time, because the kernel reuses process IDs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostProcesses {
     seen: BTreeMap<(u32, u64), (String, ProcessStat)>,
@@ -28,9 +28,9 @@ impl HostProcesses {
         Self { seen: stats.collect() }
     }
 
-    /// Returns the processes that have used CPU time since `start`, the busiest first. Leaves out
-    /// `own` and its descendants. `is_foreign` says which processes have nothing to do with the
-    /// run.
+    /// Returns the CPU time that programs have used between this snapshot and `later`, the busiest
+    /// first. Leaves out `own` and its descendants. `is_foreign` returns true for processes that
+    /// have nothing to do with the run.
     pub(crate) fn used_until(&self, later: &Self, own: u32, is_foreign: impl Fn(u32) -> bool) -> UsedByOthers {
         let parents: BTreeMap<u32, u32> = later.seen.iter().map(|((pid, _), (_, stat))| (*pid, stat.parent)).collect();
         let mut ended: BTreeMap<u32, u64> = BTreeMap::new();
@@ -113,7 +113,7 @@ impl HostProcesses {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UsedByOthers {
     pub(crate) rows: Vec<HostProcess>,
-    /// CPU time of all foreign processes in seconds, including those that `rows` leaves out.
+    /// Seconds of CPU time of all processes unrelated to the run, even if `rows` leaves them out.
     pub(crate) foreign_s: f64,
 }
 
@@ -129,7 +129,6 @@ fn ticks(stat: &ProcessStat) -> u64 {
     stat.user + stat.sys + stat.children_user + stat.children_sys
 }
 
-/// Returns true if the process is `root` or a descendant of `root`.
 fn descends(pid: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
     let mut line = std::iter::successors(Some(pid), |pid| parents.get(pid).copied());
     // Limit the number of steps, because the processes may change while they are being read, so the

@@ -12,7 +12,7 @@ use std::fs;
 /// be mostly chance. A tick is a hundredth of a second.
 const MIN_TICKS: u64 = 100;
 
-/// A reading of the host's counters at the start of a run.
+/// Readings of the host's counters at the start of a run, with which later readings are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostSampler {
     processors: Option<CpuTicks>,
@@ -101,15 +101,15 @@ impl CpuTicks {
     }
 }
 
-/// Sets the share of the host's CPU time that neither the run nor the bench used. `theirs_s` is the CPU time that they
-/// used.
+/// Sets the share of the host's CPU time that neither the run nor the bench used. `theirs_s` is the
+/// CPU time of the run and the bench, in seconds.
 pub fn set_other_busy_share(around: &mut Surroundings, theirs_s: f64) {
     let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };
     around.other_busy_share = Some((busy - theirs_s / all_s).clamp(0.0, 1.0));
 }
 
-/// Returns the limit of a resource. For file descriptors, also returns `descriptors`, the number
-/// that was needed.
+/// Returns the limit of a resource, if known, and the number that was needed. The latter is known
+/// only for the file descriptors of this process, for which it is `descriptors`.
 pub fn resource_limit(resource: Resource, descriptors: u64) -> (Option<u64>, Option<u64>) {
     match resource {
         Resource::Descriptors => (getrlimit(Limit::Nofile).current, Some(descriptors)),

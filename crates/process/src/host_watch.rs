@@ -2,8 +2,8 @@
 //! CPU time they use, and how long the run's own programs wait for a processor.
 //!
 //! The watch runs on a thread of its own. This thread reads all processes at the beginning and at
-//! the end, and now and then in between. Four times per second it reads only how long the parties'
-//! threads have waited, because these threads are few.
+//! the end, and now and then in between. Four times per second it reads only how long the threads
+//! of the run have waited, because these threads are few.
 use crate::host_processes::HostProcesses;
 use crate::host_sampler::HostSampler;
 use crate::server_processes::{ServerProcesses, listening_at};
@@ -16,16 +16,16 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two readings of the parties' waits for a processor.
+/// Interval at which to read how long the threads of the run have waited for a processor.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Maximum number of rows of waits in the record. When there are more, each pair of adjacent rows
-/// becomes one row of twice the length.
+/// Maximum number of rows with waiting times in the record. When there are more, each pair of
+/// adjacent rows becomes one row of twice the length.
 const MAX_WINDOWS: usize = 256;
-/// Number of windows before the first search for new processes of the parties. The interval doubles
+/// Number of readings before the first search for new processes of the run. The interval doubles
 /// after each search, because a server starts most of its processes at the beginning of the load.
 const FIRST_SEARCH: u32 = 2;
 
-/// Selects the processes that carry the mail of the run. Their waits for a processor are measured.
+/// Selects the processes that carry the mail of the run, whose waits for a processor are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parties {
     /// This process, which is the source.
@@ -40,7 +40,6 @@ pub struct HostWatch {
     thread: Option<JoinHandle<HostLoad>>,
 }
 
-/// Observations of a [`HostWatch`], for the run's record.
 #[derive(Clone, Debug, Default)]
 pub struct HostLoad {
     around: Surroundings,
@@ -71,8 +70,8 @@ impl HostWatch {
         Self { stop, thread }
     }
 
-    /// Ends the observation, so that work after the load is not counted. Does not wait for the
-    /// thread.
+    /// Ends the observation of the host, so that work after the load is not counted. Does not wait
+    /// for the thread.
     pub fn load_ended(&self) {
         // Ignore the error, because the thread may have ended already.
         let _ = self.stop.send(());
@@ -242,7 +241,7 @@ fn parse_control_group(text: &str) -> Option<&str> {
 /// Reads how long threads waited for a processor.
 #[derive(Debug, Default)]
 struct RunQueue {
-    /// The parties of the run, each with the IDs and names of its processes.
+    /// For each program of the run, the IDs and names of its processes.
     groups: Vec<Vec<(u32, String)>>,
     /// Nanoseconds that each thread had waited since its start, at the last reading.
     last: BTreeMap<(u32, u32), u64>,
@@ -291,13 +290,13 @@ fn parse_schedstat(text: &str) -> Option<u64> {
     }
 }
 
-/// Rows of waits. Their number stays limited however long the load lasts.
+/// Waiting times during the load, in a number of rows that stays limited however long the load is.
 #[derive(Debug)]
 struct Windows {
     rows: Vec<WaitRow>,
     /// Number of readings that make a row. It doubles each time that there are too many rows.
     width: usize,
-    /// Readings of the row that is not complete yet.
+    /// Readings for the next row, until there are enough of them to make a row.
     pending: Vec<WaitRow>,
 }
 

@@ -26,13 +26,12 @@ const DEFAULT_PORT: u16 = 80;
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     authority: Authority,
-    /// Prefix of all paths, without a trailing slash.
+    /// Prefix of the paths of all requests, without a trailing slash.
     prefix: String,
     response_timeout: Duration,
     max_response_bytes: usize,
 }
 
-/// An HTTP response that was received completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
     pub status: StatusCode,
@@ -43,7 +42,7 @@ impl HttpClient {
     /// Creates a client for `HOST:PORT` or `http://HOST:PORT[/PREFIX]`. Does not connect yet.
     ///
     /// # Errors
-    /// Returns an error for another scheme or if the host is missing.
+    /// Fails if `base` has another scheme than `http`, or no valid host.
     pub fn new(base: &str, response_timeout: Duration, max_response_bytes: usize) -> Result<Self> {
         let rest = match base.split_once("://") {
             Some(("http", rest)) => rest,
@@ -90,7 +89,7 @@ impl HttpClient {
     /// with the result of `begin`.
     ///
     /// # Errors
-    /// Fails under the same conditions as [`Self::get`].
+    /// Fails as [`Self::get`] does. The time limit covers all requests together.
     pub fn get_repeatedly<T>(
         &self,
         path: &str,

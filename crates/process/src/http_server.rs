@@ -55,7 +55,7 @@ impl HostNames {
         Self(names.filter(|name| !name.is_empty()).collect())
     }
 
-    /// Returns true if the authority is one of this server's names or any IP address.
+    /// Returns true if a request's authority is an IP address or one of this server's names.
     fn contain(&self, authority: &Authority) -> bool {
         address(authority).is_some() || self.0.contains(&normalized(authority.host()))
     }
@@ -107,7 +107,6 @@ fn normalized(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Counts connections and requests that the server turned away.
 #[derive(Debug, Default)]
 pub struct HttpCounters {
     /// Connections that were closed to make room for newer ones.
@@ -120,7 +119,7 @@ pub struct HttpCounters {
 /// kernel has chosen if the given port is 0.
 ///
 /// # Errors
-/// Returns an error if the server cannot listen there or if a thread cannot be started.
+/// Fails if the server cannot listen on `address`, or if its thread cannot be started.
 pub fn serve(
     address: SocketAddr,
     names: HostNames,
@@ -143,7 +142,6 @@ pub fn serve(
     Ok(address)
 }
 
-/// State of the check of host names, which each request must pass before it reaches a route.
 struct RequestGuard {
     names: HostNames,
     counters: Arc<HttpCounters>,

@@ -16,17 +16,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The user's strongest request to stop so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopRequest {
-    /// The user has sent no signal, so the run continues.
+    /// No signal has arrived, so the run continues.
     Nothing,
-    /// Stop the load, and report.
+    /// The first signal: stop the load, and report the results.
     Stop,
-    /// Wait for nothing and report what is known.
+    /// The second signal: report what is known, without waiting for anything.
     StopNow,
-    /// Exit without a report.
+    /// The third signal: exit without a report.
     Quit,
 }
 
-/// Interval at which a waiting task checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// After the third signal, the rest of the process and its child processes have this long to end by
@@ -43,7 +42,6 @@ const USER_SIGNALS: [i32; 3] = [1, 2, 15];
 /// it. This is the maximum expected delay between the two events.
 const SHARED_SIGNAL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Interval at which to check for a signal that was sent to several processes.
 const SHARED_SIGNAL_POLL: Duration = Duration::from_millis(5);
 
 /// The exit status of an interrupted command: 128 + SIGINT.
@@ -67,7 +65,7 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Counts the signals that arrive after its creation.
+/// Counts the signals that ask this process to stop, from the creation of this value on.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupt {
     watch: &'static SignalWatch,
@@ -75,7 +73,7 @@ pub struct Interrupt {
     terminations_before: u32,
 }
 
-/// Numbers of signals that the watching thread has counted since it started.
+/// Counts of the signals that the watching thread has received since it started.
 #[derive(Debug, Default)]
 struct SignalWatch {
     signals: AtomicU32,
@@ -136,7 +134,6 @@ impl Interrupt {
         self.requested() != StopRequest::Nothing
     }
 
-    /// Waits until the user's request is at least as strong as `min_request`.
     pub async fn wait_for(&self, min_request: StopRequest) {
         while self.requested() < min_request {
             tokio::time::sleep(POLL_INTERVAL).await;

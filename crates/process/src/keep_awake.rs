@@ -11,14 +11,13 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// This device takes the longest time that a processor may need to wake up, in microseconds, as an
-/// i32.
+/// Device to which a program writes the longest time, in microseconds as an i32, that a processor
+/// may need to wake up. The limit holds while the program keeps the device open.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
-/// State of `--keep-awake` that the records of this process report. Unset in a command without it.
+/// State of `--keep-awake` for this process's run records. Unset in commands without the option.
 static STATE: OnceLock<KeepAwake> = OnceLock::new();
 
-/// When the processors are kept awake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum KeepAwakeMode {
     /// If no server under test runs on this host and the load lets processors sleep, or if several programs are compared; never in a sink or relay
@@ -37,8 +36,8 @@ pub struct AwakeProcessors {
     _device: Option<File>,
 }
 
-/// Keeps the processors awake if `mode` is `On`, or if it is `Auto` and `is_usual` is set. Records
-/// that this process writes from now on say whether the processors are kept awake.
+/// Keeps the processors awake if `mode` is `On`, or if `mode` is `Auto` and `is_usual` is true. The
+/// records that this process writes from now on say whether the processors are kept awake.
 ///
 /// # Errors
 /// Returns an error if `mode` is `On` and the device cannot be written.
@@ -49,7 +48,7 @@ pub fn keep_awake(mode: KeepAwakeMode, is_usual: bool) -> Result<AwakeProcessors
 }
 
 /// Returns whether the processors are kept awake, for the run record. Returns `None` in a command
-/// without `--keep-awake`.
+/// without the option `--keep-awake`.
 pub fn state() -> Option<KeepAwake> {
     STATE.get().copied()
 }
@@ -97,7 +96,7 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    /// Creates a stand-in for the device, with the value that it has while no program holds it open.
+    /// Creates a fake device with the value that the real one has while no program holds it open.
     fn device(place: &Path) -> PathBuf {
         let device = place.join("latency");
         fs::write(&device, 2_000_000_000_i32.to_ne_bytes()).unwrap();

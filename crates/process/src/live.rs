@@ -30,11 +30,10 @@ pub enum LiveMode {
     Off,
 }
 
-/// An event, which a party prints as one line of JSON.
+/// A progress event, which a process prints as one line of JSON for the bench that started it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum LiveEvent {
-    /// The sink accepts connections.
     Listening {
         /// Addresses on which the sink accepts mail.
         smtp: Vec<String>,
@@ -57,8 +56,8 @@ pub enum LiveEvent {
     },
     /// The process could not write its record to the file.
     Unwritten {
-        /// The record as JSON text. It is a text within the event so that only a reader who needs
-        /// the record parses it.
+        /// The record as JSON text. It is embedded as a string, so that only a reader who needs the
+        /// record has to parse it.
         record: String,
     },
     /// The process has written its files and exits next.
@@ -68,20 +67,18 @@ pub enum LiveEvent {
     Unknown,
 }
 
-/// Progress of a process, in which an unknown figure is 0.
+/// Progress of a process. A figure that the process does not know is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LiveProgress {
-    /// Seconds since the process began its work.
     pub elapsed_s: f64,
     /// Messages that were due in an open loop. 0 in a closed loop.
     pub due: u64,
     pub created: u64,
     /// Messages that the source has handed over to the server, answered or not.
     pub sent: u64,
-    /// Messages that the server has accepted with 250.
     pub accepted: u64,
-    /// Messages that have reached the sink, including copies and mail of others.
+    /// Messages that have reached the sink, including copies and mail that is not of the run.
     pub delivered: u64,
     /// Recipients of the messages that were accepted or, for a sink, delivered.
     pub recipients: u64,
@@ -152,7 +149,7 @@ impl LiveEvent {
         serde_json::to_string(self).expect("an event has no keys that JSON lacks")
     }
 
-    /// Parses a line of a party's output. Returns `None` if the line is not an event.
+    /// Parses a line that a process has printed. Returns `None` if the line is not an event.
     pub fn from_line(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }

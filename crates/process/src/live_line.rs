@@ -29,7 +29,7 @@ const DEFAULT_WIDTH: usize = 80;
 const MIN_BAR_COLUMNS: usize = 8;
 const MAX_BAR_COLUMNS: usize = 24;
 
-/// A part of the line. If there is not enough room, the first part in this order is left out first.
+/// A part of the progress line. If there is not enough room, parts are left out in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LinePart {
     Median,
@@ -43,7 +43,7 @@ pub(crate) enum LinePart {
     Goal,
 }
 
-/// A progress line before it is fitted to the width of a terminal.
+/// A progress line before it is shortened to the width of a terminal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveLine {
     /// Share of the goal that is reached. 1 is the whole goal, and `None` means that no bar is drawn.
@@ -246,7 +246,7 @@ fn whole_seconds(value_s: f64) -> String {
     if value_s < 99.5 { format!("{} s", whole_number(value_s)) } else { seconds(value_s) }
 }
 
-/// Computes a rate over the last second. The times are from the reporting process's clock.
+/// Computes a rate over the last second. The times come from the clock of the process that reports.
 #[derive(Clone, Debug, Default)]
 pub struct RateWindow {
     steps: VecDeque<(f64, u64)>,
@@ -278,7 +278,7 @@ impl RateWindow {
     }
 }
 
-/// Output of progress if standard error is not a terminal.
+/// What a process writes about its progress if standard error is not a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonTerminalOutput {
     /// A new line is written every five seconds.
@@ -287,7 +287,6 @@ pub enum NonTerminalOutput {
     Nothing,
 }
 
-/// Destination of the progress line.
 #[derive(Debug)]
 pub enum LineDisplay {
     /// A terminal with a line that is redrawn in place.
@@ -337,7 +336,7 @@ impl LineDisplay {
         true
     }
 
-    /// Shows a line if it is time for a new one.
+    /// Shows a line if it is time for a new one. Otherwise, `line` is not called.
     pub fn show(&mut self, line: impl FnOnce() -> LiveLine) {
         if !self.take_turn() {
             return;
@@ -424,7 +423,6 @@ impl ServerLiveLine {
         Self { display: log_display, accepted: RateWindow::default(), delivered: RateWindow::default() }
     }
 
-    /// Shows how many messages the server has accepted, delivered and queued.
     pub fn show(&mut self, progress: &LiveProgress) {
         let Some(LogDisplay { log, charset: letters }) = &self.display else { return };
         self.accepted.add(progress.elapsed_s, progress.accepted);

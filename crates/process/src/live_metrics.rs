@@ -19,7 +19,7 @@ pub struct MeasuredParty {
     /// Name of the process, such as `source`, in the message that says where its metrics are
     /// served.
     pub name: &'static str,
-    /// Prefix of the names of its metrics, such as `mailrun_source_`.
+    /// Prefix of the metrics' names, such as `mailrun_source_`.
     pub prefix: &'static str,
     /// Stage until which latencies are measured, such as `accepted`.
     pub stage: &'static str,
@@ -37,7 +37,7 @@ struct LatestFigures {
 }
 
 impl LiveMetrics {
-    /// Starts to serve on `address` until the process ends, and prints the address.
+    /// Starts to serve the metrics on `address` until the process ends, and prints their URL.
     pub fn serve(address: SocketAddr, party: MeasuredParty) -> Result<Self> {
         let (progress, latencies) = (LiveProgress::default(), Buckets::default());
         let latest = Arc::new(Mutex::new(LatestFigures { party, progress, latencies }));
@@ -49,7 +49,7 @@ impl LiveMetrics {
         Ok(Self { latest })
     }
 
-    /// Replaces the progress that is served, and adds the latencies since the last call.
+    /// Replaces the progress that is served, and adds `recent`, the latencies since the last call.
     pub fn add(&self, progress: &LiveProgress, recent: &Latencies) {
         let mut latest = lock(&self.latest);
         latest.progress = *progress;

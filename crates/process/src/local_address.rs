@@ -4,7 +4,7 @@ use mailrun_net::Endpoint;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Returns true for an address that is unspecified, loopback, private, link-local, shared (RFC
-/// 6598), or reserved for documentation or benchmarks.
+/// 6598), or reserved for documentation or, in IPv4, for benchmarks.
 pub fn is_local_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {

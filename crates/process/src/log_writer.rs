@@ -35,9 +35,7 @@ pub struct LogWriter(Arc<LogBuffer>);
 
 struct LogBuffer {
     state: Mutex<LogState>,
-    /// Notified when there is something to write.
     filled: Condvar,
-    /// Notified when something has been written.
     emptied: Condvar,
     limit: usize,
     form: LogForm,
@@ -46,7 +44,6 @@ struct LogBuffer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogForm {
-    /// Lines are written unchanged.
     Lines,
     /// Lines are written in the form that systemd's journal expects, with the level as a prefix and
     /// without the time.
@@ -78,7 +75,7 @@ impl LogWriter {
         Self::start_in_form(File::from(stderr), BUFFER_LIMIT, form)
     }
 
-    /// Starts a thread that writes to `out`, for which up to `limit` bytes can wait.
+    /// Starts a thread that writes to `out`. Up to `limit` bytes can wait to be written.
     pub fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
         Self::start_in_form(out, limit, LogForm::Lines)
     }

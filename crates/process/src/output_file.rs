@@ -25,7 +25,6 @@ pub enum OutputFile {
     /// A file under a temporary name. `finish` gives the file its final name, and dropping this
     /// value deletes the file.
     New {
-        /// The temporary file, in the directory of the final one.
         file: NamedTempFile,
         /// Path of the final file, without symbolic links.
         path: PathBuf,
@@ -48,7 +47,7 @@ pub fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
 /// directory if it does not exist, but not the file.
 ///
 /// # Errors
-/// Returns an error that names the path.
+/// Fails if the output cannot be written. The error names the path.
 pub fn check(path: &Path) -> Result<()> {
     try_check(path).map_err(|error| cannot_write(path, &error))
 }
@@ -56,7 +55,7 @@ pub fn check(path: &Path) -> Result<()> {
 /// Writes an output as a whole. An older file stays in place until the new one is complete.
 ///
 /// # Errors
-/// Returns an error that names the path.
+/// Fails if the output cannot be written. The error names the path.
 pub fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     let written = OutputFile::create(path).and_then(|mut file| {
         file.write_all(content.as_ref())?;
@@ -126,10 +125,10 @@ fn parent(path: &Path) -> &Path {
 }
 
 impl OutputFile {
-    /// Begins to write an output. Its directory must exist: [`check`] creates it.
+    /// Begins to write an output in an existing directory (see [`check`]). Opening a FIFO waits for its reader.
     ///
     /// # Errors
-    /// Returns an error if the output cannot be written. Opening a FIFO waits for its reader.
+    /// Fails if the output cannot be opened for writing.
     pub fn create(path: &Path) -> io::Result<Self> {
         let path = match place(path)? {
             Place::Stream => return open_stream(path).map(Self::Stream),
@@ -163,11 +162,11 @@ impl OutputFile {
         Ok(Self::New { file, path })
     }
 
-    /// Completes the output and gives the file its name.
+    /// Completes the output and renames the temporary file to its final name.
     ///
     /// # Errors
-    /// Returns an error if the file cannot get its name. An older file is then unchanged, unless it
-    /// is a mount point, which has to be overwritten.
+    /// Fails if the file cannot be renamed. An older file is then unchanged, unless it is a mount
+    /// point, which cannot be replaced and is overwritten in place.
     pub fn finish(self) -> io::Result<()> {
         let Self::New { file, path } = self else { return Ok(()) };
         match file.persist(&path) {
@@ -180,9 +179,9 @@ impl OutputFile {
     }
 }
 
-/// Opens a FIFO, a device or a descriptor. Standard output and standard error are duplicated and
-/// not opened anew. Thus later output of the process continues after this output, even if they lead
-/// to a file.
+/// Opens a FIFO, a device or a descriptor. Duplicates standard output and standard error instead of
+/// opening them anew, so that later output of the process is appended to this output even if both
+/// go to a file.
 fn open_stream(path: &Path) -> io::Result<File> {
     if is_standard_output(path) {
         io::stdout().lock().flush()?;
@@ -210,8 +209,8 @@ impl Write for OutputFile {
     }
 }
 
-/// A log that grows during a run. Unlike a result, it can be read meanwhile, and it stays if the
-/// process is killed. An older log is replaced when the first byte is written.
+/// A log that grows during a run. Unlike a result file, it can be read during the run, and it stays
+/// if the process is killed. An older log is replaced when the first byte is written.
 #[derive(Debug)]
 pub struct LogFile {
     path: PathBuf,
@@ -222,7 +221,7 @@ impl LogFile {
     /// Checks that the log can be written, but does not touch the file.
     ///
     /// # Errors
-    /// Returns an error that names the path.
+    /// Fails if the log cannot be written. The error names the path.
     pub fn new(path: &Path) -> Result<Self> {
         check(path)?;
         Ok(Self { path: path.to_owned(), file: None })
@@ -254,7 +253,7 @@ const SIGXFSZ: i32 = 25;
 /// would end the process without an error message. Does nothing if there is no limit.
 ///
 /// # Errors
-/// Fails if the signal cannot be handled.
+/// Fails if the handler for SIGXFSZ cannot be installed.
 pub fn report_size_limit_as_error() -> Result<()> {
     if getrlimit(Resource::Fsize).current.is_none() {
         return Ok(());

@@ -17,7 +17,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Files to which a process writes its results.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     /// File for the run record, in JSON.
@@ -68,7 +67,7 @@ impl Outputs {
 pub struct FinishedRun {
     /// The record of the run, which is complete even if it could not be written.
     pub record: Record,
-    /// The first error of writing a file, which does not end the run.
+    /// The first error in writing a file. Such an error does not end the run.
     pub write_error: Option<anyhow::Error>,
 }
 
@@ -176,10 +175,9 @@ pub fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Error text for the user if a session panicked.
 pub const SESSION_PANICKED: &str = "a session crashed because of a bug in mailrun; standard error has the details";
 
-/// Describes this process as a party of the run, with the resources that it has used so far.
+/// Describes this process for the run record, with the resources that it has used so far.
 pub fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) -> Party {
     let mut party = Party {
         role,
@@ -240,7 +238,7 @@ pub fn new_record(
     }
 }
 
-/// Sets the time to which all times of a record are relative.
+/// Sets the zero point of a run record, to which all its times are relative.
 pub fn set_zero(record: &mut Record, zero: Duration) {
     record.origin_ns = u64::try_from(zero.as_nanos()).unwrap_or_default();
     let offset = record.clock.as_ref().map_or(0, |clock| clock.unix_offset_ns);
@@ -248,7 +246,6 @@ pub fn set_zero(record: &mut Record, zero: Duration) {
     record.zero_at = unix.map(|unix| unix.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()).unwrap_or_default();
 }
 
-/// Describes the clock of this process: the boot of the host, and the offset from Unix time.
 pub(crate) fn clock_row() -> ClockRow {
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let offset = unix.saturating_sub(mailrun_net::clock::now());
@@ -259,7 +256,7 @@ pub(crate) fn clock_row() -> ClockRow {
     }
 }
 
-/// Returns the time on the clock that run records use (`origin_ns`).
+/// Returns the current time on the clock that run records use for `origin_ns`.
 pub fn record_time() -> Duration {
     mailrun_net::clock::now()
 }

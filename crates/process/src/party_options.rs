@@ -18,7 +18,6 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Words after the command's name that tell a child to read its options from standard input.
 pub const OPTIONS_FROM_STDIN: [&str; 2] = ["--options", "-"];
 
-/// The options of a command by their long names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartyOptions {
     /// Words that are not options, such as the address of the server.
@@ -28,7 +27,6 @@ pub struct PartyOptions {
 }
 
 impl PartyOptions {
-    /// Adds a word that is not an option, such as the address of the server.
     pub fn argument(mut self, value: impl ToString) -> Self {
         self.arguments.push(value.to_string());
         self
@@ -57,7 +55,7 @@ impl PartyOptions {
         self
     }
 
-    /// Adds the words and options of `more`. Its options replace options of the same names.
+    /// Adds the words and options of `more`, whose options replace options of the same name.
     pub fn and(mut self, more: Self) -> Self {
         self.arguments.extend(more.arguments);
         self.options.extend(more.options);
@@ -91,7 +89,6 @@ impl PartyOptions {
         self.arguments.iter().cloned().chain(self.options.iter().flat_map(option)).collect()
     }
 
-    /// Returns the JSON document that a child process reads with [`Self::read`].
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }

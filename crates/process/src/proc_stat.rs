@@ -1,4 +1,4 @@
-//! Reads the entries of processes in `/proc` (proc(5)).
+//! Reads what the kernel shows about processes in `/proc` (proc(5)).
 use std::fs;
 
 /// A process as `/proc/PID/stat` describes it. Times are in clock ticks.
@@ -16,7 +16,7 @@ pub struct ProcessStat {
     pub faults: u64,
     pub user: u64,
     pub sys: u64,
-    /// Time of ended children that the process has waited for.
+    /// User CPU time of ended children for which the process has waited.
     pub children_user: u64,
     pub children_sys: u64,
     /// Start of the process, counted from the boot. A later process with the same ID has a
@@ -52,7 +52,7 @@ impl ProcessStat {
         })
     }
 
-    /// Reads the entry of a process. Returns `None` if the process is gone.
+    /// Reads `/proc/PID/stat` of a process. Returns `None` if the process is gone.
     pub fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }

@@ -1,8 +1,8 @@
 //! Resources that a process has used, read from `/proc`: CPU time, peak memory, and bytes written
 //! to storage.
 //!
-//! All parties are measured in the same way, whether they belong to mailrun or not. [`of`] can also
-//! read a child that has ended but was not waited for. At that time, the CPU time of the child is
+//! Programs of mailrun and other programs are measured in the same way. [`of`] can also read a
+//! child that has ended but was not waited for. At that time, the CPU time of the child is
 //! complete.
 use crate::proc_stat::{ProcessStat, field};
 use mailrun_measurement::record::Party;
@@ -15,9 +15,7 @@ use std::fs;
 pub struct ProcessUsage {
     pub user_s: f64,
     pub sys_s: f64,
-    /// Resident memory at the time of the reading.
     pub rss_bytes: Option<u64>,
-    /// Peak resident memory since the start of the process.
     pub max_rss_bytes: Option<u64>,
     /// Bytes that the process caused to be written to storage.
     pub write_bytes: Option<u64>,
@@ -68,7 +66,6 @@ impl ProcessUsage {
     }
 }
 
-/// Returns the resources that this process has used so far.
 pub fn own() -> ProcessUsage {
     let used = read("self").unwrap_or_default();
     let exact = clock_gettime(ClockId::ProcessCPUTime);
@@ -85,7 +82,7 @@ pub fn own() -> ProcessUsage {
 /// CPU time and memory that this process has used so far. A sample is cheaper to read than [`own`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct OwnSample {
-    /// CPU time in user mode and in the kernel.
+    /// CPU time in user mode and in the kernel, in seconds.
     pub(crate) used_s: f64,
     pub(crate) rss_bytes: Option<u64>,
 }

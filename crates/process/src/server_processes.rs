@@ -16,7 +16,6 @@ use std::path::Path;
 const FORWARDERS: [&str; 8] =
     ["docker-proxy", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "ssh", "kubectl", "socat"];
 
-/// Result of the search for the processes of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerProcesses {
     /// These processes of this host hold the listening socket.
@@ -35,7 +34,6 @@ pub(crate) fn listening_at(server: &str) -> ServerProcesses {
     }
 }
 
-/// Finds the processes that listen at any of the addresses of a server.
 fn listening_at_any(endpoints: &[Endpoint]) -> ServerProcesses {
     let is_here = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => address.ip().is_unspecified() || is_of_this_host(address.ip().to_canonical()),

@@ -3,7 +3,6 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Time for which a command keeps trying to connect to a server that refuses connections. The time
@@ -15,8 +14,8 @@ pub struct StartWait {
 }
 
 impl StartWait {
-    /// Length of the wait. A server that was started together with the command listens within this
-    /// time, and a user who mistyped the port loses no more than that.
+    /// Time after which a command stops trying. A server that was started together with the command
+    /// listens within this time, and a user who mistyped the port loses no more than that.
     pub const LIMIT: Duration = Duration::from_secs(2);
 
     pub fn begin() -> Self {

@@ -28,7 +28,6 @@ pub enum CharacterSet {
 }
 
 impl CharacterSet {
-    /// Returns the characters that this process's locale and terminal support.
     pub fn of_environment() -> Self {
         Self::of(|name| env::var_os(name))
     }
@@ -94,7 +93,6 @@ pub enum Color {
 }
 
 impl Color {
-    /// Returns true if colours should be used on a stream.
     pub fn is_enabled(self, is_terminal: bool) -> bool {
         self.decide(is_terminal, |name| env::var_os(name))
     }

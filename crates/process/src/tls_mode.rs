@@ -1,6 +1,5 @@
 //! The option that says when a session starts TLS. Sources and sinks share this option.
 
-/// The point of a session at which TLS begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TlsMode {
     /// No TLS

@@ -2,8 +2,8 @@
 //! a hint.
 //!
 //! [`read`] lets serde read a whole file and stops at the first mistake. To report all mistakes of
-//! a file at once, read the file as [`Section`]s. The caller takes the keys of a section one by
-//! one, and keys that were not taken are reported as unknown.
+//! a file at once, read the file as [`Section`]s. The caller reads the keys of a section one by
+//! one, and keys that were not read are reported as unknown.
 use mailrun_text::words::{is_misspelling, nearest};
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
@@ -20,7 +20,6 @@ const MAX_ERRORS: usize = 50;
 /// text with an example.
 const TYPE_ERRORS: [&str; 4] = ["invalid type", "invalid value", "data did not match", "wanted string or table"];
 
-/// A mistake in a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// Number of the line, counted from 1.
@@ -32,7 +31,6 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Creates an error at a byte offset of a file's text.
     pub fn at(text: &str, offset: usize, message: String) -> Self {
         let before = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, letter)| letter);
         let (line, column) = before
@@ -66,7 +64,7 @@ impl std::error::Error for ConfigErrors {}
 /// Lets serde read a whole file, and stops at the first mistake.
 ///
 /// # Errors
-/// Returns the first mistake with its position.
+/// Fails if the text is not valid for `T`, and returns the first mistake with its position.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
     toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
@@ -142,7 +140,7 @@ impl ErrorCollector {
         self.warnings.take()
     }
 
-    /// Returns true if there are no errors, whether or not there are warnings.
+    /// Returns true if there are no errors. Warnings do not count.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
@@ -151,12 +149,12 @@ impl ErrorCollector {
         self.errors.borrow().len()
     }
 
-    /// Returns the value, or adds the error and returns `None`.
+    /// Returns the value of `result`, or records its error at `span` and returns `None`.
     pub fn ok_or_add<T>(&self, span: &Range<usize>, result: Result<T, String>) -> Option<T> {
         result.map_err(|what| self.add(span, what)).ok()
     }
 
-    /// Returns all errors in the order of the file, if there are any, but at most `MAX_ERRORS`.
+    /// Returns all errors in the order of the file, at most `MAX_ERRORS`, or `Ok` if there are none.
     pub fn finish(&self, file: &Path, text: &str) -> Result<(), ConfigErrors> {
         let mut notes = self.errors.take();
         notes.sort();
@@ -168,12 +166,12 @@ impl ErrorCollector {
     }
 }
 
-/// A table of the file. It remembers which keys were taken, so that the others can be reported as
-/// unknown.
+/// A table of a TOML file. It remembers which keys were read, so that `finish` can report the
+/// others as unknown.
 pub struct Section<'a> {
     /// Names of the tables that lead to this one. Empty for the file itself.
     path: Vec<&'static str>,
-    /// Place for error messages, for example ` in [limits]` or ` in route 1`.
+    /// Name of the table in error messages, for example ` in [limits]` or ` in route 1`.
     place: String,
     /// Position of the table in the file, in bytes.
     pub span: Range<usize>,
@@ -214,7 +212,7 @@ impl<'a> Section<'a> {
         Self { path, place, span, entries, known_keys: Vec::new(), errors }
     }
 
-    /// Returns the position of a key that has not been taken yet.
+    /// Returns the position of a key. Returns `None` if the key is missing or was read already.
     pub fn key(&self, key: &str) -> Option<Range<usize>> {
         self.entries.get(key).map(|(span, _)| span.clone())
     }
@@ -224,7 +222,7 @@ impl<'a> Section<'a> {
         self.entries.remove(key).map(|(_, value)| value)
     }
 
-    /// Takes a text, and returns it with its position. Refuses a number without quotes.
+    /// Reads a text, and returns it with its position in the file. A number without quotes is an error.
     pub fn text(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let is_number = matches!(
             self.entries.get(key).map(|(_, value)| value.get_ref()),
@@ -238,8 +236,8 @@ impl<'a> Section<'a> {
         self.scalar(key, example)
     }
 
-    /// Takes a text or a number, and returns it as text with its position. Refuses integers that
-    /// are not decimal, such as `0x10`.
+    /// Reads a text or a number, and returns it as text with its position in the file. An integer
+    /// that is not decimal, such as `0x10`, is an error.
     fn scalar(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let value = self.take(key)?;
         let span = value.span();
@@ -255,8 +253,8 @@ impl<'a> Section<'a> {
         Some((span, text))
     }
 
-    /// Takes a text or a number, and parses it. If `parse` fails, adds its error and returns
-    /// `None`.
+    /// Reads a text or a number, and converts it with `parse`. If `parse` fails, records the error
+    /// and returns `None`.
     pub fn value<T>(
         &mut self,
         key: &'static str,
@@ -267,7 +265,7 @@ impl<'a> Section<'a> {
         self.errors.ok_or_add(&span, parse(&text))
     }
 
-    /// Takes a list of texts, or a single text as a list of one.
+    /// Reads a list of texts. A single text counts as a list of one.
     pub fn list(&mut self, key: &'static str, example: &str) -> Option<Vec<(Range<usize>, String)>> {
         let value = self.take(key)?;
         let span = value.span();
@@ -289,8 +287,8 @@ impl<'a> Section<'a> {
         Some(texts)
     }
 
-    /// Takes a list of values and parses them. Returns `None` if the key is missing or if any value
-    /// is invalid.
+    /// Reads a list of texts, and converts each text with `parse`. Returns `None` if the key is
+    /// missing or if any value is invalid.
     pub fn values<T>(
         &mut self,
         key: &'static str,
@@ -304,7 +302,7 @@ impl<'a> Section<'a> {
         values.into_iter().collect()
     }
 
-    /// Takes `true` or `false`, and reports any other value as an error, such as `"true"` in quotes.
+    /// Reads `true` or `false`, and reports any other value as an error, such as `"true"` in quotes.
     pub fn flag(&mut self, key: &'static str) -> Option<bool> {
         let value = self.take(key)?;
         let span = value.span();
@@ -315,7 +313,7 @@ impl<'a> Section<'a> {
         Some(flag)
     }
 
-    /// Takes the table `[key]`, or adds an error and returns `None` if the value is not a table.
+    /// Reads the table `[key]`. Returns `None` if it is missing or, with an error, if it is no table.
     pub fn table(&mut self, key: &'static str) -> Option<Section<'a>> {
         let value = self.take(key)?;
         let span = value.span();
@@ -328,7 +326,7 @@ impl<'a> Section<'a> {
         Some(Self::new(path, place, span, table, self.errors))
     }
 
-    /// Takes all tables `[[key]]`, and adds an error for each item that is not a table.
+    /// Reads all tables `[[key]]`, and reports an error for each item that is not a table.
     pub fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let span = value.span();
@@ -350,10 +348,10 @@ impl<'a> Section<'a> {
         sections
     }
 
-    /// Takes a value and lets serde check it as if it were the only key of a file of type `T`. Each
+    /// Reads a value and lets serde check it as if it were the only key of a file of type `T`. Each
     /// item of a list is first checked alone, so that an error gets the position of the item.
     ///
-    /// `check` can refuse a value that has the right type.
+    /// `check` can refuse a value that serde accepts.
     pub fn check<T: DeserializeOwned>(
         &mut self,
         key: &'static str,
@@ -387,7 +385,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reports every key that was not taken as unknown.
+    /// Reports every key that was not read as unknown.
     pub fn finish(self) {
         for (key, (span, _)) in &self.entries {
             self.errors.add(span, unknown_key(key, &self.place, self.known_keys.iter().copied()));

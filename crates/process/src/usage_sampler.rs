@@ -80,9 +80,9 @@ impl UsageSampler {
         Self { last: later.last, ..self }
     }
 
-    /// Makes the rows of the run record, whose seconds are relative to `origin_ns`. If `origin_ns`
-    /// is not a whole second of the clock, a second of the record gets its shares of the two that
-    /// it overlaps. Returns `None` if there are no rows.
+    /// Returns the rows for the run record, whose seconds count from `origin_ns`. If `origin_ns` is
+    /// not a whole second of the clock, each row gets proportional shares of the two clock seconds
+    /// that it overlaps. Returns `None` if there are no rows.
     pub fn party(&self, name: &str, origin_ns: u64) -> Option<PartyUsage> {
         let origin_s = origin_ns / NS_PER_S;
         let later_share = (origin_ns % NS_PER_S) as f64 / 1e9 / self.width() as f64;
@@ -108,7 +108,7 @@ impl UsageSampler {
         (!seconds.is_empty()).then(|| PartyUsage { party: name.to_owned(), seconds })
     }
 
-    /// Returns the usage in the latest second that was sampled for long enough.
+    /// Returns the usage in the last second, or in the one before if the last has too few samples.
     pub fn latest(&self) -> Option<UsageRow> {
         let is_settled = |row: &&UsageInterval| row.covered_s >= MIN_COVERED_S;
         // Use the previous second if the current one is still too short for a reliable figure.

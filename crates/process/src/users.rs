@@ -21,12 +21,10 @@ const MAX_USERS: usize = 1_000_000;
 /// login computes the keys in 4096 rounds of hashing, which takes about a millisecond.
 const MAX_KEPT_KEYS: usize = 20_000;
 
-/// Says who may log in to a sink or relay.
 #[derive(Debug)]
 pub enum Users {
     /// Any user may log in with any password.
     Anybody,
-    /// Only the users of a list may log in.
     Known(UserTable),
 }
 
@@ -152,7 +150,6 @@ pub fn read_password(path: &Path) -> io::Result<String> {
     text_file::read(path, text_file::MAX_BYTES).map(|text| first_line(&text).to_owned())
 }
 
-/// Returns the first line without its line end, and ignores all others.
 pub fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }

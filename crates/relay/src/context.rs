@@ -16,7 +16,7 @@ use mailrun_spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Bytes for the envelope, so that the memory budget has room for a message of maximum size.
+/// Bytes of the memory budget for an envelope, so that a message of maximum size has room as well.
 const MAX_ENVELOPE_BYTES: u64 = 1 << 20;
 
 pub(super) struct RelayContext {
@@ -107,7 +107,6 @@ impl RelayContext {
         &self.initial_config
     }
 
-    /// Returns the durability level as the configuration file and records spell it.
     pub(super) fn durability(&self) -> &'static str {
         let durability = self.initial_config.spool.durability;
         DurabilityLevel::ALL.iter().find(|(one, _)| *one == durability).map_or("", |(_, word)| word)
@@ -126,15 +125,15 @@ impl RelayContext {
         lock(&self.backlog).is_none()
     }
 
-    /// Puts a new configuration in force. Each worker takes it at its next tick.
+    /// Puts a new configuration in force. Each worker adopts the configuration at its next tick.
     pub(super) fn reload(&self, config: Config) {
         read_trusted(&config, &self.ca_files);
         *lock(&self.config) = Arc::new(config);
         self.config_version.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns up to `limit` messages of the former run for a worker to queue. An empty vector means
-    /// that no message is left.
+    /// Returns up to `limit` messages that a former run left in the spool, for a worker to queue.
+    /// An empty vector means that no message is left.
     pub(super) fn take_backlog(
         &self,
         limit: usize,

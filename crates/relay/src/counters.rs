@@ -21,7 +21,6 @@ pub(super) struct RelayCounters {
     pub(super) accepted: RelayCounter,
     pub(super) accepted_recipients: RelayCounter,
     pub(super) accepted_bytes: RelayCounter,
-    /// Messages answered 452 because the spool was full.
     pub(super) full: RelayCounter,
     /// Messages and recipients answered 452 because too much mail was in memory.
     pub(super) crowded: RelayCounter,
@@ -37,18 +36,15 @@ pub(super) struct RelayCounters {
     pub(super) failed: RelayCounter,
     pub(super) expired: RelayCounter,
     pub(super) notices: RelayCounter,
-    /// Messages that a next hop accepted after the relay had encoded their 8-bit parts.
     pub(super) converted: RelayCounter,
     pub(super) connections: RelayCounter,
     pub(super) unreachable: RelayCounter,
     pub(super) recovered: RelayCounter,
     pub(super) logins: RelayCounter,
-    /// Logins that failed because the password or the proof was wrong.
     pub(super) logins_failed: RelayCounter,
     /// Logins that the relay refused without checking them, because too many had failed before or
     /// too many others were being checked.
     pub(super) logins_refused: RelayCounter,
-    /// Times that an address or a user was locked out after too many failed logins.
     pub(super) login_locks: RelayCounter,
 }
 

@@ -44,7 +44,6 @@ struct LoggedDelivery {
     /// Number of attempts, including the logged one.
     attempts: u32,
     result: DeliveryResult,
-    /// Reply with which the next hop accepted the message.
     reply: Option<DeliveryRefusal>,
 }
 
@@ -121,7 +120,7 @@ pub(super) struct DeliveryLogWriter {
 #[derive(Default)]
 struct DroppedLines {
     total: AtomicU64,
-    /// Entries that were dropped since the log last reported their number.
+    /// Number of log entries that were dropped since the log last reported this number.
     unreported: AtomicU64,
 }
 
@@ -131,7 +130,6 @@ enum LogWriterCommand {
 }
 
 impl DeliveryLogWriter {
-    /// Starts the thread that formats entries and passes the lines to `log`.
     pub(super) fn start(log: LogWriter) -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_PENDING_BATCHES);
         let dropped = Arc::<DroppedLines>::default();
@@ -316,7 +314,6 @@ mod tests {
         assert!(lines(&entry(DeliveryResult::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
     }
 
-    /// A log that blocks each write until the test permits it.
     struct BlockedWriter(Receiver<()>, Sender<Vec<u8>>);
 
     impl Write for BlockedWriter {

@@ -21,13 +21,13 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 /// With fewer descriptors than this for sessions and connections, a relay refuses to start.
 const MIN_CONNECTIONS: u64 = 32;
 
-/// Limits that the process's descriptors permit. They are at most the configured limits. The
-/// configuration keeps its own limits, so that a reload can tell whether the user changed them.
+/// Limits that the process's descriptors permit, which never exceed the configured limits. The configuration keeps the
+/// configured limits, so that a reload can tell whether the user has changed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantedLimits {
-    /// Number of sessions of each listener.
+    /// Maximum number of simultaneous sessions per listener.
     pub(crate) sessions: usize,
-    /// Number of connections to next hops.
+    /// Maximum number of simultaneous connections to next hops.
     pub(crate) deliveries: u32,
 }
 
@@ -112,8 +112,8 @@ pub(super) fn raise_limit(config: &Config) -> Result<(GrantedLimits, Option<Stri
     Ok((limits, warning))
 }
 
-/// Counts the segment files in the spool's directory. There may be more of them than the
-/// configuration now permits, if the spool was larger before.
+/// Counts the segment files in the spool's directory. If the spool was larger before, there may be more of them than
+/// the configuration now permits.
 fn count_segments(directory: &Path) -> u64 {
     let names = std::fs::read_dir(directory).into_iter().flatten().flatten();
     names.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"segment-")).count() as u64

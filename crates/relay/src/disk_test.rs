@@ -36,10 +36,9 @@ pub struct DiskTestOptions {
     pub live: LiveMode,
 }
 
-/// Result of a disk test. The keys of its JSON are the names of these fields.
+/// Result of a disk test, whose field names are also the keys of the JSON output.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiskTestResult {
-    /// Name of the JSON format, which is `mailrun-disk/1`.
     pub format: &'static str,
     pub directory: String,
     pub disk: Option<HostDisk>,
@@ -57,7 +56,7 @@ pub struct DiskTestResult {
     pub warnings: Vec<String>,
 }
 
-/// Figures for one message size and one number of messages per sync.
+/// Measurements for one message size and one number of messages per sync.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DiskTestRow {
     pub message_bytes: u64,
@@ -71,7 +70,6 @@ pub struct DiskTestRow {
     pub p50_ms: f64,
     /// 99th percentile of the time of a write with its sync, in milliseconds.
     pub p99_ms: f64,
-    /// Longest time of a write with its sync, in milliseconds.
     pub max_ms: f64,
 }
 
@@ -126,7 +124,7 @@ fn cells(message_bytes: u64) -> Vec<(u64, u32)> {
     sizes.into_iter().flat_map(|size| GROUPS.map(|group| (size, group))).collect()
 }
 
-/// Returns an upper bound for the size of the largest batch in bytes.
+/// Returns an upper bound, in bytes, for the size of the largest batch that the test writes with one sync.
 fn largest_batch(message_bytes: u64) -> u64 {
     (message_bytes.max(SIZES[SIZES.len() - 1]) + 1024) * u64::from(GROUPS[GROUPS.len() - 1])
 }

@@ -36,7 +36,6 @@ impl CommonFault {
     }
 }
 
-/// Counts the faults of each kind since the last log line about that kind.
 #[derive(Debug, Default)]
 pub(crate) struct FaultLog([Mutex<FaultCount>; CommonFault::ALL.len()]);
 

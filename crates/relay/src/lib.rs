@@ -249,7 +249,6 @@ fn explain_damage(error: mailrun_spool::Error, directory: &std::path::Path) -> S
     )
 }
 
-/// Starts one server for each listening address. Each server has its own workers.
 fn listen(
     relay: &Arc<RunningRelay>,
     inherited: &mut InheritedSockets,

@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum number of recorded queue lengths. It is the number of rows of a [`Series`], so that in a
-/// long run, both cover the same number of seconds.
+/// Maximum number of recorded queue lengths. A [`Series`] has the same maximum of rows, so that in a long run, both
+/// cover the same number of seconds.
 const MAX_LENGTHS: usize = 36_000;
 
 pub(super) struct RunRecorder {
@@ -37,7 +37,7 @@ pub(super) struct RunRecorder {
 
 /// Number of messages in the spool at the end of each second or, in a long run, of several seconds.
 struct QueueLengths {
-    /// Number of seconds that each entry covers. An entry's key is its first second.
+    /// Number of seconds that each value in `lengths` covers. Its key is the first of these seconds.
     width_s: u64,
     lengths: BTreeMap<u64, u64>,
 }
@@ -64,8 +64,8 @@ impl QueueLengths {
     }
 }
 
-/// Time from the first to the last growth of a counter. Both times are the times of samples, so
-/// they are late by up to one sampling interval.
+/// Times of the first and the last sample in which a counter had grown. The growth itself may be earlier by up to one
+/// sampling interval.
 #[derive(Default)]
 struct ActivePeriod {
     value: u64,
@@ -101,7 +101,6 @@ impl RunRecorder {
         }
     }
 
-    /// Takes a sample of the counters. Returns the progress if a progress report is due.
     pub(super) fn sample(&mut self, context: &RelayContext) -> Option<LiveProgress> {
         let now = clock::now();
         let counters = &context.counters;
@@ -203,8 +202,8 @@ impl RunRecorder {
     }
 }
 
-/// Returns the time from which deliveries are rated. It is usually the acceptance of the first
-/// message. If mail of an earlier run was delivered before that, it is the first delivery.
+/// Returns the time from which the delivery rate is computed: usually the acceptance of the first message, or the first
+/// delivery if mail of a former run was delivered before that.
 fn start_of_deliveries(accepted: &ActivePeriod, delivered: &ActivePeriod) -> Duration {
     [accepted.first, delivered.first].into_iter().flatten().min().unwrap_or_default()
 }

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 /// Number of keep-alives per watchdog timeout. sd_watchdog_enabled(3) recommends two.
 const SIGNS_PER_TIMEOUT: u32 = 2;
-/// Maximum time that a caller waits until its message is sent.
 const SEND_WAIT: Duration = Duration::from_millis(500);
-/// Maximum number of messages that wait for a manager that does not read. Further messages are
+/// Maximum number of messages that are queued while the service manager does not read its socket. Further messages are
 /// dropped.
 const MAX_PENDING: usize = 64;
 
-/// Tells the manager that all listeners accept mail.
+/// Tells the service manager that the relay has started: all listeners accept mail.
 pub(super) fn notify_ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
@@ -26,8 +25,8 @@ pub(super) fn notify_status(status: &str) {
     send(&[NotifyState::Status(status)]);
 }
 
-/// Tells the manager that the relay reads its configuration again. [`notify_reloaded`] ends this
-/// state.
+/// Tells the service manager that the relay is reloading its configuration. The caller must call [`notify_reloaded`]
+/// afterwards.
 pub(super) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
@@ -81,8 +80,8 @@ fn send(states: &[NotifyState<'_>]) {
 /// A message, and the channel that confirms that it was sent.
 type Message = (String, SyncSender<()>);
 
-/// Channel to the thread that sends the messages, or `None` if there is no manager. Only that
-/// thread is blocked by a manager that does not read.
+/// Channel to the thread that sends the messages, or `None` if there is no service manager. If the manager does not
+/// read its socket, only that thread blocks.
 static OUTBOX: LazyLock<Option<SyncSender<Message>>> = LazyLock::new(|| {
     std::env::var_os("NOTIFY_SOCKET")?;
     let (outbox, messages) = sync_channel::<Message>(MAX_PENDING);

@@ -17,11 +17,10 @@ const READABLE: u32 = 0o055;
 const STICKY: u32 = 0o1000;
 /// Magic numbers of proc and sysfs (statfs(2)), in which nobody can create a directory.
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
-/// Name of the lock file, which every spool contains.
 const LOCK_FILE: &str = "lock";
 
-/// Checks that only this user owns the directory and can change it. If other users can read the directory, returns a
-/// warning. If it is a spool or empty, their permissions are removed as well.
+/// Checks that only this user owns the directory and can change it. Returns a warning if other users can read the
+/// directory. If the directory is empty or a spool, also removes that permission.
 ///
 /// # Errors
 /// Fails if the directory cannot be used as a spool. The error tells the operator why, and what to do about it.
@@ -54,7 +53,7 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
 /// exists and belongs to this user, or it can be created.
 ///
 /// # Errors
-/// Fails with the reason if the path cannot have a spool.
+/// Fails if a spool cannot be created or used at this path. The text gives the reason.
 pub fn can_create(directory: &Path) -> Result<(), String> {
     let directory: PathBuf = directory.components().collect();
     let path = directory.display();

@@ -44,8 +44,6 @@ const DELIVERY_PANIC_TEXT: &str = "the delivery failed because of a bug in mailr
 /// Difference from the wall clock from which the worker's Unix time is corrected.
 const MAX_CLOCK_DRIFT: Duration = Duration::from_secs(1);
 
-/// The queue of one thread, with everything that the sessions and delivery agents of that thread
-/// share.
 pub(crate) struct RelayWorker {
     pub(crate) context: Arc<RelayContext>,
     config: RefCell<Arc<Config>>,
@@ -137,7 +135,7 @@ impl RelayWorker {
         &self.resources.destinations
     }
 
-    /// Returns the number by which the queue knows a next hop. A new next hop is given a number and, if its route
+    /// Returns the number that identifies a next hop in the queue. A new next hop gets a number and, if its route
     /// limits connections, this worker's share of that limit.
     pub(crate) fn destination_id(&self, next_hop: &NextHop) -> DestinationId {
         let (id, is_new) = self.destinations().borrow_mut().id(next_hop);
@@ -230,8 +228,8 @@ impl RelayWorker {
         }
     }
 
-    /// Follows the wall clock if it has moved by more than the small corrections of NTP. Otherwise mail would get
-    /// times of the past, and would expire too early after a restart.
+    /// Follows the wall clock if it has moved by more than the small corrections of NTP. Otherwise new mail would be
+    /// dated in the past, and would expire too early after a restart.
     fn update_unix_origin(&self) {
         let origin = clock::wall().saturating_sub(clock::now());
         if origin.abs_diff(self.unix_origin.get()) > MAX_CLOCK_DRIFT {
@@ -326,7 +324,7 @@ impl RelayWorker {
         }
     }
 
-    /// Makes the delivery connections take no more messages, because the relay stops.
+    /// Stops the delivery connections from taking further messages, because the relay is shutting down.
     pub(crate) fn close(&self) {
         self.is_closing.set(true);
         self.waiting_slots.close_all();
@@ -365,8 +363,6 @@ impl RelayWorker {
         self.queue.borrow().next_is_loaded(destination)
     }
 
-    /// Reports the result of a delivery attempt to the queue, which then decides whether the message is finished or
-    /// tried again.
     pub(crate) fn finish_delivery(self: &Rc<Self>, request: DeliveryGuard, result: DeliveryResult) {
         if DeliveryLog::is_enabled() {
             let name = self.destinations().borrow().name(request.destination);
@@ -402,8 +398,8 @@ impl RelayWorker {
         self.drive();
     }
 
-    /// Sets how many messages a connection to this destination takes at a time. The queue opens
-    /// fewer connections if this number is larger.
+    /// Sets how many messages a connection to this destination takes at a time. With larger batches, the queue opens
+    /// fewer connections.
     pub(crate) fn set_batch_size(&self, destination: DestinationId, messages: u32) {
         self.queue.borrow_mut().set_batch_size(destination, messages);
     }
@@ -416,8 +412,8 @@ impl RelayWorker {
         self.config.borrow().hostname.as_str().into()
     }
 
-    /// Returns a different seed each time. For example, each connection gets its own, so that they
-    /// spread over equal servers.
+    /// Returns a different seed each time, for example for the lookup of each connection, so that connections spread
+    /// over servers of equal preference.
     pub(crate) fn next_seed(&self) -> u64 {
         self.seed_counter.set(self.seed_counter.get() + 1);
         self.context.seed.wrapping_add(self.seed_counter.get())
@@ -469,7 +465,6 @@ impl DeliveryGuard {
         Self { worker: Rc::clone(worker), request: Some(request) }
     }
 
-    /// Gives the request back to the queue because its delivery panicked.
     pub(crate) fn panicked(self) {
         tracing::error!(target: LOG_TARGET, id = %self.id, "{DELIVERY_PANIC_TEXT}: the message goes back to the queue");
         let worker = Rc::clone(&self.worker);

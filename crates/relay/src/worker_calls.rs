@@ -32,9 +32,8 @@ pub(crate) struct WorkerCalls(Mutex<Vec<Sender<WorkerCall>>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerUnavailable {
-    /// The worker has ended, or is about to end.
     Stopped,
-    /// The worker already has too many calls, or is stuck.
+    /// Too many calls are already waiting for the worker, or the worker is stuck.
     Busy,
 }
 

@@ -15,14 +15,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the workers of this process share. It is computed once, at the start, because a reload
-/// changes neither the number of workers nor the descriptors.
+/// The limits that the workers of this process share. They are computed once, at the start, because a reload changes
+/// neither the number of workers nor the limit on file descriptors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerShares {
     pub(crate) workers_per_listener: usize,
     /// Number of workers that share the limits. Each listener has workers of its own, and all of them count.
     worker_count: u32,
-    /// Limits of the configuration, or lower limits if the process gets too few descriptors.
+    /// Limits of the configuration, or lower limits if the process is allowed too few file descriptors.
     pub(crate) granted: GrantedLimits,
 }
 

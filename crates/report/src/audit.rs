@@ -12,7 +12,6 @@ pub(crate) fn faults(record: &Record) -> Option<Section> {
     Section::figures("Audit", Some(format!("{version}seed {}", audit.seed)), table(audit))
 }
 
-/// Returns the table of faults as lines for the short report, or no lines if the run was not an audit.
 pub(crate) fn in_short(record: &Record, width: usize) -> Vec<String> {
     let table = record.audit.as_ref().map(table);
     table.map_or_else(Vec::new, |table| table.terminal(width).lines().map(str::to_owned).collect())

@@ -24,11 +24,10 @@ const MIN_NAMED: f64 = 0.05;
 
 #[derive(Clone, Debug)]
 pub struct JudgedTrial {
-    /// Outcome from which the search chose its next rate.
     pub outcome: TrialOutcome,
     /// Latency to the first stage that a goal names. If no goal names a stage, latency to the last observed stage.
     pub latency_ms: Option<LatencyMs>,
-    /// Messages per second that reached the same stage while load was offered.
+    /// Messages per second that reached the stage of `latency_ms` while load was offered.
     pub delivered_per_s: f64,
     pub why: String,
 }
@@ -63,7 +62,7 @@ pub struct CapacityRun {
     /// Longer trials that check the capacity that was found, in ascending order of load.
     pub confirmation: Vec<ConfirmedLoad>,
     pub remarks: Vec<String>,
-    /// Verdict of the trial that ended the search, because mail was lost, changed or not delivered.
+    /// Verdict and reason of the trial that ended the search, because mail was lost, changed or not delivered.
     pub lost: Option<(Outcome, String)>,
     pub interrupted: bool,
     pub directory: PathBuf,
@@ -149,8 +148,6 @@ impl CapacityRun {
         table
     }
 
-    /// Returns the table of the confirmed loads. Each row shows the requested load beside the actual figures, and
-    /// whether the load meets the goals.
     pub(crate) fn compliance_table(&self) -> Table {
         let mut table = Table::new([
             right("load"),
@@ -215,7 +212,7 @@ impl CapacityRun {
     }
 
     /// Returns true if the trials at 80 % and 100 % of the capacity were both good, and false if one of them was bad or
-    /// void. Returns `None` if trials are missing and none of the others was bad or void.
+    /// void. Returns `None` if one or both are missing and none was bad or void.
     fn is_confirmed(&self) -> Option<bool> {
         let mut counting = self.confirmation.iter().filter(|load| load.share < 1.1);
         let has_held = counting.clone().all(|load| self.is_good(&load.trial) == Some(true));
@@ -635,7 +632,7 @@ mod tests {
         }
     }
 
-    /// A run of 10 s on two processors. The source and the sink each used `each_s` seconds.
+    /// A run of 10 s on two processors. The source and the sink each used `each_s` seconds of CPU time.
     fn run_on_two_cores(each_s: f64, used_share: Option<f64>) -> Record {
         let mut record = crate::sample::held();
         record.host.cores = 2;

@@ -7,7 +7,7 @@ use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::{count, counted};
 use mailrun_text::table::{Align, Cell, Table, right};
 
-/// Maximum number of further runs that is shown as an estimate. Larger estimates are too rough to be useful.
+/// An estimate of more further runs than this is not shown, because it would be too rough to be useful.
 const MAX_MORE: usize = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct ComparisonPage {
     pub margin: f64,
     /// The compared sides, of which the first is the reference for all others.
     pub sides: Vec<ComparedSide>,
-    /// Figures of every side except the first, which is the reference.
+    /// Figures of every side except the first, each compared with the first side.
     pub figures: Vec<ComparedFigure>,
     /// One line for each run that could not be read or compared, with the reason.
     pub refused: Vec<String>,
@@ -82,7 +82,6 @@ pub struct RunCurves {
     pub rates: Vec<(u64, f64)>,
 }
 
-/// A figure of one side, compared with the same figure of the first side, the reference.
 #[derive(Clone, Debug)]
 pub struct ComparedFigure {
     /// Name of the figure, including its unit.
@@ -152,7 +151,6 @@ impl ComparisonPage {
         !self.figures.is_empty() && !self.figures.iter().any(is_open)
     }
 
-    /// Returns a sentence that counts the figures by verdict, for example how many are worse.
     pub fn summary(&self) -> String {
         let kinds = ["worse", "better", "the same", "undecided", "with too few runs"];
         let number = |name: &str| self.figures.iter().filter(|figure| kind(figure.verdict) == name).count();

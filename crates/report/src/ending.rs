@@ -10,7 +10,6 @@ use mailrun_text::wrap::{clipped_words, display_width, wrapped};
 const MAX_VERDICT_WIDTH: usize = 400;
 const MAX_VERDICT_LINES: usize = 8;
 
-/// Returns the end of a full report: the notes, the key figures, the path of the details, and the verdict.
 pub(super) fn all(record: &Record, width: usize, style: TextStyle, details: Option<&str>) -> Vec<String> {
     let mut lines: Vec<String> = notes(record).iter().flat_map(|text| note(text, width)).collect();
     lines.extend(wrapped(&plain(&headline::figures(record)), "", "", width));
@@ -72,7 +71,6 @@ fn split_command(text: &str) -> Option<(&str, &str, &str)> {
     None
 }
 
-/// Returns the verdict in lines of at most `width` columns: first its word, such as `FAIL`, and then its reason.
 pub(super) fn verdict(record: &Record, width: usize, style: TextStyle) -> Vec<String> {
     let (word, code) = word(record);
     let reason = plain(&record.verdict.why);

@@ -7,7 +7,7 @@ use mailrun_measurement::threshold;
 use mailrun_text::numbers::{count, share};
 use mailrun_text::table::{Align, Cell, Table, plain, right};
 
-/// Returns the ledger: the fates of the units, the sum of the fates, and other counts that are not fates.
+/// Returns the ledger, a table of the fates of all messages, followed by other counts such as duplicates.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
     let mut table = Table::new([("fate", Align::Left), right("units"), right("share")]).leave_out(&["share"]);
@@ -43,8 +43,8 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     })
 }
 
-/// Returns the counts of the ledger, with the names that they have in the record: created, accepted, the fates, and the
-/// counts that are not fates.
+/// Returns all counts of the ledger under the names that they have in `run.json`: created, accepted, each fate, and
+/// counts such as duplicates.
 pub(crate) fn units(record: &Record) -> Vec<(&'static str, Option<u64>)> {
     let ledger = &record.ledger;
     let first = [("created", ledger.created), ("accepted", ledger.accepted)];
@@ -104,7 +104,7 @@ fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     })
 }
 
-/// Returns the rows that are not zero, with the names that `shown` gives to them.
+/// Returns the counts above zero, under the names that `shown` gives them.
 fn some(
     rows: &[(&'static str, Option<u64>)],
     shown: impl Fn(&'static str) -> &'static str,
@@ -126,7 +126,6 @@ pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
     Some(rows.map(|(name, number)| format!("{name} {}", count(number))).collect::<Vec<_>>().join(" · "))
 }
 
-/// Maximum number of rows in the table of rewritten addresses.
 const MAX_REWRITES: usize = 20;
 
 /// Returns the table of addresses at which mail arrived although the source had not sent mail to them. Returns `None`

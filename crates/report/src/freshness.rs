@@ -1,5 +1,5 @@
-//! The time windows of freshness thresholds, in a table with one row for each window. If there are many windows, only
-//! the worst are shown.
+//! A table of the time windows that freshness thresholds judge: how long in each window the newest message that had
+//! arrived was young enough. If there are many windows, only the worst are shown.
 use super::figures::Section;
 use mailrun_measurement::record::{FreshWindow, Record, ThresholdRow};
 use mailrun_text::numbers::counted;
@@ -34,7 +34,7 @@ pub(crate) fn windows(record: &Record) -> Option<Section> {
     Section::figures("Freshness by window", Some(note), table)
 }
 
-/// Returns the windows with the smallest share of fresh time, sorted by time.
+/// Returns the windows in which mail was fresh for the smallest share of the time, sorted by time.
 fn worst(windows: &[FreshWindow]) -> Vec<&FreshWindow> {
     let mut worst: Vec<&FreshWindow> = windows.iter().collect();
     worst.sort_by(|one, other| one.fresh_percent.total_cmp(&other.fresh_percent));

@@ -9,10 +9,10 @@ use mailrun_text::table::plain;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Headline {
     Judged(Outcome),
-    /// The record of a sink alone. A sink knows how many messages it received but not how many were sent, so its run is
-    /// not judged.
+    /// The record comes from a sink alone, which knows how many messages it received but not how many were sent. The
+    /// run is therefore not judged.
     Received,
-    /// The record of one part of a divided load. Only all parts together are judged.
+    /// The record covers the part of a load that one of several machines sent. Only all parts together are judged.
     Sent,
 }
 

@@ -140,7 +140,6 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
-        /// Each latency falls into exactly one bin, and no line is too long.
         #[test]
         fn no_time_is_lost(times in prop::collection::vec(0_u64..4_000_000_000, 1..200), width in 50_usize..200) {
             let times = recorded(&times);

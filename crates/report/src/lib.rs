@@ -66,7 +66,6 @@ use mailrun_measurement::record::Record;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportLength {
     Verdict,
-    /// A report that fits on a terminal of 80×24.
     Short,
     Full,
 }

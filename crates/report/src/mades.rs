@@ -144,8 +144,8 @@ pub(crate) fn shapes(mades: &Mades) -> Option<Section> {
 
 const MAX_WINDOWS: usize = 48;
 
-/// Returns a table with one row for each quarter-hour and shape of load. If there are many rows, only the worst are
-/// shown.
+/// Returns a table with one row for each pair of quarter-hour and load shape. If there are many rows, only those with
+/// the most incomplete or late messages are shown.
 pub(crate) fn windows(mades: &Mades) -> Option<Section> {
     let windows = &mades.market.as_ref()?.windows;
     let mut table = Table::new([

@@ -47,7 +47,7 @@ pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Returns the number of cores that a party kept busy. Returns `None` if the result is more than the host has. In that
+/// Returns the number of cores that a process kept busy. Returns `None` if the result exceeds the host's cores. In that
 /// case the process ran for longer than the measured time, so its share is unknown.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let max_cores = f64::from(record.host.cores.max(1)) * 1.05;
@@ -65,8 +65,8 @@ fn note(record: &Record) -> String {
     std::iter::once(always).chain(placement(record)).chain(looks).chain(faults).collect::<Vec<_>>().join("; ")
 }
 
-/// Names the processors to which parties were bound, for example `processors: source 0, sink 1`. `None` if no party was
-/// bound.
+/// Names the processors to which processes were bound, for example `processors: source 0, sink 1`. Returns `None` if no
+/// process was bound.
 fn placement(record: &Record) -> Option<String> {
     let one = |party: &Party| Some(format!("{} {}", plain(&party.name), plain(party.cpus.as_ref()?)));
     let placed: Vec<String> = record.parties.iter().filter_map(one).collect();
@@ -83,7 +83,7 @@ fn busy_poll(party: &Party) -> Option<String> {
     ))
 }
 
-/// Returns the number of messages that a party processed: those that a source sent, a sink received, or a relay
+/// Returns the number of messages that a process handled: the messages that a source sent, a sink received, or a relay
 /// accepted.
 fn messages(record: &Record, party: &Party) -> Option<u64> {
     let stage = match party.role {
@@ -96,7 +96,7 @@ fn messages(record: &Record, party: &Party) -> Option<u64> {
     own.clone().find(|row| row.name == stage).map(|row| row.count).or_else(|| own.map(|row| row.count).max())
 }
 
-/// Returns the table of TLS handshakes by party, version and cipher suite. Returns `None` if there were none.
+/// Returns the table of TLS handshakes by process, version and cipher suite. Returns `None` if there were none.
 pub(crate) fn handshakes(record: &Record) -> Option<Section> {
     let mut table = Table::new([
         ("party", Align::Left),

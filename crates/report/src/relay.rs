@@ -12,7 +12,7 @@ pub struct RelayFigures {
     pub accept_s: f64,
     /// Seconds from the first created message to the last delivered message.
     pub deliver_s: f64,
-    /// Messages per second. NaN if there were too few messages for a rate.
+    /// Accepted messages per second. NaN if there were too few messages for a rate.
     pub accepted_per_s: f64,
     pub delivered_per_s: f64,
     pub delivered_bytes_per_s: f64,
@@ -22,7 +22,7 @@ pub struct RelayFigures {
 }
 
 impl RelayFigures {
-    /// Returns `None` if the record has no accepted stage or no delivered stage.
+    /// Returns the relay's figures, or `None` if the record has no accepted stage or no delivered stage.
     pub fn of(record: &Record) -> Option<Self> {
         let accepted = record.stage(Stage::Accepted)?;
         let delivered = record.stage(Stage::Delivered)?;

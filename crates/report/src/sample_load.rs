@@ -12,11 +12,10 @@ const MAX_RATE: u64 = 1_600;
 /// A message is sent after 40 % and accepted after 70 % of its service time.
 const SENT_SHARE: f64 = 0.4;
 const ACCEPTED_SHARE: f64 = 0.7;
-/// In a run of more seconds than this, only one in ten messages is timed.
+/// In a run longer than this many seconds, only one in ten messages is timed, so that the tests stay fast.
 const LONG_RUN_S: u64 = 600;
 const SLOWEST: usize = 50;
 
-/// The trouble of the sample server: seconds without an answer, rejected messages, and lost messages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SampleTrouble {
     /// Seconds in which the server accepts nothing.

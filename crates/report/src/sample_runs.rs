@@ -22,7 +22,6 @@ pub fn kinds() -> Vec<(&'static str, Record)> {
     ]
 }
 
-/// A run of a minute in an open loop that met all its thresholds.
 pub fn passed() -> Record {
     let load = SampleLoad::new(60, 0.75, SampleTrouble::default());
     let mut record = open_loop(&load);
@@ -337,7 +336,6 @@ fn judged(outcome: Outcome, reason: &str, reasons: &[&str]) -> Verdict {
 mod tests {
     use super::*;
 
-    /// Checks that the figures of each sample run are consistent.
     #[test]
     fn every_run_of_the_gallery_agrees_with_itself() {
         for record in [passed(), failed(), invalid(), second()] {

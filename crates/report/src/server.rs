@@ -6,7 +6,7 @@ use mailrun_measurement::record::{HostProcess, Record, ServerRow};
 use mailrun_text::numbers::memory;
 use mailrun_text::table::plain;
 
-/// Minimum CPU time in seconds for a process to be shown.
+/// A process is shown if it used at least this much CPU time, in seconds.
 const MIN_TOLD_S: f64 = 0.05;
 
 /// Returns the section about the server. Returns `None` if the bench made no test connection, which it does not need

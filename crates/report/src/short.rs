@@ -109,7 +109,6 @@ fn parts(record: &Record, width: usize, style: TextStyle) -> Vec<ReportPart<Sect
     parts
 }
 
-/// Describes the run, for example `mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …`.
 fn head(record: &Record, width: usize, style: TextStyle) -> Vec<String> {
     let first = format!("mailrun {}: ", plain(&record.name));
     let mut lines = wrapped(&described(record), &first, "  ", width);
@@ -547,7 +546,6 @@ mod tests {
         }
     }
 
-    /// Returns the numbers in a text, each with its decimal point and the commas between its thousands.
     fn numbers(text: &str) -> HashSet<String> {
         let is_part = |character: char| character.is_ascii_digit() || character == ',' || character == '.';
         let numbers = text.split(|character| !is_part(character)).map(|number| number.trim_matches(['.', ',']));
@@ -568,8 +566,6 @@ mod tests {
             prop_assert!(split.is_empty(), "{split:?} in\n{text}");
         }
 
-        /// For any record and any terminal width, the short report has the permitted number of
-        /// lines and always shows the verdict.
         #[test]
         fn the_short_report_fits(record in records(), width in 40_usize..=200) {
             let text = short(&record, width, TextStyle::Plain, Some("d/report.md"));

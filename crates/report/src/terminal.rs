@@ -22,7 +22,6 @@ pub(crate) fn terminal(record: &Record, width: usize) -> String {
     full(record, width, TextStyle::Plain, None)
 }
 
-/// Returns the full report for `width` columns. `details` is the path of the file with the complete report.
 pub(crate) fn full(record: &Record, width: usize, style: TextStyle, details: Option<&str>) -> String {
     let width = width.max(MIN_WIDTH);
     let mut text = format!("\n{}\n", title(record, width.min(MAX_SENTENCE_WIDTH), style));

@@ -3,7 +3,7 @@ use crate::scram::ScramHash;
 use crate::{Credentials, Mechanism, Nonce, cram_md5, encode, plain, prepared, scram};
 use std::fmt;
 
-/// Reason why an exchange cannot continue.
+/// Reason why a client must cancel an AUTH exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
     /// The mechanism cannot carry the name or the secret: one of them is too long or contains forbidden characters,
@@ -38,7 +38,7 @@ enum State {
     VerdictOrReason,
 }
 
-/// Client's side of one AUTH exchange.
+/// Client's side of one AUTH exchange, which answers the server's challenges.
 #[derive(Clone)]
 pub struct ClientExchange {
     mechanism: Mechanism,

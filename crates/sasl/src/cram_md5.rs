@@ -1,4 +1,4 @@
-//! CRAM-MD5 (RFC 2195): the client proves the secret with a digest of the secret and a fresh
+//! CRAM-MD5 (RFC 2195): the client proves that it knows the secret, by a digest of the secret and the server's fresh
 //! challenge.
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;

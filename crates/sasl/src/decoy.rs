@@ -1,4 +1,4 @@
-//! Invented secrets for users that do not exist, so that their logins look like real ones.
+//! Invented secrets for unknown users, so that failed logins do not reveal which users exist.
 use crate::scram::{Keys, MIN_ITERATIONS};
 use crate::{Nonce, encode};
 use hmac::{Hmac, KeyInit, Mac};

@@ -100,12 +100,12 @@ impl FromStr for Mechanism {
 #[error("{0:?} is not one of {names}", names = Mechanism::NAMES)]
 pub struct UnknownMechanism(String);
 
-/// Set of AUTH mechanisms, for example the mechanisms that a server offers.
+/// Set of AUTH mechanisms, for example the mechanisms that a server offers in its reply to EHLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mechanisms(u8);
 
 impl Mechanisms {
-    /// The empty set, which means no AUTH.
+    /// The empty set, with which a server offers no AUTH.
     pub const NONE: Self = Self(0);
     /// The set of all mechanisms that this crate knows.
     pub const ALL: Self = Self(0b1_1111);
@@ -130,7 +130,7 @@ impl Mechanisms {
         Self(self.0 & other.0)
     }
 
-    /// Returns true if the mechanism is in the set.
+    /// Returns true if the set contains this mechanism, for example if the server has offered it.
     pub const fn has(self, mechanism: Mechanism) -> bool {
         self.0 & (1 << mechanism as u8) != 0
     }
@@ -159,10 +159,10 @@ impl Mechanisms {
     }
 }
 
-/// Name and secret that a client logs in with.
+/// Name and secret with which a client logs in.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Name of the user that logs in, as the server knows it.
+    /// Name of the user that logs in, in the form that the server expects.
     pub name: String,
     /// Password of the user, or a token for XOAUTH2.
     pub secret: String,

@@ -1,25 +1,25 @@
-//! PLAIN (RFC 4616): the client shows its name and password.
+//! PLAIN (RFC 4616): the client sends its name and password in the clear.
 
 /// Parts of the client's message, in the order in which they are sent (RFC 4616 §2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PlainMessage<'a> {
-    /// The user to act as, or empty for the user that logs in.
+    /// Authorization identity: the user to act as, or empty for the user that logs in.
     pub acts_as: &'a [u8],
-    /// The user whose password follows, and who logs in.
+    /// Authentication identity: the user that logs in with the password.
     pub name: &'a [u8],
     /// The user's password in the clear.
     pub password: &'a [u8],
 }
 
-/// Returns the message of a client that acts as itself. Returns `None` if the name or the password
-/// contains NUL, which separates them.
+/// Returns the message of a client that acts as itself. Returns `None` if the name or the password contains NUL, which
+/// separates the two in the message.
 pub fn message(name: &str, password: &str) -> Option<Vec<u8>> {
     let has_nul = name.contains('\0') || password.contains('\0');
     (!has_nul).then(|| format!("\0{name}\0{password}").into_bytes())
 }
 
 impl<'a> PlainMessage<'a> {
-    /// Splits a client's message, or returns `None` if it does not have three parts.
+    /// Splits a client's message at NUL bytes, or returns `None` if it does not have three parts.
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         let mut parts = message.split(|octet| *octet == 0);
         let (acts_as, name, password) = (parts.next()?, parts.next()?, parts.next()?);

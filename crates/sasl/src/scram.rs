@@ -20,10 +20,10 @@ pub const MIN_ITERATIONS: u32 = 4096;
 /// Maximum number of iterations, without which a server could keep a client computing forever.
 pub const MAX_ITERATIONS: u32 = 600_000;
 
-/// Hash function of the server's side, which this crate has only for SCRAM-SHA-256.
+/// Hash function of the server's side, which this crate implements only for SCRAM-SHA-256.
 const SERVER_HASH: ScramHash = ScramHash::Sha256;
 
-/// Keys that a server stores instead of a password.
+/// SCRAM keys, which a server stores instead of a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
     /// Salt that was hashed together with the password.
@@ -156,7 +156,7 @@ fn is_nonce(nonce: &str) -> bool {
     !nonce.is_empty() && nonce.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
 }
 
-/// State of the client after its first message (client-first).
+/// A SCRAM client with its first message (client-first). It can answer the server's challenge.
 #[derive(Clone, Debug)]
 pub struct ClientFirst {
     hash: ScramHash,
@@ -164,7 +164,7 @@ pub struct ClientFirst {
     nonce_bytes: usize,
 }
 
-/// State of the client after it has sent its proof (client-final). It can check the server's proof.
+/// A SCRAM client that has computed its proof (client-final). It can check the server's proof.
 #[derive(Clone, Debug)]
 pub struct ClientFinal {
     signature: Vec<u8>,

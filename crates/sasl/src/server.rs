@@ -32,7 +32,7 @@ pub enum ExchangeStep {
     Malformed,
 }
 
-/// Server's side of an exchange that has not begun.
+/// Server's side of an AUTH exchange that has not begun.
 #[derive(Clone, Debug)]
 pub struct ServerExchange {
     mechanism: Mechanism,
@@ -77,7 +77,7 @@ fn begin_cram_md5(nonce: &str, host: &str, initial: Option<&[u8]>) -> ExchangeSt
     ExchangeStep::Challenge(challenge.clone().into_bytes(), AwaitedResponse(State::Digest { challenge }))
 }
 
-/// An exchange that waits for the client's response.
+/// An AUTH exchange in which the server has sent a challenge and waits for the client's response.
 #[derive(Clone, Debug)]
 pub struct AwaitedResponse(State);
 
@@ -160,7 +160,7 @@ fn client_first(nonce: String, response: &[u8]) -> Option<ExchangeStep> {
     Some(ExchangeStep::Lookup(SecretLookup { name, proof: LookupProof::ScramSha256 { message, nonce } }))
 }
 
-/// Name and secret that the client has shown. Only the application can decide whether they are right.
+/// Name and secret that the client has sent. Only the application can decide whether they are right.
 #[derive(Clone)]
 pub struct ShownSecret {
     mechanism: Mechanism,
@@ -181,12 +181,12 @@ impl ShownSecret {
         self.mechanism
     }
 
-    /// Returns the user name that the client claims, which is not verified yet.
+    /// Returns the user name that the client claims. It is not verified yet.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the password or token that the client has shown.
+    /// Returns the password or token that the client has sent.
     pub fn secret(&self) -> &[u8] {
         &self.secret
     }
@@ -222,7 +222,7 @@ impl SecretLookup {
         }
     }
 
-    /// Returns the user name that the client claims, which is not verified yet.
+    /// Returns the claimed user name, whose secret the application must look up.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -261,7 +261,7 @@ fn keys(secret: &Secret, nonce: &str) -> Option<scram::Keys> {
     }
 }
 
-/// An exchange of SCRAM-SHA-256 that waits for the client's proof, after the user's secret was looked up.
+/// A SCRAM-SHA-256 exchange that waits for the client's proof. The user's secret has already been looked up.
 #[derive(Clone)]
 pub struct AwaitedProof {
     name: String,
@@ -281,7 +281,7 @@ impl AwaitedProof {
         Mechanism::ScramSha256
     }
 
-    /// Returns the user name that the client claims, which is not verified yet.
+    /// Returns the user name that the client claims. It is not verified until the proof is checked.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -316,8 +316,8 @@ mod tests {
         ServerExchange::new(mechanism, &NONCE, "test")
     }
 
-    /// Runs both sides until one of them ends. Returns whether the server and the client consider
-    /// the login proved.
+    /// Runs client and server against each other until one of them ends. Returns whether the server and whether the
+    /// client considers the login proved.
     fn joined(mechanism: Mechanism, credentials: &Credentials, secret: Option<&Secret>, early: bool) -> (bool, bool) {
         let mut client = client::ClientExchange::new(mechanism, credentials, Some(&[9; 18])).unwrap();
         let initial = client.initial().map(<[u8]>::to_vec).filter(|_| early);

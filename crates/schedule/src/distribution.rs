@@ -1,4 +1,4 @@
-//! A number that may vary from message to message, such as a size: the syntax of its option, and its distribution.
+//! Numbers that vary from message to message, such as sizes: the syntax of a distribution, and drawing from it.
 //!
 //! ```text
 //! 400                      always the same
@@ -21,7 +21,6 @@ const MAX_MEDIAN_FACTOR: f64 = 100.0;
 const MAX_SIGMA: f64 = 5.0;
 const MAX_PARTS: usize = 1_000;
 
-/// A number that is constant or varies from message to message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
     expression: String,
@@ -35,7 +34,6 @@ enum DistributionKind {
     LogNormal { median: f64, sigma: f64, most: u64 },
 }
 
-/// A range of numbers, including both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ValueRange {
     least: u64,
@@ -53,7 +51,6 @@ impl ValueRange {
 }
 
 impl Distribution {
-    /// Creates a distribution that always gives `number`.
     pub fn constant(number: u64) -> Self {
         Self {
             expression: number.to_string(),
@@ -61,10 +58,10 @@ impl Distribution {
         }
     }
 
-    /// Parses a distribution, in which `read` parses each single number, for example with a unit.
+    /// Parses a distribution such as `64k:80,1m:20`. `read` parses each number in it, and defines its units.
     ///
     /// # Errors
-    /// Returns an error that names the mistake and shows the correct form.
+    /// Returns an error that says what is wrong with `text` and shows the correct form.
     pub fn parse(text: &str, read: impl Fn(&str) -> Result<u64, String>) -> Result<Self, String> {
         let shape = match text.strip_prefix("lognormal:") {
             Some(rest) => parse_log_normal(rest, &read)?,
@@ -73,7 +70,7 @@ impl Distribution {
         Ok(Self { expression: text.to_owned(), kind: shape })
     }
 
-    /// Returns the text from which the distribution was parsed.
+    /// Returns the distribution in the syntax that [`Self::parse`] reads.
     pub fn expression(&self) -> &str {
         &self.expression
     }
@@ -83,7 +80,6 @@ impl Distribution {
         (self.min() == self.max()).then(|| self.min())
     }
 
-    /// Returns the smallest number that can be drawn.
     pub fn min(&self) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.least,
@@ -92,7 +88,6 @@ impl Distribution {
         }
     }
 
-    /// Returns the largest number that can be drawn.
     pub fn max(&self) -> u64 {
         match &self.kind {
             DistributionKind::Range(range) => range.most,
@@ -116,12 +111,12 @@ impl Distribution {
     }
 
     /// Returns true for a log-normal distribution, whose numbers are clamped to its bounds. A caller may clamp them to
-    /// narrower bounds, because the distribution is then still of the same kind.
+    /// narrower bounds, because the result is still a clamped log-normal distribution.
     pub fn is_clamped(&self) -> bool {
         matches!(self.kind, DistributionKind::LogNormal { .. })
     }
 
-    /// Describes the distribution for the run record as if all numbers below `min` were `min`.
+    /// Describes the distribution for the run record. Numbers below `min` are counted as `min`.
     pub fn summary_from(&self, min: u64) -> Varied {
         let summary = self.summary_in(1.0);
         if self.min() >= min {
@@ -153,7 +148,7 @@ impl Distribution {
         }
     }
 
-    /// Returns `count` evenly spaced quantiles, which represent the distribution.
+    /// Returns `count` evenly spaced quantiles, which together represent the distribution.
     pub fn quantiles(&self, count: u64) -> impl Iterator<Item = u64> {
         let gap = u64::MAX / count.max(1);
         (0..count).map(move |place| self.quantile(place * gap + gap / 2))
@@ -176,8 +171,8 @@ impl Distribution {
     }
 }
 
-/// Returns a quantile of a weighted list. The range of `position` is divided among the parts in proportion to their
-/// weights. The place of `position` within the range of a part selects the quantile of that part.
+/// Returns the quantile at `position` / 2^64 of a list of weighted ranges. Each range takes up a part of the positions
+/// that is proportional to its weight, and within this part its numbers are spread evenly.
 fn weighted_quantile(parts: &[(u64, ValueRange)], total: u64, position: u64) -> u64 {
     let mut place = u128::from(position) * u128::from(total);
     for (weight, range) in parts {
@@ -325,7 +320,6 @@ pub enum RandomStream {
     Think,
     Sender,
     Recipient,
-    /// Chooses the text of a generated message.
     Words,
     /// Chooses the envelope ID, with which the server names the message in a notification (DSN, RFC 3461).
     EnvelopeId,

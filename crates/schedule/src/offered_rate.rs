@@ -14,15 +14,12 @@ use std::time::Duration;
 /// Maximum length of a stage's name, in characters.
 const MAX_NAME: usize = 40;
 
-/// A part of the run with its own rate or ramp.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateStage {
-    /// Name that the user has given to the stage, such as `peak`.
+    /// Name that the user has given to the stage, such as `peak`, or `None` for a stage without a name.
     pub name: Option<String>,
     pub(crate) length: Duration,
-    /// Rate per second at the start of the stage.
     pub from_per_s: f64,
-    /// Rate per second at the end of the stage.
     pub to_per_s: f64,
 }
 
@@ -30,7 +27,7 @@ impl RateStage {
     /// Parses a stage, for example `10s:100/s`, `10s:100/s..1000/s` or `peak=10s:500/s`.
     ///
     /// # Errors
-    /// Returns an error that names the mistake and shows the correct form.
+    /// Returns an error that says what is wrong with `text` and shows the correct form.
     pub fn parse(text: &str) -> Result<Self, String> {
         let error =
             || format!("{text:?} is not a valid stage; use something like 10s:100/s, or 60s:100/s..1000/s for a ramp");
@@ -67,7 +64,6 @@ impl RateStage {
         OfferedStage { name: self.name.clone(), length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }
     }
 
-    /// Returns the rate at `time_s` seconds after the start of the stage.
     fn rate_at(&self, time_s: f64) -> f64 {
         let passed = time_s / self.length.as_secs_f64();
         self.from_per_s * (1.0 - passed) + self.to_per_s * passed
@@ -103,10 +99,9 @@ fn checked_name(name: &str) -> Result<String, String> {
     }
 }
 
-/// The rate at which messages are due during the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OfferedRate {
-    /// The same rate until the run ends.
+    /// Messages per second, which stay the same until the run ends.
     Constant(f64),
     /// Consecutive stages. The run ends with the last stage.
     Stages(Vec<RateStage>),
@@ -168,7 +163,7 @@ impl OfferedRate {
         ends.collect()
     }
 
-    /// Returns the mean rate from `from_s` to the end of the load, in messages per second, or 0 if nothing is left.
+    /// Returns the mean rate from `from_s` to the end of the load in messages per second, or 0 if it has ended by then.
     pub fn mean_per_s(&self, from_s: f64) -> f64 {
         let stages = match self {
             Self::Constant(rate_per_s) => return *rate_per_s,
@@ -190,7 +185,7 @@ impl OfferedRate {
         if counted_s > 0.0 { messages / counted_s } else { 0.0 }
     }
 
-    /// Describes the stages for the run record, with an empty list for a constant rate.
+    /// Describes the stages for the run record. Returns an empty list for a constant rate, which has no stages.
     pub fn stages(&self) -> Vec<OfferedStage> {
         match self {
             Self::Constant(_) => Vec::new(),

@@ -19,7 +19,7 @@ pub struct ArrivalSchedule {
     began: Duration,
     /// The current offered rate, followed by rates that apply later. This queue is never empty.
     offers: VecDeque<OfferSegment>,
-    /// Number of messages that the caller has taken.
+    /// Number of messages that the caller has passed with [`Self::advance`].
     issued: u64,
     /// Position of the next message in the whole run.
     position: f64,
@@ -89,8 +89,8 @@ impl ArrivalSchedule {
         self.next_s = self.due_s();
     }
 
-    /// Counts the messages that are due before `at`. The caller must not have taken any messages
-    /// yet.
+    /// Counts the messages that are due before `at`. The caller must not have called
+    /// [`Self::advance`] yet, because the count assumes that the current message is the first.
     pub fn due_before(mut self, at: Duration) -> u64 {
         // Do not count past the end of the last stage: all further messages are due at that end, so the count would
         // never finish.
@@ -112,7 +112,7 @@ impl ArrivalSchedule {
         self.began.saturating_add(Duration::try_from_secs_f64(self.next_s).unwrap_or(Duration::MAX))
     }
 
-    /// Moves on to the next message, after the caller has taken the current one.
+    /// Moves on to the next message, so that [`Self::due`] returns the time of that message.
     pub fn advance(&mut self) {
         self.issued += 1;
         self.compute_next();

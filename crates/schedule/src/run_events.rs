@@ -8,13 +8,13 @@ use std::time::Duration;
 
 /// Facts about a run that has ended, with times on the monotonic clock.
 pub struct RunCourse<'a> {
-    /// Time that is 0 s in the record.
+    /// Time from which the run record counts its times, which are in seconds.
     pub origin: Duration,
     /// Time at which the load started.
     pub began: Duration,
     /// Time after which no more messages were created.
     pub ended: Duration,
-    /// Periods in which the server accepted nothing. Their times count from the origin, as in the record.
+    /// Periods in which the server accepted nothing. Their times are in seconds since `origin`.
     pub stalls: &'a [StallRow],
     pub ending: Ending,
     /// Time at which the load was stopped, if it was stopped early.
@@ -24,7 +24,7 @@ pub struct RunCourse<'a> {
 }
 
 impl RunCourse<'_> {
-    /// Returns the events in the order of time.
+    /// Returns the events of the run, sorted by time.
     pub fn events(&self, warm_up: Option<Duration>, offered: Option<&OfferedRate>) -> Vec<EventRow> {
         let mut events = Vec::new();
         if let Some(warm_up) = warm_up {
@@ -51,8 +51,8 @@ impl RunCourse<'_> {
         events
     }
 
-    /// Returns the events of a stall. There are none if the server rejected messages during the stall, because a server
-    /// that answers is not lost.
+    /// Returns events for the start and the end of a stall. If the server rejected messages during the stall, there are
+    /// no events, because a server that answers is not down.
     fn stall(&self, stall: &StallRow) -> Vec<EventRow> {
         if stall.rejected > 0 {
             return Vec::new();

@@ -7,9 +7,9 @@
 //!                          1/3   3 4 5            1 4 7
 //!                          2/3   6 7              2 5
 //! ```
-//! Totals are divided exactly: the parts add up to the total, and their sizes differ by at most
-//! one. A part's sequence numbers are a range, so that its ledger stays small. The positions of the
-//! parts alternate, so that all parts together send as evenly as a single source.
+//! Totals are divided exactly: the parts add up to the total, and their sizes differ by at most one. The
+//! sequence numbers of a part are contiguous, so that its ledger, a bitmap of messages and recipients, stays
+//! small. The positions of the parts alternate, so that all parts together send as evenly as a single source.
 //!
 //! This module does no I/O. The machines agree because they compute everything from the same plan.
 use mailrun_measurement::trace::{MESSAGE_NUMBERS, RunId};
@@ -18,10 +18,8 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// Maximum number of parts of a load.
 pub const MAX_SHARDS: u32 = 65_536;
 
-/// One of the parts into which a load is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: u32,
@@ -29,7 +27,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The only part of a load that is not divided.
+    /// The whole load, which a single machine sends alone.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
     /// Creates part `index` of `count`, counted from 0, or returns `None` if there is no such part.
@@ -37,12 +35,10 @@ impl Shard {
         (index < count && count <= MAX_SHARDS).then_some(Self { index, count })
     }
 
-    /// Returns the number of this part, counted from 0.
     pub fn index(self) -> u32 {
         self.index
     }
 
-    /// Returns the number of parts of the whole load.
     pub fn count(self) -> u32 {
         self.count
     }
@@ -54,7 +50,7 @@ impl Shard {
         total / count + u64::from(u64::from(self.index) < total % count)
     }
 
-    /// Returns the sum of the shares of all parts before this one.
+    /// Returns how much of `total` goes to all parts before this one together.
     fn before(self, total: u64) -> u64 {
         let count = u64::from(self.count);
         let index = u64::from(self.index);
@@ -89,7 +85,7 @@ impl Shard {
         sent.saturating_mul(u64::from(self.count)).saturating_add(u64::from(self.index))
     }
 
-    /// Returns this part's share of a rate, which is the same for all parts.
+    /// Returns this part's share of a rate. All parts have the same share.
     pub fn rate(self, per_s: f64) -> f64 {
         per_s / f64::from(self.count)
     }

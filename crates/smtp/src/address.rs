@@ -1,5 +1,5 @@
-//! Paths and mailboxes: the text between `<` and `>` (RFC 5321 §4.1.2), with UTF-8 as in RFC 6531
-//! §3.3.
+//! Paths and mailboxes, such as `<local@domain>` in MAIL and RCPT (RFC 5321 §4.1.2), which may
+//! contain UTF-8 (RFC 6531 §3.3).
 //!
 //! ```text
 //! <@a,@b:local@domain>   source route passed over (RFC 5321 §4.1.1.3, appendix C)
@@ -23,10 +23,10 @@ pub struct Path<'a> {
 /// Reason why a path is invalid. A server sends a different reply for each reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// The path does not follow the grammar (RFC 5321 §4.1.2).
+    /// The path does not follow the grammar of RFC 5321 §4.1.2.
     #[error("the address is not of the form <local-part@domain>")]
     Syntax,
-    /// The path exceeds 256 bytes, its local part 64 bytes, or its domain 255 bytes.
+    /// The path has more than 256 bytes, its local part more than 64, or its domain more than 255.
     #[error("the address is too long")]
     TooLong,
 }
@@ -68,7 +68,7 @@ impl<'a> Path<'a> {
     }
 
     /// Makes a path from bytes that [`Self::as_bytes`] returned, without checking the grammar
-    /// again. For any other bytes, the parts of the path are meaningless.
+    /// again. For any other bytes, the path may have a wrong local part and domain.
     pub fn checked_before(mailbox: &'a [u8]) -> Self {
         let is_quoted = mailbox.first() == Some(&b'"');
         // Skip a quoted local part before searching for the @, because it may itself contain one.
@@ -267,8 +267,8 @@ fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
     (begin + end <= 6).then(|| all.into())
 }
 
-/// Parses the groups of a part of an IPv6 address without `::`. Returns the groups and their
-/// number.
+/// Parses the groups before or after the `::` of an IPv6 address, or all groups of an address
+/// without `::`. Returns the groups and how many there are.
 fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
     let mut groups = [0; 8];
     let mut count = 0;

@@ -202,8 +202,8 @@ fn long_verb<'a>(line: &'a [u8], argument: &'a [u8]) -> Result<Command<'a>, Repl
     Err(ReplyReason::UnknownCommand)
 }
 
-/// Parses BDAT. If the size is invalid, the session must end, because nobody knows whether the next
-/// bytes are message or commands.
+/// Parses BDAT. If the size is invalid, the session must end, because the server cannot tell
+/// whether the next bytes are part of the message or commands.
 fn chunk(argument: &[u8]) -> Result<Command<'_>, ReplyReason> {
     let mut words = argument.split(|octet| *octet == b' ').filter(|word| !word.is_empty());
     let bytes = words.next().and_then(number).ok_or(ReplyReason::BadChunk)?;
@@ -228,8 +228,8 @@ fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, ReplyR
     if argument.is_empty() { Ok(command) } else { Err(ReplyReason::Syntax) }
 }
 
-/// Parses a greeting. The name is the rest of the line, whatever it contains. RFC 5321 §4.1.4
-/// forbids refusing mail because of a wrong name, and the server does not use the name.
+/// Parses EHLO, HELO or LHLO. The name is the rest of the line, whatever it contains: RFC 5321
+/// §4.1.4 forbids refusing mail because of a wrong name, and the server does not use the name.
 fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, ReplyReason> {
     if name.is_empty() { Err(ReplyReason::HelloNeedsName) } else { Ok(Command::Hello(kind, name)) }
 }

@@ -151,9 +151,8 @@ impl LineChecker {
         self.previous = content.last().copied().unwrap_or(self.previous);
     }
 
-    /// Returns true if no line exceeds the limit. Searches backwards for the last line end within
-    /// each limit's length, so that short lines cost one search per thousand bytes instead of one
-    /// search each.
+    /// Returns true if no line exceeds the limit. Looks for the last line end within the next
+    /// `line_limit` bytes and continues there, so that many short lines cost a single search.
     fn lines_fit(&mut self, content: &[u8]) -> bool {
         let mut rest = content;
         loop {

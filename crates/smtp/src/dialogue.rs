@@ -19,7 +19,6 @@ const VERBS: [&str; 17] = [
 /// which they are on the wire.
 #[derive(Debug, Default)]
 pub struct Dialogue {
-    /// Maximum number of lines of a message that are shown.
     message_lines: u64,
     client_line: HeldLine,
     server_line: HeldLine,
@@ -32,8 +31,8 @@ pub struct Dialogue {
     has_login: bool,
 }
 
-/// Kind of the bytes that the client sends next. Without it, lines of a message would pass for
-/// commands.
+/// What the client sends next: commands, or part of a message. The dialogue has to know, because a
+/// line of a message may look like a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ClientPart {
     #[default]
@@ -87,7 +86,7 @@ impl Dialogue {
         self.server(reply.wire(), shown);
     }
 
-    /// Appends an event, such as the end of a connection, which neither side has sent as a line.
+    /// Appends an event that is not a line of either side, such as the end of the connection.
     pub fn event(text: &str, shown: &mut String) {
         push("===", text.as_bytes(), shown);
     }
@@ -214,7 +213,6 @@ impl Dialogue {
     }
 }
 
-/// A line that one side sends, complete or not.
 #[derive(Debug, Default)]
 struct HeldLine {
     held: Vec<u8>,
@@ -239,7 +237,7 @@ impl HeldLine {
         self.bytes == 0
     }
 
-    /// Returns the line without its line end, cut if it is too long.
+    /// Returns the line without its line end, and cut to [`MAX_LINE_BYTES`].
     fn text(&self) -> &[u8] {
         let line = self.held.strip_suffix(b"\n").unwrap_or(&self.held);
         let line = line.strip_suffix(b"\r").unwrap_or(line);

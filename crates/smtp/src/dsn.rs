@@ -37,7 +37,7 @@ impl Return {
 pub struct Notify(u8);
 
 impl Notify {
-    /// The sender wants no notification at all (NEVER). NEVER cannot be combined with others.
+    /// The sender wants no notification at all (NEVER, which cannot be combined with other events).
     pub const NEVER: Self = Self(0);
     /// The sender wants to know that the message was delivered (SUCCESS).
     pub const SUCCESS: Self = Self(1);
@@ -81,7 +81,7 @@ impl Notify {
     }
 }
 
-/// The recipient as the sender first named it (RFC 3461 §4.2).
+/// The recipient's address as the original sender gave it, before any forwarding (RFC 3461 §4.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OriginalRecipient<'a> {
     /// Kind of the address, such as `rfc822`, `utf-8` or `x400`.
@@ -135,7 +135,7 @@ fn is_unitext(address: &[u8]) -> bool {
     })
 }
 
-/// Returns true for the kind `utf-8`, whose addresses may exceed ASCII (RFC 6533 §3).
+/// Returns true for the kind `utf-8`, whose addresses may contain characters above ASCII (RFC 6533 §3).
 pub fn is_utf8(kind: &[u8]) -> bool {
     kind.eq_ignore_ascii_case(b"utf-8")
 }

@@ -83,7 +83,6 @@ impl Extensions {
         offered
     }
 
-    /// Records the extension of one line of an EHLO reply. An unknown keyword changes nothing.
     fn take(&mut self, keyword: &[u8], argument: &[u8]) {
         let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
         self.pipelining |= is(b"PIPELINING");

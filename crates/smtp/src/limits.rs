@@ -1,18 +1,18 @@
 //! Limits of a server: the sizes of RFC 5321 §4.5.3.1 and the times of §4.5.3.2.
 use std::time::Duration;
 
-/// Maximum length of a command line, including `<CRLF>` (RFC 5321 §4.5.3.1.4).
+/// Maximum length of a command line in bytes, including `<CRLF>` (RFC 5321 §4.5.3.1.4).
 pub const MAX_COMMAND_LINE_BYTES: usize = 512;
-/// Bytes that extensions add to MAIL: SIZE 26 (RFC 1870 §3), BODY 17 (RFC 6152 §2), SMTPUTF8 10
-/// (RFC 6531 §3.1), RET 9 and ENVID 107 (RFC 3461 §4.3, §4.4), AUTH 500 (RFC 4954 §3).
+/// Number of bytes by which extensions may lengthen MAIL: SIZE 26 (RFC 1870 §3), BODY 17 (RFC 6152 §2),
+/// SMTPUTF8 10 (RFC 6531 §3.1), RET 9 and ENVID 107 (RFC 3461 §4.3, §4.4), AUTH 500 (RFC 4954 §3).
 pub const MAX_MAIL_PARAMETER_BYTES: usize = 26 + 17 + 10 + 9 + 107 + 500;
-/// Bytes that extensions add to RCPT: NOTIFY 29 and ORCPT 507 (RFC 3461 §4.1, §4.2).
+/// Number of bytes by which extensions may lengthen RCPT: NOTIFY 29 and ORCPT 507 (RFC 3461 §4.1, §4.2).
 pub const MAX_RCPT_PARAMETER_BYTES: usize = 29 + 507;
-/// Maximum length of a path, including its brackets and a source route (RFC 5321 §4.5.3.1.3).
+/// Maximum length of a path in bytes, including its brackets and a source route (RFC 5321 §4.5.3.1.3).
 pub const MAX_PATH_BYTES: usize = 256;
-/// Maximum length of a local part (RFC 5321 §4.5.3.1.1).
+/// Maximum length of a local part, the text before the `@`, in bytes (RFC 5321 §4.5.3.1.1).
 pub const MAX_LOCAL_PART_BYTES: usize = 64;
-/// Maximum length of a domain (RFC 5321 §4.5.3.1.2).
+/// Maximum length of a domain, the text after the `@`, in bytes (RFC 5321 §4.5.3.1.2).
 pub const MAX_DOMAIN_BYTES: usize = 255;
 
 /// Limits that a server session enforces. The default sizes are the minimum that RFC 5321 requires
@@ -24,27 +24,26 @@ pub struct Limits {
     pub text_line_bytes: usize,
     /// Maximum number of recipients of a message. RFC 5321 §4.5.3.1.8 requires at least 100.
     pub recipients: usize,
-    /// Maximum size of a message in bytes. The SIZE extension announces it (RFC 1870).
+    /// Maximum size of a message in bytes, which the SIZE extension announces to clients (RFC 1870).
     pub message_bytes: u64,
     /// Multiple of `message_bytes` up to which an oversized message is still read. The client gets
     /// 552 only at the end of the message, because it would send the message again if it were cut
     /// off earlier. Beyond the multiple, the session ends: with 421 during DATA, and with 552 at a
     /// BDAT.
     pub oversize_factor: u64,
-    /// Number of rejected commands, without a message between them, that the session tolerates.
-    /// Recipients beyond the limit of `recipients` do not count, and neither does DATA or BDAT after
-    /// all recipients were refused.
+    /// Maximum number of rejected commands that have no message between them. Recipients beyond the limit of
+    /// `recipients` do not count, and neither does DATA or BDAT after all recipients were refused.
     pub errors: u32,
-    /// Number of unknown commands before EHLO that the session tolerates. A client that sends more
-    /// may speak another protocol.
+    /// Maximum number of unknown commands before EHLO. A client that sends more may speak another
+    /// protocol.
     pub unknown_before_hello: u32,
-    /// Number of commands, without a message between them, that the session tolerates. Accepted
-    /// recipients do not count. Recipients that were refused with 4yz after another recipient was
-    /// accepted do not count either, so that the accepted recipients still get the message.
+    /// Maximum number of commands that have no message between them. Accepted recipients do not
+    /// count. Recipients that were refused with 4yz after another recipient was accepted do not
+    /// count either, so that the accepted recipients still get the message.
     pub idle_commands: u32,
-    /// Number of commands that do not help to send mail, without a message between them, that the
-    /// session tolerates. These are NOOP, VRFY, HELP, EHLO, HELO, LHLO, and RSET outside a
-    /// transaction. Like Postfix's `smtpd_junk_command_limit`.
+    /// Maximum number of commands that do not help to send mail and have no message between them:
+    /// NOOP, VRFY, HELP, EHLO, HELO, LHLO, and RSET outside a transaction. Like Postfix's
+    /// `smtpd_junk_command_limit`.
     pub junk_commands: u32,
     /// Longest time between two complete commands, or two blocks of a message. RFC 5321 §4.5.3.2.7
     /// requires at least 5 minutes.

@@ -1,4 +1,4 @@
-//! Reads lines. A line that spans blocks is held in a buffer, up to the longest allowed line.
+//! Reads lines from blocks of bytes. A line that spans blocks is copied, up to the longest allowed line.
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReadLine<'a> {
@@ -8,7 +8,6 @@ pub(crate) enum ReadLine<'a> {
     BareLf(&'a [u8]),
     /// The line was longer than the limit. Its bytes have been dropped.
     TooLong,
-    /// The line is not complete, because its end has not arrived yet.
     Partial,
 }
 

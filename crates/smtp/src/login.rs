@@ -13,7 +13,7 @@ pub struct Auth<'a> {
     pub proof: Proof<'a>,
 }
 
-/// What a client shows to prove its identity, which depends on the mechanism.
+/// Proof of identity from the client: a password, a token or a digest, depending on the mechanism.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Proof<'a> {
     /// The password or token itself. A positive answer, 235 by default, accepts the login.
@@ -24,7 +24,7 @@ pub enum Proof<'a> {
 }
 
 impl Auth<'_> {
-    /// Returns true if the session asks for the secret instead of a decision.
+    /// Returns true if the mechanism uses a digest, so that `Event::Auth` asks for the secret instead of a decision.
     pub fn is_lookup(&self) -> bool {
         self.proof == Proof::Digest
     }

@@ -10,7 +10,7 @@
 use crc_fast::{CrcAlgorithm, Digest};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Maximum length of a version 1 header, including `<CRLF>`.
+/// Maximum length of a version 1 header in bytes, including `<CRLF>`.
 pub const MAX_V1_BYTES: usize = 107;
 /// Maximum length of a version 2 header that names a client. The addresses of UNIX sockets need 216
 /// bytes, and 16 KB are left for extensions, one of which may be a client's certificate. The
@@ -129,7 +129,7 @@ fn v1_header(text: &str) -> Option<ProxyHeader> {
     words.next().is_none().then_some(ProxyHeader::Proxied { source, destination })
 }
 
-/// Parses a port without a sign or leading zeros.
+/// Parses a port number, and rejects a sign or leading zeros.
 fn port(text: &str) -> Option<u16> {
     let is_plain = text.bytes().all(|octet| octet.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| is_plain)

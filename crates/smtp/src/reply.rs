@@ -71,7 +71,7 @@ impl Reply {
     }
 }
 
-/// Makes a `&'static Reply` with this text at compile time.
+/// Makes a `&'static Reply` at compile time, so that sending the reply needs no allocation.
 macro_rules! say {
     ($text:literal) => {{
         static REPLY: $crate::reply::Reply = $crate::reply::Reply::fixed(concat!($text, "\r\n"));

@@ -61,7 +61,7 @@ pub enum ReplyReason {
     TooManyCommands,
     /// The client was silent for too long, or its message is too slow. The session ends with 421.
     Timeout,
-    /// The client sent no message for too long.
+    /// The client sent no message for too long. The session ends with 421.
     TooLongWithoutMessage,
     /// The client failed to log in too often, so the session ends with 421.
     TooManyLogins,
@@ -79,9 +79,9 @@ pub enum ReplyReason {
     MessageBegun,
     /// DATA cannot transfer a message that is declared as binary.
     BinaryNeedsChunks,
-    /// BDAT has no valid size, so its end, and everything after it, is unknown.
+    /// BDAT has no valid size, so the server cannot tell where the chunk ends. The session ends with 421.
     BadChunk,
-    /// A chunk was received that is not the last of its message.
+    /// The server received a chunk that is not the last chunk of its message (250).
     ChunkAccepted,
     /// STARTTLS is not allowed because TLS is already active.
     TlsActive,
@@ -95,17 +95,17 @@ pub enum ReplyReason {
     AlreadyAuthenticated,
     /// The client sent a command that needs a login first (530).
     NeedsAuth,
-    /// The client has logged in, and the session says so (235).
+    /// The client has logged in (235).
     Authenticated,
     /// The login failed because the client's proof is wrong (535).
     NotAuthenticated,
     /// The server cannot decide about the login now, so the client may try again later (454).
     AuthUnavailable,
-    /// The client cancelled AUTH with `*`.
+    /// The client cancelled AUTH by sending `*` instead of a response (501).
     AuthCancelled,
-    /// A response of AUTH is not base64, or does not belong to the mechanism.
+    /// The client's response in AUTH is not valid base64, or does not fit the mechanism (501).
     BadResponse,
-    /// A response of AUTH exceeds the limit.
+    /// The client's response in AUTH is longer than the session accepts (500).
     ResponseTooLong,
     /// The application does not permit this client to use XCLIENT.
     XclientNotPermitted,

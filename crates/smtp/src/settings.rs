@@ -1,12 +1,12 @@
-//! Settings that all sessions of a server share: its name, extensions and requirements.
+//! Settings that all sessions of a server share: name, limits, extensions and requirements.
 use crate::command::MAX_LINE_BYTES;
 use crate::extensions::Extensions;
 use crate::limits::Limits;
 use crate::reply::Reply;
 use crate::sasl::{MAX_EXCHANGE_LINE_BYTES, Mechanisms};
 
-/// Protocol of a session, which decides about its greeting command and about the replies to a
-/// message.
+/// Protocol of a session. It decides whether clients greet with EHLO or LHLO, and whether a message
+/// gets one reply or one for each recipient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// SMTP (RFC 5321), in which a message gets a single reply.
@@ -42,7 +42,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Offers all extensions that need no certificate, no list of users and no trusted client.
+    /// Returns an offer of all extensions that need no certificate, no list of users and no trusted client.
     pub fn new(limits: &Limits) -> Self {
         let extensions = Extensions::all(limits.message_bytes);
         Self { protocol: Protocol::Smtp, extensions, requires: Requires::default() }
@@ -71,7 +71,7 @@ pub struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// Creates settings with this name, these limits, and the default offer of [`Offer::new`].
+    /// Creates settings with this host name, these limits, and the default offer of [`Offer::new`].
     pub fn new(name: &str, limits: Limits) -> Self {
         let offer = Offer::new(&limits);
         Self::with_offer(name, limits, offer)
@@ -101,7 +101,6 @@ impl ServerSettings {
         }
     }
 
-    /// Returns the extensions that EHLO lists with or without TLS.
     pub(crate) fn offers(&self, is_over_tls: bool) -> &Extensions {
         if is_over_tls { &self.extensions_over_tls } else { &self.extensions }
     }

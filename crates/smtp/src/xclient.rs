@@ -3,7 +3,7 @@ use crate::limits::MAX_COMMAND_LINE_BYTES;
 use crate::xtext::{self, Xtext};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Attribute of a client that XCLIENT can set.
+/// Attribute of a client that a proxy can pass on with XCLIENT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Attribute {
     /// Host name of the client (NAME).
@@ -37,7 +37,7 @@ impl Attribute {
         Self::DestinationPort,
     ];
 
-    /// Returns the attribute's name as XCLIENT sends it.
+    /// Returns the attribute's name in an XCLIENT command, for example `ADDR`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Name => "NAME",
@@ -55,7 +55,7 @@ impl Attribute {
         Self::ALL.into_iter().find(|attribute| name.eq_ignore_ascii_case(attribute.name().as_bytes()))
     }
 
-    /// Checks a value that has already been decoded from xtext.
+    /// Returns true if the attribute can have this value, which must already be decoded from xtext.
     fn takes(self, value: &[u8]) -> bool {
         match self {
             Self::Address | Self::DestinationAddress => address(value).is_some(),
@@ -77,13 +77,13 @@ impl Attributes {
     /// The set of all eight attributes.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// Returns the set with this attribute added.
+    /// Returns a copy of the set that also contains this attribute.
     #[must_use]
     pub fn with(self, attribute: Attribute) -> Self {
         Self(self.0 | 1 << attribute as u8)
     }
 
-    /// Returns true if the attribute is in the set, for example whether a server offers it.
+    /// Returns true if the set contains this attribute, for example if a server offers it.
     pub fn has(self, attribute: Attribute) -> bool {
         self.0 & (1 << attribute as u8) != 0
     }
@@ -106,15 +106,15 @@ impl Attributes {
     }
 }
 
-/// Value of an XCLIENT attribute, as the proxy gave it.
+/// Value of an XCLIENT attribute, as the proxy sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeValue<'a> {
     /// A value that the proxy knows. It is still encoded as xtext, and [`Xtext::decode`] decodes
     /// it.
     Value(Xtext<'a>),
-    /// The value is unknown (`[UNAVAILABLE]`).
+    /// The proxy does not know the value (`[UNAVAILABLE]`).
     Unavailable,
-    /// The value could not be determined at the moment (`[TEMPUNAVAIL]`).
+    /// The proxy could not determine the value at the moment (`[TEMPUNAVAIL]`).
     TemporarilyUnavailable,
 }
 
@@ -133,8 +133,8 @@ impl<'a> AttributeValue<'a> {
 pub enum ClientAddress {
     /// The proxy knows the address.
     Known(IpAddr),
-    /// The proxy does not know the address (`[UNAVAILABLE]` or `[TEMPUNAVAIL]`). The client must not
-    /// get the rights of the proxy, or of the client before.
+    /// The proxy does not know the address (`[UNAVAILABLE]` or `[TEMPUNAVAIL]`). The client must
+    /// not get the rights of the proxy's own address, or of the previous client.
     Unknown,
 }
 
@@ -145,8 +145,8 @@ pub struct Xclient<'a> {
 }
 
 impl<'a> Xclient<'a> {
-    /// Parses the arguments of XCLIENT. There must be at least one attribute, each only once and
-    /// with a valid value.
+    /// Parses the arguments of XCLIENT. There must be at least one attribute. Each attribute may
+    /// occur only once, and its value must be valid.
     pub(crate) fn parse(arguments: &'a [u8]) -> Option<Self> {
         let mut seen = Attributes::NONE;
         for word in words(arguments) {
@@ -173,8 +173,8 @@ impl<'a> Xclient<'a> {
         self.attributes().find(|(attribute, _)| *attribute == wanted).map(|(_, value)| value)
     }
 
-    /// Returns the client's address, or `None` if the command does not contain ADDR. The client's
-    /// address then stays the same.
+    /// Returns the client's address. `None` means that the command does not contain ADDR, so the
+    /// address known so far still applies.
     pub fn address(&self) -> Option<ClientAddress> {
         Some(match self.value(Attribute::Address)? {
             AttributeValue::Value(value) => {
@@ -184,7 +184,6 @@ impl<'a> Xclient<'a> {
         })
     }
 
-    /// Returns true if the proxy says that the client is logged in.
     pub(crate) fn is_logged_in(&self) -> bool {
         matches!(self.value(Attribute::Login), Some(AttributeValue::Value(_)))
     }
@@ -252,8 +251,8 @@ impl XclientRequest {
         Ok(self)
     }
 
-    /// Returns XCLIENT command lines with the attributes that the server offers. Attributes that
-    /// would exceed the length of a command line go on another line.
+    /// Returns XCLIENT commands with those attributes that the server offers. Several commands are
+    /// needed if the attributes do not fit into one command line.
     pub(crate) fn lines(&self, offered: Attributes) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for (_, word) in self.attributes.iter().filter(|(attribute, _)| offered.has(*attribute)) {

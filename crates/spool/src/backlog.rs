@@ -1,4 +1,4 @@
-//! Unfinished messages that a spool had when it was opened.
+//! Unfinished messages that a spool held when it was opened.
 use crate::compaction::notes_of;
 use crate::index::SharedIndex;
 use crate::{Error, Id, RecoveredMessage};
@@ -31,7 +31,7 @@ impl Backlog {
         self.ids.len()
     }
 
-    /// Returns true if no messages remain. Remaining messages may be skipped (see [`Self::len`]).
+    /// Returns true if the iterator has reached its end. If not, it may still skip all other messages.
     pub fn is_empty(&self) -> bool {
         self.ids.len() == 0
     }

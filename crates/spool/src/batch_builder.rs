@@ -6,13 +6,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bodies up to this length in bytes are copied into the buffer, because a copy is cheaper than
-/// another piece in the system call.
+/// passing another buffer to the system call.
 const MAX_COPIED_BYTES: usize = 4096;
 
 pub(crate) struct BatchBuilder {
     bytes: Vec<u8>,
-    /// Length of the part of `bytes` that is already in `pieces`. The bytes after it form the next
-    /// piece.
+    /// Number of bytes at the start of `bytes` that `pieces` refers to. The bytes after them are
+    /// added to `pieces` before the next large body, or at the end.
     covered_end: usize,
     pieces: Vec<BatchPiece>,
     length: u64,

@@ -42,8 +42,8 @@ fn run_until_closed(queue: &CommitQueue, log: &mut Log) -> io::Result<()> {
 }
 
 /// Wakes all waiting callers when the commit thread exits, even if it panics. Otherwise they would
-/// wait forever. Requests that the thread had already taken are answered when their `CommitBatch`
-/// is dropped.
+/// wait forever. Callers whose requests the thread had already taken are woken when the
+/// `CommitBatch` is dropped.
 struct CommitGuard(Arc<CommitQueue>);
 
 impl Drop for CommitGuard {

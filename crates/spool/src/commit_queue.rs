@@ -1,5 +1,5 @@
-//! Queue in which messages wait while the commit thread writes. The thread then commits all of them
-//! together.
+//! Queue in which messages wait while the commit thread writes earlier ones. The thread then
+//! commits all waiting messages together.
 use crate::message::{DeferredRecord, NumberedMessage, Reserve};
 use crate::receipt::{BatchOutcome, BatchStatus, NotesReceipt};
 use crate::{Error, Id, NewMessage, Receipt, format};
@@ -8,11 +8,11 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Longest time that a note on a message waits until it is written. If a new message arrives
-/// earlier, the note is written in the same batch.
+/// Maximum time until a note on a message is written. If a new message arrives earlier, the note is
+/// written in the same batch as the message.
 pub(crate) const NOTE_DELAY: Duration = Duration::from_secs(1);
-/// Number of waiting notes at which the commit thread writes them at once. This bounds their
-/// memory.
+/// Number of waiting notes and done messages at which the commit thread writes them at once, so
+/// that they do not fill the memory.
 const MAX_DEFERRED_RECORDS: usize = 16_384;
 /// Longest part of a body whose checksum is computed while the queue is locked. This takes a few
 /// microseconds, which is no longer than combining two checksums.
@@ -26,10 +26,8 @@ pub(crate) struct CommitQueue {
 struct CommitQueueState {
     stores: Vec<NumberedMessage>,
     deferred_records: Vec<DeferredRecord>,
-    /// Time at which the oldest deferred record was added, or `None` if no record is waiting.
     deferred_since: Option<Instant>,
     batch_status: Arc<BatchStatus>,
-    /// Callers that want the waiting notes to be durable, or `None` if there are no such callers.
     note_syncs: Option<NoteSyncs>,
     next_id: u64,
     is_waiting: bool,
@@ -37,7 +35,7 @@ struct CommitQueueState {
     stopped: Option<Error>,
 }
 
-/// Requests of callers that wait until the notes are durable. The next batch fulfils them.
+/// Requests to make all waiting notes durable. The next batch answers all of these requests.
 #[derive(Default)]
 pub(crate) struct NoteSyncs {
     status: Arc<BatchStatus>,
@@ -56,7 +54,6 @@ pub(crate) struct CommitBatch {
     pub(crate) deferred_records: Vec<DeferredRecord>,
     pub(crate) status: Arc<BatchStatus>,
     pub(crate) note_syncs: Option<NoteSyncs>,
-    /// Set if the queue is closed, so nothing follows this batch.
     pub(crate) is_last: bool,
 }
 
@@ -65,7 +62,6 @@ impl CommitBatch {
         self.stores.is_empty() && self.deferred_records.is_empty() && self.note_syncs.is_none()
     }
 
-    /// Tells all callers that wait for this batch whether their messages and notes were stored.
     pub(crate) fn resolve(&mut self, outcome: Result<Vec<(u32, Error)>, Error>) {
         let (of_notes, of_messages) = match outcome {
             Ok(refused) => (BatchOutcome::StoredExcept(Vec::new()), BatchOutcome::StoredExcept(refused)),
@@ -146,8 +142,8 @@ impl CommitQueue {
         (receipt, body)
     }
 
-    /// Adds a note, or a mark that a message is done. It is written with the next batch, at the
-    /// latest after [`NOTE_DELAY`]. After the spool has stopped, it is discarded.
+    /// Adds a note, or the fact that a message is done, to the next batch. The commit thread writes
+    /// it at the latest after [`NOTE_DELAY`]. Does nothing if the spool has stopped.
     pub(crate) fn add_deferred(&self, record: DeferredRecord) {
         let mut state = self.state();
         if state.stopped.is_some() {
@@ -202,7 +198,7 @@ impl CommitQueue {
         self.wake_committer(state);
     }
 
-    /// Rejects all requests from now on, and fails the queued messages.
+    /// Rejects all requests from now on with this error, and fails the queued messages with it.
     pub(crate) fn stop(&self, error: Error) {
         let mut state = self.state();
         state.stopped = Some(error.clone());

@@ -30,7 +30,6 @@ const SLICE_BYTES: u64 = 4 << 20;
 /// them.
 const SLICE_BATCHES: u32 = 256;
 
-/// Tells the commit thread whether compaction has more to do at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompactionProgress {
     More,
@@ -92,8 +91,8 @@ impl CompactionState {
     }
 
     /// Moves the messages that the scan did not reach. The scan stops at damage or after the last
-    /// batch, but the index still knows where later messages are. If a message cannot be moved, its
-    /// segment stays in use until a restart, which reports the message as damaged.
+    /// batch, but the index still has the locations of later messages. If a message cannot be
+    /// moved, its segment stays in use until a restart, which reports the message as damaged.
     fn compact_rest(&mut self, log: &mut Log, oldest: &Arc<Segment>) -> Result<(), LogWriteError> {
         self.is_stuck = true;
         log.flush(FlushMode::Buffered).map_err(LogWriteError::Disk)?;

@@ -1,4 +1,4 @@
-//! Describes damaged parts of a spool, and the messages that the damage costs.
+//! Describes damaged parts of a spool, and the messages that are lost with them.
 use crate::Id;
 use std::fmt;
 
@@ -14,12 +14,12 @@ pub struct Damage {
     pub bytes: u64,
     /// Kind of the damage. Not every kind is a reason to worry: a torn end is normal after a crash.
     pub kind: DamageKind,
-    /// Worst loss that the damage causes: messages, for example, if notes and messages are lost.
+    /// Worst kind of loss that the damage causes. For example, lost messages are worse than lost notes.
     pub cost: Cost,
-    /// Lost messages whose numbers are known, either from readable parts or because the numbers are
-    /// missing in the sequence. There are at most [`Damage::MAX_NAMED`] of them.
+    /// Numbers of lost messages, as found in readable parts or as gaps in the sequence of numbers.
+    /// The list has at most [`Damage::MAX_NAMED`] entries.
     pub messages: Vec<Id>,
-    /// Maximum number of messages that are lost in addition to the messages in `messages`.
+    /// Upper limit of the number of lost messages that `messages` does not list.
     pub unnamed: u64,
     /// Set if an earlier start has reported this damage, and the quarantine has a copy of the same
     /// bytes.
@@ -38,7 +38,7 @@ pub enum DamageKind {
     /// The newest segment is missing, according to the file `newest`. [`Damage::segment`] is the
     /// name of the missing segment itself.
     MissingNewest,
-    /// Two segments claim the same place in the log.
+    /// Two segments have the same generation, so both claim the same position in the log.
     DoubledSegment,
     /// Batches or records that had been synced are damaged. Intact records between them are kept.
     Records,
@@ -61,11 +61,11 @@ pub enum DamageKind {
 /// Loss that damage causes, from the smallest to the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
-    /// Nothing is lost, because everything in the damaged part was done, is also stored elsewhere,
-    /// or was recovered.
+    /// Nothing is lost, because all messages in the damaged part were done, are also stored
+    /// elsewhere, or were recovered.
     Nothing,
-    /// Notes about the progress of messages are lost, or marks that messages are done. Some work
-    /// may be repeated, for example a delivery.
+    /// The spool has lost notes about the progress of messages, or no longer knows that some are
+    /// done. Some work may be repeated, for example a delivery.
     Notes,
     /// Nobody can tell what is lost. It may be only notes, or a message that compaction had moved.
     Unknown,

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Size of a sector in bytes. A write changes whole sectors. After a crash, an unsynced sector may
-/// have its old content, its new content, or a mixture.
+/// Size of a sector, which a write changes as a whole, in bytes. After a crash, an unsynced sector
+/// has its old or its new content. If the old content was zeros, only part of the new may be there.
 const SECTOR_BYTES: usize = 512;
 
 /// A simulated disk in memory, whose faults a test chooses. All clones refer to the same disk.
@@ -26,7 +26,6 @@ struct FaultyDiskShared {
 
 #[derive(Default)]
 struct FaultyDiskState {
-    /// Files as a process sees them: their names, and their indexes in `contents`.
     files: BTreeMap<String, usize>,
     /// Value of `files` at the last sync of the directory. A power failure may undo later changes.
     durable_files: BTreeMap<String, usize>,
@@ -53,7 +52,7 @@ struct FaultyDiskState {
     is_locked: bool,
 }
 
-/// Target of an operation that failed.
+/// Part of the spool on which a test made an operation fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedOperation {
     /// A segment that was being made. The file has never held more than its first header.
@@ -83,7 +82,6 @@ pub struct WriteSize {
 struct FileContent {
     current: Vec<u8>,
     durable: Vec<u8>,
-    /// Ranges that were written since the last sync.
     dirty: Vec<Range<usize>>,
 }
 
@@ -184,8 +182,8 @@ impl FaultyDisk {
         self.state().contents.iter_mut().for_each(FileContent::sync);
     }
 
-    /// Makes syncs of files report success without doing anything. With it, a test can show that a
-    /// missing sync would be noticed.
+    /// Makes syncs of files report success without doing anything. A test can use such a disk to
+    /// show that it would notice a missing sync.
     pub fn ignore_syncs(&self) {
         self.state().ignores_syncs = true;
     }
@@ -326,7 +324,7 @@ fn frozen() -> io::Error {
 
 impl FaultyDiskState {
     /// Counts an operation, and decides whether it succeeds, fails or freezes the disk. If it
-    /// fails, `about` is called for the operation's target.
+    /// fails, `about` tells on which part of the spool.
     fn count_operation(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<OperationOutcome> {
         if self.is_frozen {
             return Err(frozen());
@@ -341,8 +339,8 @@ impl FaultyDiskState {
         Ok(if self.is_frozen { OperationOutcome::Freeze } else { OperationOutcome::Done })
     }
 
-    /// Tells a segment that is still being made, in which everything after the first block is zero,
-    /// from a file that holds batches.
+    /// Tells whether a file is a segment that is still being made, or holds batches. In a segment
+    /// that is still being made, everything after the first block is zero.
     fn target_of(&self, content: usize) -> FailedOperation {
         let used = self.contents[content].current.get(4096..).unwrap_or_default();
         let is_new = used.iter().all(|byte| *byte == 0);

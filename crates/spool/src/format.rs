@@ -24,13 +24,12 @@ pub(crate) const BATCH_HEADER_BYTES: usize = 32;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
 /// Space in bytes reserved in each segment for the empty batch that marks a clean close.
 pub(crate) const CLOSING_BATCH_BYTES: u64 = BLOCK;
-/// Bytes of a segment that holds a single record, in addition to the record.
+/// Bytes that a segment with a single record needs in addition to the record.
 pub(crate) const SEGMENT_OVERHEAD_BYTES: u64 = BATCHES_OFFSET + BATCH_HEADER_BYTES as u64 + CLOSING_BATCH_BYTES;
 const CRC_OFFSET: usize = HEADER_BYTES - 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentHeaderState {
-    /// The segment holds no message that is still needed, and can be used again.
     Free,
     Used,
 }
@@ -51,14 +50,14 @@ pub(crate) struct SegmentHeader {
     /// already been given to messages.
     pub(crate) next_id: u64,
     /// Offset at which the batches of the segment before this one end, or 0 if not all of them were
-    /// synced. Damage before this offset is more than a torn end.
+    /// synced. A crash cannot explain damage before this offset.
     pub(crate) previous_end: u64,
     /// Length of the file in bytes. It never changes, so a file of another length was changed by
     /// somebody else.
     pub(crate) file_bytes: u64,
-    /// The oldest use that was still needed when this header was written. A restart expects to find
-    /// the segments of this use and of all later ones, unless a later header or the file `newest`
-    /// proves that they were freed.
+    /// The oldest use of a segment that was still needed when this header was written. A restart
+    /// expects to find the segments of this use and of all later uses, unless a later header or the
+    /// file `newest` proves that they were freed.
     pub(crate) oldest: OldestUse,
     /// Random number of the spool, which no other spool has. It shows whether a segment belongs to
     /// another spool.
@@ -67,11 +66,11 @@ pub(crate) struct SegmentHeader {
     pub(crate) is_synced: bool,
 }
 
-/// The oldest use that is still needed, because its segment may hold unfinished messages.
+/// The oldest use of a segment that is still needed, because it may hold unfinished messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OldestUse {
     pub(crate) generation: u64,
-    /// Lowest number that a new message in that segment can have, or 0 if it is unknown.
+    /// Lowest number that a new (not moved) message in the segment can have, or 0 if it is unknown.
     pub(crate) first_id: u64,
 }
 
@@ -108,7 +107,6 @@ impl SegmentHeader {
         checksum(&bytes)
     }
 
-    /// Returns the header of a new file, which was never used.
     pub(crate) fn unused(spool: u64, file_bytes: u64) -> Self {
         Self {
             state: SegmentHeaderState::Free,
@@ -139,14 +137,14 @@ impl SegmentHeader {
         }
     }
 
-    /// Returns the header that ends this use and frees the segment. `oldest` is the oldest use that
-    /// is still needed once this segment is free.
+    /// Returns the header that ends this use and frees the segment. `oldest` is the oldest use of
+    /// another segment that is still needed afterwards.
     pub(crate) fn end(self, next_id: u64, oldest: OldestUse) -> Self {
         let revision = self.revision + 1;
         Self { state: SegmentHeaderState::Free, revision, next_id, previous_end: 0, oldest, ..self }
     }
 
-    /// Returns the lowest number that a new message in this segment can have, or 0 if unknown.
+    /// Returns the lowest number that a new (not moved) message in this segment can have, or 0 if unknown.
     pub(crate) fn first_id(&self) -> u64 {
         // The message for which the segment was begun got its number before the header was written,
         // so its number is one less than `next_id`.
@@ -233,7 +231,7 @@ impl SegmentHeader {
         })
     }
 
-    /// Returns the generation and the checksum seed from an unreadable header. Both may be wrong.
+    /// Guesses the generation and the checksum seed from an invalid header. Both may be wrong.
     pub(crate) fn generation_hint(bytes: &[u8; HEADER_BYTES]) -> Option<(u64, u32)> {
         let use_number = u64_at(bytes, 24);
         let salt = u64_at(bytes, 32);
@@ -242,7 +240,6 @@ impl SegmentHeader {
     }
 }
 
-/// Header of a batch, which holds the records of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub(crate) records: u32,
@@ -286,13 +283,12 @@ impl BatchHeader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    /// A message with its envelope and body.
     Stored = 1,
     /// A message that was moved here from an older segment, with all of its notes.
     Moved = 2,
-    /// A note about a message, which is in the same segment or in an older one.
+    /// A note about a message whose own record is in the same segment or in an older one.
     Note = 3,
-    /// A mark that a message is done, so that a restart does not find the message again.
+    /// The fact that a message is done, so that a restart does not find the message again.
     Done = 4,
 }
 
@@ -313,8 +309,8 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Returns the header of a record that has no envelope, notes or body, such as the mark of a
-    /// done message.
+    /// Returns the header of a record that has no envelope, notes or body, such as the record that
+    /// a message is done.
     pub(crate) fn bare(kind: RecordKind, id: Id) -> Self {
         Self { kind, id, received_ns: 0, envelope_bytes: 0, notes_bytes: 0, body_bytes: 0, body_crc: 0 }
     }

@@ -24,7 +24,6 @@ pub(crate) struct ExaminedFile {
     /// Length that the file had when it was made, according to its header. Without a header, its
     /// present length.
     pub(crate) bytes: u64,
-    /// Present length of the file. It is less than `bytes` if somebody shortened the file.
     pub(crate) file_bytes: u64,
     pub(crate) role: FileRole,
     /// The newest readable header. If the newest header was lost, this is the header before it. It
@@ -76,7 +75,6 @@ pub(crate) fn examine(name: &str, file: Arc<dyn DiskFile>) -> Result<ExaminedFil
 }
 
 impl ExaminedFile {
-    /// Returns the random number of the spool to which the file belongs, if a header is readable.
     pub(crate) fn spool(&self) -> Option<u64> {
         self.header.map(|header| header.spool)
     }
@@ -219,8 +217,8 @@ fn role_of(places: &HeaderSlots, first: Option<FirstBatch>, is_blank: bool) -> F
 }
 
 /// Returns true if the first batch is newer than the header that marks the segment as free. The
-/// segment was then taken into use, but the header for that was lost. Returns false if the batch is
-/// left over from an older use.
+/// segment was then taken into use, but the header that says so was lost. Returns false if the
+/// batch is left over from an older use.
 fn is_later(places: &HeaderSlots, free: &SegmentHeader, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);

@@ -7,7 +7,6 @@ use mailrun_lock::lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Messages that are not done, and the used segments from the oldest to the newest, without gaps.
 #[derive(Default)]
 pub(crate) struct MessageIndex {
     messages: HashMap<u64, IndexEntry, foldhash::fast::FixedState>,
@@ -15,7 +14,7 @@ pub(crate) struct MessageIndex {
     bytes: u64,
 }
 
-/// Index entry of a message. It takes 24 bytes, and 8 more for the message's id.
+/// Locations of a message and its notes. They take 24 bytes, and the message's id takes 8 more.
 struct IndexEntry {
     location: RecordLocation,
     /// Locations of the notes. Most messages have none, so this is kept small by boxing the vector.
@@ -64,7 +63,7 @@ impl MessageIndex {
         self.segments.front().filter(|_| !is_alone).map(|tenant| (&tenant.segment, tenant.messages))
     }
 
-    /// Returns the oldest use that is still needed. The segments of earlier uses can be freed.
+    /// Returns the oldest use of a segment that is still needed. Segments of earlier uses can be freed.
     pub(crate) fn oldest_use(&self) -> Option<OldestUse> {
         let header = &self.segments.front()?.segment.header;
         Some(OldestUse { generation: header.generation, first_id: header.first_id() })
@@ -192,9 +191,9 @@ impl SharedIndex {
         lock(&self.0)
     }
 
-    /// Calls `read` with the locations of a message. Meanwhile the message may be moved, and its
-    /// segment reused. Wrong bytes therefore count as damage only if the message is still at the
-    /// same location. Otherwise `read` is called again with the new location.
+    /// Calls `read` with the locations of a message. During the call, the message may be moved, and
+    /// its segment reused. Wrong bytes therefore count as damage only if the message is still at
+    /// the same location. Otherwise `read` is called again with the new location.
     pub(crate) fn read<T>(
         &self,
         id: Id,

@@ -39,7 +39,7 @@ pub struct SegmentInfo {
 /// State of a file of a spool, as its header and its batches show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
-    /// The segment is in use, so it holds batches.
+    /// The segment belongs to the log, so it may hold messages that are not done.
     Used {
         /// Consecutive number that the segment got when it was taken into use.
         generation: u64,
@@ -54,7 +54,7 @@ pub enum SegmentState {
     Illegible,
 }
 
-/// A message that is not done, with everything that the spool holds of it.
+/// A message that is not done, with its envelope, notes and content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedMessage {
     /// Number of the message, which users see as 16 hexadecimal digits.
@@ -63,7 +63,7 @@ pub struct InspectedMessage {
     pub received_ns: u64,
     /// Everything stored with the message except its content.
     pub envelope: Vec<u8>,
-    /// Notes about the message, from the oldest on.
+    /// Notes that [`Spool::note`](crate::Spool::note) has added to the message, from the oldest on.
     pub notes: Vec<Vec<u8>>,
     /// Content of the message, which may be damaged.
     pub body: InspectedBody,
@@ -161,7 +161,6 @@ impl InspectedMessages<'_> {
 }
 
 impl Iterator for InspectedMessages<'_> {
-    /// A message, or the reason why it can no longer be read.
     type Item = Result<InspectedMessage, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {

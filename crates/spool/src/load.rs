@@ -1,5 +1,5 @@
-//! Reads a whole spool without changing it, and returns the segments in order, the unfinished
-//! messages and the damage. Both opening and inspecting a spool start here, so both find the same.
+//! Reads a whole spool without changing it: the segments in order, the unfinished messages and the
+//! damage. Opening and inspecting a spool both start here, so both find the same damage.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::disk::{Disk, with_name};
 use crate::format::{HEADER_BYTES, OldestUse, SegmentHeader, SegmentHeaderState};
@@ -32,23 +32,19 @@ pub(crate) struct LoadedSpool {
     /// Messages that can be read but may be missing on the media, because nothing proves that their
     /// sync succeeded.
     pub(crate) unproven: Vec<Id>,
-    /// Number of bytes that a crash has torn at the end of the log.
     pub(crate) cut_bytes: u64,
     pub(crate) next_file: u64,
-    /// Content of the file `newest`, if it can be read and belongs to this spool.
     pub(crate) newest: Option<NewestSegment>,
-    /// The oldest use whose segment must exist, according to all headers and the file `newest`.
+    /// The oldest use of a segment that must still exist, according to all headers and `newest`.
     oldest: OldestUse,
-    /// Random number that identifies the spool.
     pub(crate) spool: u64,
 }
 
 /// A used segment whose position in the log is not known yet.
 struct SegmentCandidate {
     segment: Segment,
-    /// Set if the header is lost, and the segment is known only from its first batch.
     headerless: Option<HeaderlessUse>,
-    /// Set if one of the segment's two header blocks is damaged. The header in it may have marked
+    /// Set if one of the segment's two header blocks is damaged. The lost header may have marked
     /// the segment as free.
     may_be_free: bool,
 }
@@ -99,8 +95,8 @@ pub(crate) fn load(disk: &dyn Disk) -> Result<LoadedSpool, Error> {
     Ok(reading)
 }
 
-/// Returns the number of the spool to which most files belong, or a new number for a new spool. If
-/// two spools have equally many files, the file `newest` decides.
+/// Returns the random number of the spool to which most files belong, or a new number for a new
+/// spool. If two spools have equally many files, the file `newest` decides.
 fn spool_of(files: &[ExaminedFile], newest: Option<&NewestSegment>) -> u64 {
     let mut votes: HashMap<u64, usize> = HashMap::new();
     for spool in files.iter().filter_map(ExaminedFile::spool).chain(newest.map(|newest| newest.spool)) {
@@ -170,8 +166,8 @@ impl LoadedSpool {
         self.unfinished.extend(self.free_segments.extract_if(.., is_sparse).map(|spare| spare.name));
     }
 
-    /// Adds a file to the free, unfinished or unreadable ones, and reports damage to its header.
-    /// Returns the file instead if it is a segment in use.
+    /// Adds a free, unfinished or unreadable file to the list of such files, and reports damage to
+    /// its header. Returns the file instead if it is a segment in use.
     fn classify(&mut self, look: ExaminedFile) -> Option<SegmentCandidate> {
         let is_foreign = look.spool().is_some_and(|spool| spool != self.spool);
         let ExaminedFile { name, file, bytes, file_bytes, role, header, bad_slots: bad_places } = look;
@@ -233,8 +229,8 @@ impl LoadedSpool {
         None
     }
 
-    /// Raises `self.oldest` to the oldest use that a header still expects. The highest value of all
-    /// headers is right, because a later header knows of more freed segments.
+    /// Raises `self.oldest` if this header expects segments only from a later use on. The highest
+    /// value of all headers is right, because a later header knows of more freed segments.
     fn expect(&mut self, oldest: OldestUse) {
         if oldest.generation > self.oldest.generation {
             self.oldest = oldest;

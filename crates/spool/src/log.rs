@@ -24,7 +24,7 @@ pub(crate) struct Log {
     /// The segment that is being written. `None` after opening, because the last segment of an
     /// earlier run is never continued.
     current: Option<CurrentSegment>,
-    /// Offset at which the last segment of the previous run ends. The next header records it.
+    /// Offset at which the last segment of the previous run ends, for the header of the next segment.
     previous_end: u64,
     next_generation: u64,
     next_id: u64,
@@ -41,7 +41,6 @@ pub(crate) struct Log {
 
 struct CurrentSegment {
     segment: Arc<Segment>,
-    /// Offset at which the next batch will be written.
     end: u64,
     /// Offset before which everything has been synced, or 0 if even the header has not been synced.
     synced: u64,
@@ -306,7 +305,7 @@ impl Log {
     }
 
     /// Writes and syncs the collected records, and marks the end of the log with an empty batch.
-    /// Because of this mark, a restart does not mistake later damage for a torn end.
+    /// Because of the empty batch, a restart does not mistake later damage for a torn end.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush(FlushMode::Synced)?;
         self.sync()?;

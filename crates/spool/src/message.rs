@@ -28,7 +28,7 @@ impl Id {
     }
 }
 
-/// A message that the caller wants to store.
+/// A message to be stored, with its envelope and the time at which it was received.
 #[derive(Clone, Debug)]
 pub struct NewMessage {
     /// Time at which the message was received, in nanoseconds of Unix time.
@@ -57,7 +57,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Returns the number of the message, which identifies the message from now on.
+    /// Returns the number of the message, which identifies it in all later calls.
     pub fn id(&self) -> Id {
         self.id
     }
@@ -72,7 +72,7 @@ pub struct RecoveredMessage {
     pub received_ns: u64,
     /// The bytes that were stored as [`NewMessage::envelope`].
     pub envelope: Vec<u8>,
-    /// Notes about the message, from the oldest on.
+    /// Notes that [`Spool::note`](crate::Spool::note) has added to the message, from the oldest on.
     pub notes: Vec<Vec<u8>>,
     /// Length of the body in bytes. [`Spool::read`](crate::Spool::read) returns the body.
     pub body_bytes: u64,
@@ -81,7 +81,7 @@ pub struct RecoveredMessage {
     pub is_body_damaged: bool,
 }
 
-/// A message on its way into the log. Its number is given when it enters the queue.
+/// A message in the commit queue. It gets its number when it enters the queue.
 #[derive(Debug)]
 pub(crate) struct NumberedMessage {
     pub(crate) id: Id,
@@ -90,8 +90,8 @@ pub(crate) struct NumberedMessage {
     pub(crate) reserve: Reserve,
 }
 
-/// A note, or a mark that a message is done. It may be written with a later batch, because losing
-/// it in a crash only repeats work.
+/// A record that may be written with a later batch: a note, or the fact that a message is done. If
+/// a crash loses the record, some work is only repeated.
 #[derive(Debug)]
 pub(crate) enum DeferredRecord {
     Note(Id, Box<[u8]>),
@@ -102,7 +102,7 @@ pub(crate) enum DeferredRecord {
 /// room for the records that let it empty itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// The segment is for new messages, which must leave two segments for the other purposes.
+    /// The segment is for new messages, which must leave two segments for notes and moved messages.
     Messages,
     /// The segment is for notes, and for notices without which other messages cannot be done. They
     /// may use one more segment than new messages.

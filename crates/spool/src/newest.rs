@@ -19,10 +19,9 @@ use std::sync::Arc;
 pub(crate) const NAME: &str = "newest";
 const MAGIC: &[u8; 8] = b"mrnewest";
 const VERSION: u32 = 3;
-/// Distance in bytes between the two places for records. They are in different sectors, because a
-/// crash may tear the sector that is being written.
+/// Distance in bytes between the two records in the file. The records are in different sectors,
+/// because a crash may tear the sector that is being written.
 const SECTOR_BYTES: u64 = 512;
-/// Length of a record in bytes, including the checksum.
 const RECORD_BYTES: usize = 92;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +29,7 @@ pub(crate) struct NewestSegment {
     pub(crate) state: NewestState,
     pub(crate) generation: u64,
     pub(crate) file_number: u64,
-    /// Lowest number that a new message in the segment can have.
+    /// Lowest number that a new (not moved) message in the segment can have.
     pub(crate) first_id: u64,
     /// Next message number at the time when this record was written. All smaller numbers had
     /// already been given to messages.
@@ -38,9 +37,8 @@ pub(crate) struct NewestSegment {
     /// Offset of the batch that closed the log, or 0 if the log is open. Everything before the
     /// offset had been synced.
     pub(crate) closed_at: u64,
-    /// The oldest use that was still needed when this record was written. Earlier uses had ended.
+    /// The oldest use of a segment that was still needed when this record was written. Earlier uses had ended.
     pub(crate) oldest: OldestUse,
-    /// Random number that identifies the spool.
     pub(crate) spool: u64,
 }
 
@@ -67,8 +65,8 @@ pub(crate) struct NewestFile {
     disk: Arc<dyn Disk>,
     file: Option<Arc<dyn DiskFile>>,
     revision: u64,
-    /// Number of the oldest use that is still needed, according to the last record that this
-    /// process has synced. It is 0 before the first record.
+    /// Generation of the oldest use of a segment that is still needed, according to the last record
+    /// that this process has synced. It is 0 before the first record.
     recorded_oldest: u64,
 }
 
@@ -81,12 +79,12 @@ impl NewestFile {
         Self { disk: Arc::clone(disk), file: None, revision, recorded_oldest: 0 }
     }
 
-    /// Returns true if a record that this process has synced proves that this use has ended.
+    /// Returns true if a record that this process has synced proves that the segment was freed.
     pub(crate) fn proves_release(&self, generation: u64) -> bool {
         generation < self.recorded_oldest
     }
 
-    /// Writes a record to the place that does not hold the last record, and syncs it.
+    /// Writes a record to the sector that does not hold the last record, and syncs it.
     pub(crate) fn record(&mut self, newest: &NewestSegment) -> io::Result<()> {
         let (file, is_new) = match &self.file {
             Some(file) => (Arc::clone(file), false),

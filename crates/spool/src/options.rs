@@ -2,7 +2,7 @@
 use crate::format::{BLOCK, RECORD_HEADER_BYTES, SEGMENT_OVERHEAD_BYTES};
 use crate::message::Reserve;
 
-/// Durability that a receipt promises for a message.
+/// Kind of failure that a message survives once its receipt has resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// The message has been synced, so it survives a power failure.
@@ -16,7 +16,7 @@ pub enum Durability {
     Memory,
 }
 
-/// Options with which a spool is opened. Sizes that do not fit each other are adjusted.
+/// Options with which a spool is opened. Sizes that contradict each other are adjusted.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Size of a segment in bytes. A message that does not fit gets a larger segment of its own.
@@ -28,7 +28,7 @@ pub struct Options {
     pub max_bytes: u64,
     /// Maximum size of a body in bytes, at most 4 GiB less 64 KiB, which is the limit of a record.
     pub max_message_bytes: u64,
-    /// What a message survives once its receipt is given: a power failure, the death of the
+    /// What a message survives once its receipt has resolved: a power failure, the death of the
     /// process, or nothing.
     pub durability: Durability,
     /// Whether the spool is opened if it is found to be damaged.
@@ -62,7 +62,7 @@ impl Default for Options {
 impl Options {
     /// Minimum size of a segment in bytes. Each segment is a multiple of this size.
     pub const MIN_SEGMENT_BYTES: u64 = 64 << 10;
-    /// Maximum size of an envelope in bytes, and of a note.
+    /// Maximum size of an envelope or a note in bytes.
     pub const MAX_ENVELOPE_BYTES: u64 = 16 << 20;
 
     /// Returns the maximum size of a message, as the sum of its envelope and body in bytes, for which
@@ -72,7 +72,8 @@ impl Options {
         self.clone().fitted().max_stored_bytes_for(Reserve::Messages)
     }
 
-    /// Like [`Options::max_stored_bytes`], for any purpose. The options must be fitted.
+    /// Like [`Options::max_stored_bytes`], for any purpose. The caller must first adjust the options with
+    /// [`Options::fitted`], because the reserve could exceed `max_bytes` otherwise.
     pub(crate) fn max_stored_bytes_for(&self, reserve: Reserve) -> u64 {
         let unreserved_bytes = self.max_bytes - reserve.reserved_segments() * self.segment_bytes;
         // Allow a segment only half of the space, because a spool keeps its current segment, which may be as large,
@@ -82,8 +83,8 @@ impl Options {
         segment_bytes - SEGMENT_OVERHEAD_BYTES - RECORD_HEADER_BYTES as u64 - 7
     }
 
-    /// Adjusts the options to each other, for example the size of a segment to the size of the
-    /// spool.
+    /// Adjusts options that contradict each other, for example the size of a segment that is too
+    /// large for the size of the spool.
     pub(crate) fn fitted(mut self) -> Self {
         let wanted = self.segment_bytes.min(self.max_bytes / 8).clamp(Self::MIN_SEGMENT_BYTES, 4 << 30);
         self.segment_bytes = wanted / Self::MIN_SEGMENT_BYTES * Self::MIN_SEGMENT_BYTES;

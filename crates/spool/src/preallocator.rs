@@ -29,8 +29,8 @@ impl SharedSegmentPool {
         lock(&self.pool)
     }
 
-    /// Takes a segment of exactly that size. If no such segment is ready or being made, makes one
-    /// now. Only one thread makes segments at a time, so that the spool stays within its limit.
+    /// Takes a segment of exactly `bytes` bytes. If no such segment is ready or being made, makes
+    /// one now. Only one thread makes segments at a time, so that the spool stays within its limit.
     pub(crate) fn take(&self, bytes: u64, reserve: Reserve) -> Result<FreeSegment, crate::segment_pool::LogWriteError> {
         let mut pool = self.lock();
         while pool.is_preallocating && pool.free_segments.iter().all(|spare| spare.bytes != bytes) {

@@ -40,8 +40,8 @@ fn damaged_file(disk: &dyn Disk, damage: &Damage, reading: &LoadedSpool) -> io::
     file.map_or_else(|| disk.open(&damage.segment), |file| Ok(Arc::clone(file)))
 }
 
-/// Marks the damage of which an earlier start has left a copy in the quarantine, so that it is not
-/// reported as new.
+/// Marks damage as known if an earlier start has left a complete copy of it in the quarantine, so
+/// that it is not reported as new.
 pub(crate) fn mark_known(disk: &dyn Disk, reading: &mut LoadedSpool) {
     let is_copied = |damage| find_copy(disk, damage, reading).is_ok_and(|(_, state)| state == CopyState::Whole);
     let known: Vec<bool> = reading.damage.iter().map(is_copied).collect();

@@ -59,7 +59,7 @@ pub struct NotesReceipt {
     unwritten: Option<UnwrittenNotes>,
 }
 
-/// Counter of notes that were not written for lack of room, and its value when the caller took its
+/// The spool's counters, and the number of unwritten notes when the caller took its
 /// [`NotesMark`](crate::NotesMark).
 #[derive(Debug)]
 struct UnwrittenNotes {
@@ -68,7 +68,7 @@ struct UnwrittenNotes {
 }
 
 impl NotesReceipt {
-    /// The receipt's id is a placeholder, because notes have no id.
+    /// Creates a receipt for notes. Its id is a placeholder, because notes have no id.
     pub(crate) fn of_batch(ticket: Arc<BatchStatus>, place: u32) -> Self {
         Self { receipt: Receipt::of_batch(ticket, place, Id(0)), unwritten: None }
     }
@@ -77,8 +77,8 @@ impl NotesReceipt {
         Self { receipt: Receipt::resolved(outcome.map(|()| Id(0))), unwritten: None }
     }
 
-    /// Makes the receipt fail if the counter of unwritten notes differs from `before` when the
-    /// receipt resolves.
+    /// Makes the receipt fail if the counter of unwritten notes is no longer `before` when the
+    /// receipt resolves, because a note is then missing.
     pub(crate) fn fail_if_unwritten(mut self, counters: &Arc<SpoolCounters>, before: u64) -> Self {
         self.unwritten = Some(UnwrittenNotes { counters: Arc::clone(counters), before });
         self
@@ -145,7 +145,6 @@ pub(crate) enum BatchOutcome {
     /// All messages are stored except the listed ones. The list is sorted by the position in the
     /// batch, so that each receipt can find its entry by binary search.
     StoredExcept(Vec<(u32, Error)>),
-    /// No message of the batch counts as stored.
     Failed(Error),
 }
 

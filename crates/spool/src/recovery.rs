@@ -15,9 +15,7 @@ pub(crate) struct RecoveredState {
     pub(crate) resume_point: ResumePoint,
     pub(crate) cut_bytes: u64,
     pub(crate) damage: Vec<Damage>,
-    /// Messages whose envelope is intact but whose body is damaged.
     pub(crate) damaged_bodies: Vec<Id>,
-    /// Messages that must be written again, because nothing proves that their sync succeeded.
     pub(crate) unproven: Vec<Id>,
 }
 
@@ -87,8 +85,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     })
 }
 
-/// Makes everything durable that was read: names, headers and batches. Writes of a killed process
-/// may exist only in the page cache, but the spool relies on them from now on.
+/// Makes everything durable that was read: file names, headers and batches. Writes of a killed
+/// process may exist only in the page cache, but the spool relies on them from now on.
 fn sync(disk: &dyn Disk, reading: &LoadedSpool) -> Result<(), Error> {
     disk.sync_directory()?;
     for (segment, _) in &reading.used {

@@ -26,10 +26,10 @@ pub(crate) struct Replay {
     /// Unreadable gaps in the log after which no new message has been seen yet. The number of the
     /// next message will show how many messages a gap may have held.
     pending: Vec<PendingHole>,
-    /// Messages with an intact record, or a mark that they are done, after the first pending gap.
-    /// They do not count as lost in it.
+    /// Messages that were found intact or done after the first gap in `pending`. They do not count
+    /// as lost in a gap.
     settled: HashSet<u64>,
-    /// Messages that may be lost in a gap, each with the index of the gap in `damage`.
+    /// Messages that may be lost in a gap in the log, each with the index of the gap in `damage`.
     missing: HashMap<u64, usize>,
     /// Messages with a damaged body, each with the index of this damage in `damage`.
     bodies: HashMap<u64, usize>,
@@ -40,9 +40,7 @@ pub(crate) struct Replay {
 /// A gap in the log, and what is known about the messages that may have been in it.
 struct PendingHole {
     damage: usize,
-    /// Number of the last message before the gap.
     after: Option<u64>,
-    /// Number of records that are missing, if known.
     records: Option<u64>,
     max_records: u64,
     record: Option<DamagedRecord>,
@@ -269,7 +267,7 @@ impl Replay {
         self.last_stored = Some(id.0);
     }
 
-    /// Decides which messages were in a gap. `next` is the number of the next new message, if any.
+    /// Decides which messages were lost in a gap. `next` is the number of the first new message after the gap.
     fn resolve(&mut self, pending: &PendingHole, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {

@@ -30,7 +30,7 @@ pub(crate) enum BodyMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScanResult {
     Batch,
-    /// There is no intact batch at this place. The value is the offset of the first wrong byte.
+    /// There is no intact batch at the scan's offset. The value is the offset of the first wrong byte.
     Invalid(u64),
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum ScanResult {
 pub(crate) enum ScanStep {
     /// A batch that is intact, except perhaps for the bodies of messages.
     Batch,
-    /// A part without an intact batch. The intact records in it have been returned.
+    /// A part of the segment without an intact batch. The caller gets the intact records in it.
     Region(DamagedRegion),
     End,
 }
@@ -103,7 +103,6 @@ pub(crate) struct Scan {
     is_synced: bool,
     bodies: BodyMode,
     at: u64,
-    /// Set if the last batch marks a clean close of the log.
     is_closed: bool,
     /// Offset before which everything had been synced, according to the batches read so far.
     synced: u64,
@@ -112,7 +111,7 @@ pub(crate) struct Scan {
     later_synced: u64,
     /// Offset up to which the segment was searched for later batches. No part is searched twice.
     searched_to: u64,
-    /// Number of bytes of long records that the search for single intact records may still read.
+    /// Number of bytes of long records that the search for intact records in damaged parts may still read.
     salvage_budget: u64,
 }
 
@@ -141,7 +140,7 @@ impl Scan {
         Self { file_bytes: segment.file_bytes, is_synced: segment.header.is_synced, ..scan }
     }
 
-    /// Creates a scan for the batch at this offset. It skips bodies, and does not read ahead.
+    /// Creates a scan for the batch at the offset `at`. It skips bodies, and does not read ahead.
     pub(crate) fn of_batch(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
         let mut scan = Self { at, ..Self::new(file, seed, segment_bytes, BodyMode::Skip) };
         scan.window.ahead = BLOCK;
@@ -181,8 +180,8 @@ impl Scan {
         Ok(ScanResult::Batch)
     }
 
-    /// Reads the next part, and replaces `seen` by its intact records. `claimed_end` is the end of
-    /// the batches according to another segment, or 0.
+    /// Reads the next batch or damaged region, and replaces `seen` by its intact records. `claimed_end`
+    /// is the end of the batches according to another segment or the file `newest`, or 0.
     pub(crate) fn next_part(&mut self, seen: &mut Vec<ScannedRecord>, claimed_end: u64) -> io::Result<ScanStep> {
         seen.clear();
         let begin = self.at;
@@ -283,7 +282,7 @@ impl Scan {
     /// Returns true if a later batch proves that the bytes at `begin` had been synced. If the
     /// segment was written without syncs, any later batch is enough, because each batch was
     /// answered before the next one was written. Each part of the segment is searched only once per
-    /// scan, because a batch proves nothing about bytes after it.
+    /// scan, because a batch proves nothing about the bytes after it.
     fn is_stated_promised(&mut self, begin: u64) -> io::Result<bool> {
         self.searched_to = self.searched_to.max(begin + BLOCK);
         while self.later_synced <= begin && self.searched_to < self.file_end() {
@@ -369,8 +368,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns true if the range is the padding of a batch's last block, followed by another
-    /// batch's header.
+    /// Returns true if the range is the padding of a batch's last block, which the header of
+    /// another batch may follow.
     fn is_padding(&mut self, from: u64, to: u64) -> io::Result<bool> {
         let block_end = from.next_multiple_of(BLOCK);
         if to < block_end || to > block_end + BATCH_HEADER_BYTES as u64 {

@@ -6,7 +6,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A segment's file, with the header of its current use.
 pub(crate) struct Segment {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -30,7 +29,6 @@ pub(crate) struct Segment {
 /// Location of a record. The type is small because each message that is not done needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RecordLocation {
-    /// [Position](Segment::position) of the segment that holds the record.
     pub(crate) position: u64,
     offset_words: u32,
     length_words: u32,
@@ -113,8 +111,8 @@ impl Segment {
         Ok(RecordHeader::is_intact(&bytes, self.seed).then_some(RecordMetadata { record, bytes }))
     }
 
-    /// Reads the body of a message that is being moved, or inspected. An unreadable body is
-    /// replaced by zeros. The record keeps the old checksum, which reveals the damage.
+    /// Reads the body of a message that is being moved or inspected. An unreadable body is replaced
+    /// by zeros. The record keeps the old checksum, which reveals that the body is damaged.
     pub(crate) fn read_body_lossy(&self, location: RecordLocation, record: &RecordHeader) -> Arc<[u8]> {
         match self.read_body(location, record) {
             Ok(Some(body)) => body,

@@ -28,7 +28,6 @@ pub(crate) struct FreeSegment {
 pub(crate) enum LogWriteError {
     /// The spool or the disk has no room for another segment. Nothing was changed.
     NoSpace,
-    /// A write or sync failed, so the content of the disk is unknown.
     Disk(io::Error),
 }
 
@@ -47,11 +46,10 @@ impl LogWriteError {
 
 pub(crate) struct SegmentPool {
     pub(crate) disk: Arc<dyn Disk>,
-    /// Random number that identifies the spool, for the headers of new segments.
     pub(crate) spool: u64,
     /// The content that the file `newest` should have. When a segment is freed, only this value
-    /// changes. The file follows when a new segment is begun, before a freed segment's file is
-    /// removed, or at the end.
+    /// changes. The file is written when a new segment is first synced, before the file of a freed
+    /// segment is removed, and when the log is closed.
     pub(crate) newest: NewestSegment,
     pub(crate) newest_file: NewestFile,
     pub(crate) segment_bytes: u64,
@@ -62,11 +60,11 @@ pub(crate) struct SegmentPool {
     /// Set while the preallocator is making a segment. The commit thread then waits instead of
     /// making another one.
     pub(crate) is_preallocating: bool,
-    /// Set if the preallocator failed to make a segment. It tries again after a segment was taken
-    /// or freed.
+    /// Set if the preallocator failed to make a segment. It tries again only after a segment was
+    /// taken or freed.
     pub(crate) has_failed: bool,
-    /// Error of the preallocator when another process had created a file with the next segment's
-    /// name.
+    /// Set if the preallocator failed because another process had created a file with the name of
+    /// the next segment.
     pub(crate) foreign_file: Option<io::Error>,
     pub(crate) is_closed: bool,
 }
@@ -92,8 +90,8 @@ impl SegmentPool {
         self.used_bytes + self.free_segments.iter().map(|spare| spare.bytes).sum::<u64>()
     }
 
-    /// Returns true if the preallocator should make another segment. After a failure it waits until
-    /// a segment is taken or freed.
+    /// Returns true if the preallocator should make another segment. After a failure, the
+    /// preallocator waits until a segment is taken or freed.
     pub(crate) fn needs_segment(&self) -> bool {
         self.free_segments.is_empty() && !self.has_failed && self.permits(self.segment_bytes, Reserve::Messages)
     }
@@ -151,7 +149,7 @@ impl SegmentPool {
         format!("{}{number:08x}", Self::PREFIX)
     }
 
-    /// Fails if nothing may be written for this purpose, even into the current segment.
+    /// Fails if there is no room for records of this purpose, or if another process has created a segment file.
     pub(crate) fn check(&mut self, reserve: Reserve) -> Result<(), LogWriteError> {
         match self.foreign_file.take() {
             Some(error) => Err(LogWriteError::Disk(error)),
@@ -162,7 +160,6 @@ impl SegmentPool {
         }
     }
 
-    /// Returns true if the spool's limit permits another segment of this size.
     fn permits(&self, bytes: u64, reserve: Reserve) -> bool {
         self.used_bytes + bytes + self.reserved_bytes(reserve) <= self.max_bytes
     }
@@ -172,7 +169,7 @@ impl SegmentPool {
     }
 
     /// Returns true if the disk has this much free space in addition to the reserve. Other programs
-    /// may still use up the space, which cannot be prevented.
+    /// may still fill the disk before the segment is made.
     fn has_disk_space(&self, bytes: u64, reserve: Reserve) -> bool {
         let spare_bytes = self.free_segments.iter().map(|spare| spare.bytes).sum::<u64>();
         let room = self.disk.available_bytes().unwrap_or(u64::MAX).saturating_add(spare_bytes);
@@ -265,9 +262,9 @@ impl SegmentPool {
         self.disk.remove(name)
     }
 
-    /// Frees a segment. When this returns, a power failure cannot bring it back. Segments must be
-    /// freed in the order in which they were begun, because a restart would otherwise report a gap.
-    /// `oldest` is the oldest use that is still needed afterwards.
+    /// Frees a segment. When this returns, a power failure cannot bring the segment back. Segments
+    /// must be freed in the order in which they were begun, because a restart would otherwise
+    /// report a gap. `oldest` is the oldest use of another segment that is still needed.
     pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64, oldest: OldestUse) -> io::Result<()> {
         self.newest.oldest = oldest;
         self.used_bytes -= segment.bytes;
@@ -297,7 +294,7 @@ impl SegmentPool {
         Ok(())
     }
 
-    /// Removes free segments of another size, which may never be needed, and surplus ones.
+    /// Removes free segments of unusual sizes, which may never be needed, and those beyond the maximum number.
     pub(crate) fn remove_odd_sizes(&mut self) -> io::Result<()> {
         let segment_bytes = self.segment_bytes;
         let odd: Vec<_> = self.free_segments.extract_if(.., |spare| spare.bytes != segment_bytes).collect();
@@ -311,7 +308,6 @@ impl SegmentPool {
     }
 }
 
-/// Writes the header to its block, and fills the rest of the block with zeros.
 pub(crate) fn write_header(file: &dyn DiskFile, header: &SegmentHeader) -> io::Result<()> {
     let rest = [0; BLOCK as usize - crate::format::HEADER_BYTES];
     file.write_at(&mut [IoSlice::new(&header.encode()), IoSlice::new(&rest)], header.offset())

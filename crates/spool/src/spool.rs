@@ -115,8 +115,8 @@ impl Spool {
         retention.commit_queue.add_deferred(DeferredRecord::Note(id, note.into()));
     }
 
-    /// Marks a message as done, so that its space can be freed. A crash may lose the mark, because
-    /// it is written as late as a note. The next start then finds the message again.
+    /// Marks a message as done, so that its space can be freed. The spool records this within about a
+    /// second and without a sync, so a crash may lose it. The next start then finds the message again.
     pub fn done(&self, id: Id) {
         match &*self.backend {
             Backend::Log(retention) => retention.commit_queue.add_deferred(DeferredRecord::Done(id)),
@@ -124,8 +124,8 @@ impl Spool {
         }
     }
 
-    /// Returns the mark for a later [`Spool::sync_notes`]. The caller must take the mark before it
-    /// adds its notes, because the sync does not report notes that were lost before the mark.
+    /// Returns the number of notes lost so far, for a later [`Spool::sync_notes`]. The caller must call
+    /// this before it adds its notes, because the sync does not report notes that were lost earlier.
     pub fn notes_mark(&self) -> NotesMark {
         match &*self.backend {
             Backend::Log(retention) => NotesMark(retention.counters.unwritten.value()),
@@ -133,9 +133,9 @@ impl Spool {
         }
     }
 
-    /// Starts to write all notes and all marks of done messages now. When the receipt resolves, they
-    /// are as durable as the options promise for a message. The receipt fails with [`Error::Full`]
-    /// if the spool has had no room for a note since `mark`.
+    /// Starts to write all waiting notes, and the records of done messages. When the receipt resolves, they
+    /// are as durable as the options promise for a message. The receipt fails with [`Error::Full`] if a note
+    /// or such a record was not written since `mark`, because there was no room or the note was too large.
     pub fn sync_notes(&self, mark: NotesMark) -> NotesReceipt {
         match &*self.backend {
             Backend::Log(retention) => {

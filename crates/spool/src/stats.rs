@@ -3,11 +3,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How full a spool is, and how much work it has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpoolStats {
-    /// Number of messages that are not done.
+    /// Number of messages that are stored and not done yet.
     pub messages: u64,
     /// Bytes of the log that unfinished messages occupy.
     pub bytes: u64,
-    /// Number of segments that hold batches.
+    /// Number of segments that are in use, without free segments.
     pub segments: u64,
     /// Bytes that all files take on the disk, including free segments.
     pub disk_bytes: u64,
@@ -15,7 +15,7 @@ pub struct SpoolStats {
     pub commits: u64,
     /// Number of syncs of batches since the spool was opened.
     pub syncs: u64,
-    /// Number of messages that were stored since the spool was opened.
+    /// Number of messages that were stored since the spool was opened, not counting rejected ones.
     pub stored: u64,
     /// Number of messages rejected because there was no room.
     pub refused: u64,
@@ -32,7 +32,7 @@ pub struct SpoolStats {
     /// [`Damage::is_alarming`](crate::Damage::is_alarming) returns true. Damage that loses nothing
     /// and unsynced ends that a crash tore do not count.
     pub damaged: u64,
-    /// Number of messages that may be lost because of the places in `damaged`, as far as known.
+    /// Number of messages that may be lost because of the damage in `damaged`, as far as known.
     pub lost_messages: u64,
 }
 

@@ -31,7 +31,7 @@ impl MetricsText {
         let _ = writeln!(self.text, "# HELP {prefix}{family} {meaning}\n# TYPE {prefix}{family} {kind}");
     }
 
-    /// Adds a sample, whose label values are escaped, because they may come from peers.
+    /// Adds a sample. Escapes the values of its labels, because they may come from peers.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.text, "{}{name}", self.prefix);
         for (number, (label, text)) in labels.iter().enumerate() {

@@ -24,7 +24,6 @@ pub const MAX_COUNT: u64 = 1_000_000_000_000_000;
 pub const MAX_BYTES: u64 = 1 << 50;
 /// Longest time: 10,000 days, whose nanoseconds still fit into 64 bits.
 pub const MAX_DURATION: Duration = Duration::from_secs(10_000 * 86_400);
-/// Highest rate that can be given, in messages per second.
 pub const MAX_RATE_PER_S: f64 = 1e7;
 /// Lowest rate above zero that can be given, in messages per second: one message per hour.
 pub const MIN_RATE_PER_S: f64 = 1.0 / 3_600.0;
@@ -200,7 +199,6 @@ fn split_thousands(text: &str) -> (&str, u128) {
     (&text[..text.len() - 1], factor)
 }
 
-/// Parses a time and returns its nanoseconds, or `None` if it is not a time.
 fn nanoseconds(text: &str) -> Option<u128> {
     if let Some(seconds) = Decimal::parse(text) {
         return Some(seconds.about(1_000_000_000));
@@ -241,7 +239,6 @@ const ONE: u128 = 1_000_000_000_000_000_000;
 /// quantity, so the number is still refused, and its product with any unit fits into 128 bits.
 const MAX_WHOLE: u128 = 1 << 70;
 
-/// A number without sign and exponent.
 #[derive(Clone, Copy, Debug)]
 struct Decimal {
     whole: u128,
@@ -250,7 +247,6 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// Parses digits, which may contain a point and underscores.
     fn parse(text: &str) -> Option<Self> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
         let is_without_whole = whole.is_empty() && text.starts_with('.');

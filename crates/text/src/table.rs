@@ -1,8 +1,8 @@
 //! Writes tables with thin lines for a terminal, and with pipes for Markdown.
 //!
 //! On a terminal, a number is never split. If the columns need more room than there is, sentences
-//! are wrapped between words first. Then whole columns are left out, in the order of `leave_out`.
-//! The file report.md and the run record have all columns.
+//! are wrapped between words first. Then whole columns are left out, in the order of `leave_out` and
+//! at last from the end. The file report.md and the run record have all columns.
 //!
 //! Cells may contain text of an untrusted server, so this module makes all text harmless. It
 //! replaces control characters and direction marks, so that the text cannot move the cursor or
@@ -13,7 +13,6 @@ use super::wrap::{clipped, display_width, longest_word, wrapped};
 use crate::printable::is_hidden;
 use std::borrow::Cow;
 
-/// Number of spaces between two columns of a table.
 const GAP: usize = 2;
 /// A column of sentences is narrowed to this width before other columns are left out.
 const WRAPPED_TEXT_WIDTH: usize = 24;
@@ -192,7 +191,6 @@ impl Table {
         self.texts(str::to_owned).into_iter().map(contents).collect()
     }
 
-    /// Returns the columns as text, except the columns that [`Table::hide_zero`] hides.
     fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
         let column = |(at, (title, align)): (usize, &(Cow<'static, str>, Align))| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
@@ -288,8 +286,6 @@ fn line(columns: &[Column], cells: &[String]) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// Returns the cells of a column as text. All times get the same number of decimals, and so do all
-/// other figures.
 fn format_cells(cells: &[&Cell]) -> Vec<String> {
     let largest = |pick: fn(&Cell) -> Option<f64>| cells.iter().filter_map(|cell| pick(cell)).fold(0.0, f64::max);
     let millis = numbers::decimals_of_millis(largest(|cell| match cell {

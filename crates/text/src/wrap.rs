@@ -104,7 +104,6 @@ fn words_with_units(text: &str) -> Vec<String> {
     words
 }
 
-/// Splits off the longest prefix that takes at most `width` columns.
 fn split_at(text: &str, width: usize) -> (&str, &str) {
     let mut columns = 0;
     for (at, character) in text.char_indices() {

@@ -14,10 +14,7 @@ const DAY_SECONDS: u64 = 24 * HOUR_SECONDS;
 pub enum HandshakeFault {
     /// The server's certificate is neither trusted itself nor signed by a trusted certificate.
     #[error("the certificate of {server} is not trusted")]
-    Untrusted {
-        /// Name that the client asked for.
-        server: String,
-    },
+    Untrusted { server: String },
     /// The certificate is for other names, or for no name at all.
     #[error("the certificate {} for {server}", of_names(names))]
     OtherName {
@@ -37,7 +34,6 @@ pub enum HandshakeFault {
         /// Text that follows "not valid yet", such as `, but in 3 days`. It is empty if the time is not known.
         until: String,
     },
-    /// The server answered with something other than TLS.
     #[error("the server does not speak TLS on this port")]
     NotTls,
 }

@@ -6,7 +6,6 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use std::sync::{Arc, Mutex};
 
-/// Certificates that a server has shown, and the reason why they are not trusted, if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownCertificates {
     /// The chain in DER form, which begins with the server's own certificate. The chain is empty if

@@ -42,7 +42,7 @@ pub fn any_server(provider: &Arc<CryptoProvider>) -> Arc<dyn ServerCertVerifier>
 struct TrustedServers {
     ordinary: Arc<WebPkiServerVerifier>,
     roots: Arc<RootCertStore>,
-    /// Certificates for which the exception holds. The server's certificate must equal one of them byte for byte.
+    /// Certificates that are accepted as a server's own, if the server's certificate equals one byte for byte.
     trusted: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }

@@ -1,4 +1,4 @@
-//! The client's part of a connection: it logs in, and begins sessions and links.
+//! The client's side of a connection, which logs in, begins sessions and attaches links.
 use super::{
     AmqpConnection, ConnectionError, ConnectionEvent, ConnectionRole, ConnectionState, FrameError, LinkId, LinkState,
     MAX_LINK_NAME_BYTES, MAX_LINKS, MAX_SESSIONS, MIN_MAX_FRAME_SIZE, Session, SessionId, Violation, write_end,
@@ -8,7 +8,7 @@ use crate::frame::{self, AMQP_HEADER, Attach, Layer, LinkRole, SASL_HEADER};
 use crate::sasl_client::{ClientLogin, LoginError, SaslClient};
 use thiserror::Error;
 
-/// Options of a client's connection, most of which the client tells to the server in its open.
+/// Options of a client's connection. Most of them are announced to the server in the open frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionOptions {
     /// Container-id, by which the server knows this client (AMQP 1.0 §2.7.1). A broker may take a second connection
@@ -30,15 +30,15 @@ pub struct ConnectionOptions {
 /// A link that a client asks the server for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkRequest<'a> {
-    /// Name of the link, which no other link of the container may have.
+    /// Name of the link, which must be unique among this container's links in the same direction.
     pub name: &'a str,
-    /// Role of this client on the link: it sends or receives messages.
+    /// Tells whether this client sends or receives messages on the link.
     pub role: LinkRole,
     /// Address of the node at the server, for example the name of a queue.
     pub address: &'a str,
     /// Capabilities that we request of the node, such as `queue` or `durable`.
     pub capabilities: &'a [&'a str],
-    /// Set if messages are sent settled, so that nobody waits for an outcome.
+    /// Set if each message is settled when it is sent, so that the receiver reports no outcome for it.
     pub settled: bool,
     /// Maximum size in bytes of a message that we accept, if we are the receiver.
     pub max_message_bytes: u64,
@@ -111,8 +111,8 @@ impl<T> AmqpConnection<T> {
         Ok(SessionId(channel))
     }
 
-    /// Reads the peer's begin that answers ours. `rest` contains the next-outgoing-id and the incoming-window of the
-    /// peer.
+    /// Reads the peer's begin frame, which answers ours. `rest` contains the next-outgoing-id and the incoming-window
+    /// that the peer announces.
     pub(super) fn read_begin(&mut self, remote: u16, ours: u16, rest: (u32, u32)) -> Result<(), Violation> {
         if self.sessions.values().any(|session| session.remote_channel == Some(remote)) {
             return Err(Violation::not_allowed("a session that has begun already"));
@@ -186,8 +186,8 @@ impl<T> AmqpConnection<T> {
         self.send_detach(id, None);
     }
 
-    /// Ends a session, which is reported by `Detached` for its links and by `Ended` when the peer has answered. This
-    /// must also be called for a session that has ended by itself, so that its number can be used again.
+    /// Ends a session, which is reported by `Detached` for its links and by `Ended` when the peer has answered. The
+    /// caller must also end a session that has ended by itself, so that its number can be used again.
     pub fn end_session(&mut self, id: SessionId) {
         self.write_dispositions();
         self.ended.remove(&id.0);
@@ -305,7 +305,6 @@ mod tests {
         LinkRequest { name, role, address: "q", capabilities: &["queue"], settled: false, max_message_bytes: 100_000 }
     }
 
-    /// A client and a server, connected by two buffers.
     struct Pair {
         client: AmqpConnection<u32>,
         server: AmqpConnection<u32>,

@@ -13,14 +13,14 @@ use thiserror::Error;
 pub struct Violation {
     /// Error condition of AMQP, such as `amqp:link:transfer-limit-exceeded`.
     pub condition: &'static str,
-    /// Description of the broken rule for a person.
+    /// Human-readable description of the broken rule, which the peer gets together with the condition.
     pub description: &'static str,
 }
 
 impl Violation {
-    /// Condition of a message that is longer than its link allows.
+    /// Error condition of AMQP for a message that is longer than its link allows.
     pub const MESSAGE_SIZE: &str = "amqp:link:message-size-exceeded";
-    /// Condition for a peer that exceeds one of our own limits, such as the time for a handshake.
+    /// Error condition of AMQP for a peer that exceeds one of our own limits, such as the time for a handshake.
     pub const RESOURCE_LIMIT: &str = "amqp:resource-limit-exceeded";
 
     pub(super) fn new(condition: &'static str, description: &'static str) -> Self {
@@ -81,7 +81,7 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// Returns the condition that the specification defines for this error.
+    /// Returns the error condition that AMQP defines for this error, such as `amqp:decode-error`.
     pub fn condition(&self) -> &'static str {
         match self {
             Self::Header(_) | Self::Framing(_) => "amqp:connection:framing-error",

@@ -1,5 +1,5 @@
-//! `mailrun audit explain` says what a power cut destroyed of a message that had been answered 250, and which call
-//! would have kept the message.
+//! `mailrun audit explain` says which parts of a message a power cut destroyed although the server had answered 250,
+//! and which system call would have kept the message.
 use super::fault::AuditFault;
 use super::losses::{LogState, RoundLosses};
 use super::restart::restart;
@@ -125,8 +125,8 @@ fn not_lost(run: &Path, rounds: &[LossyRound], message: u64) -> Result<String> {
     Ok(format!("Message {message} {}.\n", unlisted_fate(answered, units(Role::Sink)?)))
 }
 
-/// Says what became of a message that is not in the list of lost ones. `answered` is the number of its recipients for
-/// whom it was answered 250. `arrived` and `bounced` count the recipients as the sink saw them.
+/// Says what became of a message that is not listed as lost. `answered` is the number of its recipients for which the
+/// server answered 250. `arrived` and `bounced` count the recipients that the sink saw.
 fn unlisted_fate(answered: u32, [arrived, bounced]: [u32; 2]) -> String {
     match (answered, arrived) {
         (0, 0) => "was not answered 250, so the server did not promise to keep it".to_owned(),
@@ -217,8 +217,8 @@ fn write_story(text: &mut String, story: &Story, origin: Duration) {
     }
 }
 
-/// Returns a remark on what the list of missing calls does not show, for example that no file ever held the message, or
-/// that the power was not cut after the 250.
+/// Returns a remark on what the list of missing fsync calls does not show, for example that no file ever held the
+/// message, or that the power was not cut after the 250.
 fn remark(story: &Story) -> Option<&'static str> {
     let has_gaps = story.gaps.as_ref().map(|gaps| !gaps.is_empty());
     match (story.was_written, has_gaps, story.was_kept) {

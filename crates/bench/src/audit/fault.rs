@@ -21,7 +21,7 @@ pub enum AuditFault {
     /// One write to the disk that holds the mail fails. The server is killed soon afterwards.
     WriteError,
     /// One sync of a file on the disk that holds the mail fails, and the data that it should have written is dropped.
-    /// The power is cut soon afterwards, because only then the server cannot read the mail back from memory.
+    /// The power is cut soon afterwards, because otherwise the server could read the mail back from memory.
     SyncError,
 }
 
@@ -47,13 +47,12 @@ impl AuditFault {
         !matches!(self, Self::Kill | Self::Stop)
     }
 
-    /// Reports whether the fault ends with a power cut of the in-memory disk.
     pub(super) fn cuts_power(self) -> bool {
         matches!(self, Self::PowerCut | Self::SyncError)
     }
 
     /// Reports whether the fault can lose a message that was answered before the fault, and not only a message that is
-    /// sent during the fault. Such a fault may strike after a single message.
+    /// sent during the fault. Such a fault is therefore also tried after a single message.
     pub(super) fn strikes_at_rest(self) -> bool {
         matches!(self, Self::Kill | Self::Stop | Self::PowerCut | Self::ReadError)
     }
@@ -90,8 +89,8 @@ impl FromStr for AuditFault {
 pub(super) struct AuditCase {
     pub(super) fault: AuditFault,
     pub(super) file_system: Option<Profile>,
-    /// If set, the case is tried only in each fifth round, namely if the number of the round modulo 5 is this value. A
-    /// loss is then a remark that does not change the verdict, because the user did not ask for this file system.
+    /// If set, the case is tried only in rounds whose number modulo 5 is this value. A loss is then only a remark and
+    /// does not change the verdict, because the user did not ask for the case's file system.
     remark_turn: Option<u32>,
 }
 
@@ -100,8 +99,8 @@ impl AuditCase {
         Self { fault, file_system, remark_turn: None }
     }
 
-    /// Returns the cases of these faults on the file systems that the user named. If the user named none, a power cut
-    /// is tried on ext4 and XFS in each round, and on each of the other file systems in every fifth round.
+    /// Returns the cases to try: each fault, and for a power cut each file system in `named`. If `named` is empty, a
+    /// power cut is tried on ext4 and XFS in each round, and on each of the other file systems in every fifth round.
     pub(super) fn all(faults: &[AuditFault], named: &[Profile]) -> Vec<Self> {
         let mut cases = Vec::new();
         for fault in faults.iter().copied() {
@@ -135,12 +134,10 @@ impl AuditCase {
         self.file_system.map_or_else(|| fault.to_owned(), |file_system| format!("{fault} on {}", file_system.name()))
     }
 
-    /// Reports whether the case is tried in this round. Rounds are counted from 1.
     pub(super) fn is_due(self, round: u32) -> bool {
         self.remark_turn.is_none_or(|turn| round % 5 == turn)
     }
 
-    /// Reports whether a loss is only a remark, which does not change the verdict.
     pub(super) fn is_remark(self) -> bool {
         self.remark_turn.is_some()
     }

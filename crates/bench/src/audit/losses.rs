@@ -1,5 +1,5 @@
-//! Files that a round with losses leaves in its directory. `losses.json` lists the missing messages. `calls.jsonl` and
-//! `calls.data` record the calls on a disk that lost its power.
+//! Files that a round with losses leaves in its directory. `losses.json` lists the missing messages. After a power cut,
+//! `calls.jsonl` and `calls.data` record the server's calls to the file system.
 use crate::directory::{CALLS, CALLS_DATA, LOSSES};
 use crate::recipe::StoredRecipe;
 use anyhow::{Context, Result, bail};
@@ -31,12 +31,12 @@ pub(super) struct RoundLosses {
     pub(super) recipe: Option<StoredRecipe>,
 }
 
-/// Tells whether the calls on the disk were logged.
+/// Tells whether the calls to the file system were logged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LogState {
     Kept,
-    /// The log was given up for this reason, for example because it needed too much memory.
+    /// The log was abandoned for this reason, for example because it needed too much memory.
     Lost(String),
     /// No calls were logged, because the fault was no power cut.
     #[default]
@@ -44,7 +44,7 @@ pub(super) enum LogState {
 }
 
 impl LogState {
-    /// Writes the calls to the round's directory. `capacity` is the size of the disk in bytes.
+    /// Writes the logged calls to the round's directory. `capacity` is the size of the disk in bytes.
     pub(super) fn write(log: Option<CallLog>, capacity: u64, place: &Path) -> Result<Self> {
         let Some(log) = log else { return Ok(Self::None) };
         let stored = match log.calls() {

@@ -102,8 +102,8 @@ fn possible_faults(options: &AuditOptions) -> (Vec<AuditFault>, Vec<String>) {
     (possible, others.iter().map(line).collect())
 }
 
-/// Tries the recipe's command for the queue in a round of its own, before the audit relies on it. Returns the complaint
-/// about the command, if there is one.
+/// Tests the recipe's command for the queue in a round of its own, because the audit relies on the command's answers.
+/// Returns what is wrong with the command, or `None` if no fault was found.
 fn try_queue(options: &AuditOptions, program: &Path, directory: &RunDirectory) -> Result<Option<&'static str>> {
     let own = RunDirectory::create(Some(&directory.path().join("trial")), "audit", jiff::Timestamp::now())?;
     let case = AuditCase::new(AuditFault::Kill, None);

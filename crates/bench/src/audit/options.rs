@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct AuditOptions {
     pub recipe: Recipe,
-    /// Each round runs once for each of these faults, in this order.
+    /// Faults to cause. Each round runs once for each of them, in this order.
     pub faults: Vec<AuditFault>,
     /// File systems on which power is cut. If the list is empty, each round uses ext4 and XFS, and every fifth
     /// round also the other file systems.

@@ -1,17 +1,17 @@
-//! Records when the server was away. A server that has ended sends no replies. A reply that the source reads before the
-//! server starts again was therefore sent before the server ended.
+//! Records when the server was down. A server that has ended sends no replies, so a reply that the source reads before
+//! the server starts again was sent before the server ended.
 use mailrun_process::outputs;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 struct Outage {
-    /// Time at which the fault had ended the server, or at which a full disk had room again.
+    /// Time at which the fault had ended the server, or at which a full disk had space again.
     from: Duration,
     /// Time at which the server was started again. `None` until then.
     to: Option<Duration>,
 }
 
-/// The times at which the server was away, in order, as `outputs::record_time` returns them.
+/// Periods in which the server was down, in order. The times come from `outputs::record_time`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outages(Vec<Outage>);
 
@@ -24,13 +24,13 @@ impl Outages {
         self.0.last_mut().into_iter().for_each(|outage| outage.to = Some(outputs::record_time()));
     }
 
-    /// Returns the time from the last moment at which the server went away until `now`, or 0 if it never went away.
+    /// Returns how long before `now` the server last went down, or 0 if it never went down.
     pub(super) fn since_last(&self, now: Duration) -> Duration {
         self.0.last().map_or(Duration::ZERO, |outage| now.saturating_sub(outage.from))
     }
 
     /// Returns the latest time at which the server can have answered a missing message, and the time at which the
-    /// server went away after that, in seconds since `origin`. `read_s` is the time at which the source read the reply.
+    /// server went down after that, in seconds since `origin`. `read_s` is the time at which the source read the reply.
     pub(super) fn times(&self, origin: Duration, read_s: Option<f64>) -> (Option<f64>, f64) {
         let seconds = |at: Duration| at.saturating_sub(origin).as_secs_f64();
         let is_before = |outage: &&Outage| {

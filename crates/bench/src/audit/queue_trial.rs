@@ -1,6 +1,6 @@
-//! Tries the recipe's command for the queue in a round without a fault. An audit calls mail lost
-//! only if that command says that the queue is empty, so the command must not say so while the
-//! server holds mail back.
+//! Tests the recipe's command for the queue in a round without a fault. An audit calls mail lost only if
+//! the command says that the queue is empty, so the command must not say so while the server holds mail
+//! back.
 use super::round::{QUEUE_POLL, Round, SETTLE};
 use crate::gather;
 use crate::parties::PartyCommand;
@@ -26,16 +26,16 @@ struct QueueTrial {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
-    /// For as long as `SETTLE`, the command kept saying that the queue is empty, although mail was held back.
+    /// The command said that the queue is empty for as long as `SETTLE`, although mail was held back.
     HidesMail,
     /// All mail has arrived, and the command says that the queue is empty.
     Sound,
 }
 
 impl QueueTrial {
-    /// Adds an answer: whether the queue is empty, or `None` if the command failed. `is_held` says
-    /// whether some mail has not arrived. Arrivals are reported late, so a single answer "empty"
-    /// while mail seems to be missing proves nothing.
+    /// Judges an answer of the command. `is_empty` is the answer, or `None` if the command failed, and `is_held` says
+    /// whether some mail has not arrived. Arrivals are reported late, so a single answer "empty" while mail seems to be
+    /// missing proves nothing.
     fn answer(&mut self, at: Duration, is_empty: Option<bool>, is_held: bool) -> Option<Finding> {
         let since = is_empty?.then(|| self.empty_since.unwrap_or(at));
         self.empty_since = since.filter(|_| is_held);
@@ -48,8 +48,8 @@ impl QueueTrial {
 }
 
 impl Round<'_> {
-    /// Starts the server without a fault, and tries the command for the queue if the recipe has one.
-    /// Returns the complaint about the command, if there is one.
+    /// Starts the server without a fault, and tests the command for the queue if the recipe has one. Returns what is
+    /// wrong with the command, or `None` if no fault was found.
     ///
     /// # Errors
     /// Fails if the server does not start or does not stay up, or if the user interrupts the trial.
@@ -88,8 +88,8 @@ impl Round<'_> {
         }
     }
 
-    /// Waits until the command for the queue may be run again. Fails if the user interrupts the trial or the server
-    /// ends.
+    /// Waits for `QUEUE_POLL` before the command for the queue is run again. Fails if the user interrupts the trial or
+    /// if the server ends.
     fn pause(&self, supervisor: &mut Supervisor) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < QUEUE_POLL {

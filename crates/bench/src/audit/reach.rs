@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 /// Time in which killed processes must disappear.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Maximum number of processes that `survivor` names in its text.
+/// Maximum number of surviving processes that `survivor` names. Further ones are left out.
 const MAX_NAMED: usize = 3;
 
-/// Returns what is left of the server, or `None` if the fault has reached all of it.
+/// Describes what is left of the server after a fault, or returns `None` if nothing is left.
 pub(super) fn survivor(places: &Places) -> Option<String> {
     let limit = Instant::now() + LIMIT;
     loop {

@@ -34,7 +34,6 @@ use std::time::Duration;
 const MAX_RESTARTS: u32 = 50;
 /// Pause in arrivals after which no more mail is expected, if the server does not say that its queue is empty.
 const LOST_AFTER: Duration = Duration::from_secs(5);
-/// Maximum length of each list in the report, whether of messages or of changes.
 const MAX_LISTED: usize = 20;
 
 /// A change that was not durable when the power was cut.
@@ -45,7 +44,6 @@ enum Change {
     Data(Inode, SurvivingData),
 }
 
-/// Result of one start of the server: the messages that it delivered, or the reason why it did not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     Delivered(BTreeSet<u64>),

@@ -46,33 +46,30 @@ const SLOW_SINK: &str = "data: delay 50ms..350ms";
 /// Like `SLOW_SINK`, for a round with a single message, which the sink delays for longer. The source needs some time to
 /// end after the 250, and the message must not arrive before the source has ended.
 const HOLDING_SINK: &str = "data: delay 1s";
-/// Capacity of the in-memory disk on which the server keeps its mail.
 pub(super) const DISK_BYTES: u64 = 1 << 30;
-/// Memory that the log of the calls on the disk may take. 400 messages of 10 kB are 4 MB, and most servers write each
-/// message twice.
+/// Memory that the log of calls to the file system may take, in bytes. The limit is generous, because 400 messages of
+/// 10 kB are 4 MB, and most servers write each message twice.
 const CALLS_BYTES: usize = 256 << 20;
-/// Time for which the disk stays full.
+/// Time for which the fault `DiskFull` keeps the disk full.
 const FULL: Duration = Duration::from_millis(500);
 /// Time in which a planned write or sync error must strike. If the server uses the disk too rarely, the round is void.
 const ERROR_LIMIT: Duration = Duration::from_secs(2);
-/// A read error hits one of the first 20 reads of a start, and other errors one of the next 20
-/// operations of their kind.
+/// Limits the random choice of the operation that fails: one of the first 20 reads of a start or, for other errors, one
+/// of the next 20 operations of that kind.
 const MAX_OPERATION: u64 = 20;
 /// Maximum pause between a fault and the next start of the server.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
-/// Longest time for which the server runs on after a write or a sync has failed.
+/// Maximum time between a failed write or sync and the kill, in which the server may end by itself.
 const MAX_AFTER_ERROR: Duration = Duration::from_millis(300);
-/// Maximum number of times that the server is struck again in one round while it recovers.
 const MAX_RECOVERY_STRIKES: u64 = 3;
 /// Interval at which the server is asked whether its queue is empty.
 pub(super) const QUEUE_POLL: Duration = Duration::from_millis(250);
-/// Mail that left the queue last may still be on its way to the sink. The round therefore ends only
-/// after the queue was empty, and no mail arrived, for this long.
+/// Time for which the queue must stay empty and no mail may arrive before the round ends, because the mail that left
+/// the queue last may still be on its way to the sink.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
-/// Number of messages in the trial of the recipe's command for the queue.
 pub(super) const TRIAL_MESSAGES: u64 = 3;
-/// Fault rule of the sink in this trial. The sink defers every recipient once, so that the server has to queue the
-/// mail.
+/// Fault rule of the sink in the trial of the queue command. The sink defers every recipient once, so that the server
+/// has to queue the mail.
 const TRIAL_SINK: &str = "rcpt: greylist 1s";
 pub(super) const NOTHING_ACCEPTED: &str = "no message was answered 250 before the fault";
 
@@ -80,12 +77,12 @@ pub(super) const NOTHING_ACCEPTED: &str = "no message was answered 250 before th
 pub(super) enum RoundLoad {
     /// Many messages in parallel sessions.
     Full,
-    /// A single message. Nothing else makes the server sync, so that a name that it never syncs
-    /// stays unsynced.
+    /// A single message. No later message makes the server call fsync, so a file name that the server does not sync
+    /// itself stays unsynced.
     Quiet,
-    /// A few messages without a fault, to try the recipe's command for the queue.
+    /// A few messages without a fault, to test the recipe's command for the queue.
     Trial,
-    /// Nothing. The server only delivers the mail that it already has.
+    /// No messages. The server only delivers the mail that it already has.
     None,
 }
 
@@ -94,7 +91,7 @@ pub(super) struct Round<'a> {
     pub(super) program: &'a Path,
     pub(super) directory: &'a RunDirectory,
     pub(super) case: AuditCase,
-    /// Number of the round, counted from 1.
+    /// Number of the round, counted from 1, or 0 in the trial of the queue command.
     pub(super) number: u64,
     pub(super) load: RoundLoad,
     /// Set if the server can reliably say that its queue is empty. Mail that is still missing then counts as lost.
@@ -178,12 +175,11 @@ pub(super) struct Prepared {
 pub(super) struct Ground<'d> {
     pub(super) run: RunId,
     pub(super) places: Places,
-    /// Address of the server, to which the source sends.
     pub(super) target: String,
     server: ServerCommand,
     disk: Option<&'d Disk>,
-    /// Time that the first start took. A fault that strikes the recovery comes at most 1.5 times this time after the
-    /// restart began.
+    /// Time that the server needed for its first start. A fault during the recovery strikes at most 1.5 times this time
+    /// after the restart began.
     start: Duration,
 }
 
@@ -191,11 +187,10 @@ pub(super) struct Ground<'d> {
 struct Strike {
     events: Vec<BenchFault>,
     outages: Outages,
-    /// Time from the end of the server until it was back.
     back: Duration,
     is_in_recovery: bool,
-    /// Set while the server may still end once by itself, because it has met an error of its disk and was not ended by
-    /// the fault.
+    /// Set while the server may exit by itself once, because it has met an error of its disk but was not killed by the
+    /// fault.
     may_end: bool,
 }
 
@@ -213,7 +208,6 @@ impl RoundResult {
         self.ledger().is_some_and(|row| nothing(row.lost) && nothing(row.not_delivered) && nothing(row.corrupt))
     }
 
-    /// Reports whether the round says nothing about the server.
     pub(super) fn is_void(&self) -> bool {
         matches!(self.end, RoundEnd::NotSupported(_) | RoundEnd::Void(_))
     }
@@ -435,7 +429,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Causes the fault. Returns whether it has ended the server.
+    /// Causes the fault, and returns true if the server has ended.
     fn cause_fault(
         &self,
         ground: &Ground<'_>,
@@ -482,7 +476,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Starts the server. If the fault is a read error, it strikes now, and the server may need another start.
+    /// Starts the server after the fault. A read error strikes during this start, and may make another start necessary.
     fn bring_back(
         &self,
         ground: &Ground<'_>,
@@ -558,7 +552,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Ends all processes of the server by the fault, and proves that none is left.
+    /// Kills or stops all processes of the server, depending on the fault, and checks that none is left.
     fn end_server(&self, ground: &Ground<'_>, supervisor: &mut Supervisor, strike: &mut Strike) -> Result<(), Early> {
         let cut = ground.disk.filter(|_| self.case.fault.cuts_power());
         if self.case.fault == AuditFault::Stop {
@@ -643,7 +637,7 @@ impl Round<'_> {
         Ok((queue, supervisor.settled() - before))
     }
 
-    /// Waits until the server has delivered all mail that it has. If the server ends before that, returns the reason.
+    /// Waits until the server has delivered all of its mail. Returns the reason if the server ends before that.
     pub(super) fn deliver_queue(&self, ground: &Ground<'_>, supervisor: &mut Supervisor) -> Result<Option<String>> {
         match self.drain(ground, supervisor, None, &mut Strike::default()) {
             Ok(_) => Ok(None),
@@ -720,7 +714,7 @@ impl Round<'_> {
         Ok(false)
     }
 
-    /// Stops the server and the sink, and accounts for every message.
+    /// Stops the server and the sink, and determines what became of every message.
     fn account(
         &self,
         mut supervisor: Supervisor,
@@ -827,9 +821,8 @@ impl Round<'_> {
 const COPIES_LIMIT: Duration = Duration::from_secs(60);
 
 struct QueueWait {
-    /// Number of arrivals, in which every copy of a message counts.
+    /// Number of messages that have arrived, counting every copy of a message.
     arrived: u64,
-    /// Time of the last arrival.
     quiet_since: Instant,
     /// Like `arrived`, but counts each message once, however many copies of it have arrived.
     settled: u64,
@@ -877,7 +870,7 @@ impl QueueWait {
 }
 
 impl Strike {
-    /// Notes the time of the fault. If the fault strikes again during the recovery, keeps the first time.
+    /// Records when the fault began. If the fault strikes again during the recovery, keeps the first time.
     fn begin(&mut self, fault: AuditFault) {
         if self.events.is_empty() {
             self.events.push(BenchFault::begins(fault.event()));

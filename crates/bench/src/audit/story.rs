@@ -1,5 +1,5 @@
-//! The story of a message on the disk: the calls that concern the message, and its parts that were not durable when the
-//! server answered 250.
+//! The story of a message on the disk: the calls to the file system that concern the message, and the parts of the
+//! message that were not durable when the server answered 250.
 //!
 //! ```text
 //! find      files that ever held the trace of the message, names that have the queue id of the reply, and small
@@ -19,17 +19,16 @@ use std::time::Duration;
 /// Shortest word of a reply that may be a queue id. Shorter words occur in names by chance.
 const MIN_ID_CHARS: usize = 6;
 
-/// Maximum size of a file that counts as the envelope of a message because it contains the message's queue ID. A larger
-/// file does not count as an envelope.
+/// Maximum size in bytes of a file that can be the envelope of a message. A larger file is not taken for an envelope,
+/// even if it contains the message's queue ID.
 const MAX_ENVELOPE_BYTES: usize = 64 << 10;
 
-/// The message that the user asked about.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) run: RunId,
     pub(super) message: u64,
     pub(super) reply: Option<String>,
-    /// When the server answered the message with 250, on the monotonic clock.
+    /// Time at which the server answered the message with 250, on the monotonic clock.
     pub(super) answered: Option<Duration>,
 }
 
@@ -50,12 +49,12 @@ pub(super) struct Story {
     /// Numbers of all files and directories that concern the message. A file has several numbers, because each power
     /// cut gives it a new one.
     pub(super) concerned: Vec<Inode>,
-    /// Parts of the message that were not durable when the 250 came. `None` if the power was not cut after the 250.
+    /// Parts of the message that were not durable when the 250 came. `None` if no call was logged after the 250.
     pub(super) gaps: Option<Vec<Gap>>,
-    /// Index of the call with which the power went off after the 250.
+    /// Index of the logged call with which the power was cut after the 250.
     pub(super) cut: Option<usize>,
     pub(super) cut_at: Option<Duration>,
-    /// One line for each file, such as `queue/m1 is gone`, that says what the cut left of it.
+    /// What the power cut left of each file, one line per file, such as `queue/m1 is gone`.
     pub(super) left: Vec<String>,
     /// Set if the message was complete on the disk after the cut.
     pub(super) was_kept: bool,
@@ -73,7 +72,7 @@ pub(super) struct Gap {
     name: Option<LostName>,
 }
 
-/// Why the data of a file was not durable.
+/// Reason why the data of a file was not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DataGap {
     NeverSynced,
@@ -146,7 +145,7 @@ fn directory_of(path: &str) -> &str {
 /// A file that contained the message, or whose name or contents have the queue id of the message.
 #[derive(Clone, Debug, Default)]
 struct Holder {
-    /// Where the message is in the file. `None` if all of the file belongs to the message.
+    /// Bytes of the file that hold the message. `None` if all of the file belongs to the message.
     mail: Option<Range<usize>>,
     /// Set if the file contained other messages as well.
     is_shared: bool,
@@ -315,7 +314,7 @@ fn answered_at(calls: &[LoggedCall], read: Duration) -> Duration {
 /// Replays the logged calls and tells the story of a message from them.
 ///
 /// # Errors
-/// Fails if the calls of the log cannot be repeated.
+/// Fails if a logged call cannot be replayed.
 pub(super) fn tell(stored: &StoredCalls, asked: &Asked) -> io::Result<Story> {
     let answered = asked.answered.map(|read| answered_at(&stored.calls, read));
     let asked = &Asked { answered, ..asked.clone() };
@@ -361,9 +360,8 @@ struct Teller<'a> {
     asked: &'a Asked,
     holders: BTreeMap<Inode, Holder>,
     story: Story,
-    /// Set once the story contains the server's 250.
     is_answered: bool,
-    /// Content of the message's files before the cut. Set only while the power is off after the 250.
+    /// Content of the message's files before the power cut. Set only while the power is off after the 250.
     before_cut: Option<BTreeMap<String, Vec<u8>>>,
     /// Set if the last event is a write or a sync, to which further calls of the same kind can be added. Holds the last
     /// call, the time of the first call, the total bytes of the calls, and their number.
@@ -373,7 +371,6 @@ struct Teller<'a> {
 /// A call that servers make several times in a row.
 #[derive(Clone, Copy, Debug)]
 enum Repeated {
-    /// A write of this number of bytes to this file.
     Write(Inode, u64),
     Sync(Inode),
 }
@@ -422,7 +419,6 @@ impl Teller<'_> {
         }
     }
 
-    /// Adds a call to the story, if it concerns the message.
     fn tell_call(&mut self, logged: &LoggedCall, files: &mut FileSystem) {
         let at = logged.at();
         let below = |directory: Inode, name: &str, files: &FileSystem| {
@@ -521,7 +517,6 @@ impl Teller<'_> {
         self.repeated = Some((call, first, bytes, calls));
     }
 
-    /// Returns the parts of the message that are not durable.
     fn gaps(&self, files: &FileSystem) -> Vec<Gap> {
         let mut gaps = Vec::new();
         let regular = files.regular_files();
@@ -538,7 +533,7 @@ impl Teller<'_> {
         gaps
     }
 
-    /// Returns the part of each file that concerns the message.
+    /// Returns the part of each file that belongs to the message, by the path of the file.
     fn contents(&self, files: &mut FileSystem) -> BTreeMap<String, Vec<u8>> {
         let mut contents = BTreeMap::new();
         for (inode, holder) in &self.holders {
@@ -630,7 +625,7 @@ mod tests {
     const RUN: RunId = RunId([7; 16]);
     const REPLY: &str = "250 2.0.0 Ok: queued as 4F00A1";
 
-    /// A stand-in for a mail server, whose calls on the disk are a microsecond apart.
+    /// A simulated mail server, whose calls to the file system are a microsecond apart.
     struct Server {
         files: FileSystem,
         answered: Option<Duration>,
@@ -682,7 +677,7 @@ mod tests {
             inode
         }
 
-        /// Lets the sync of a file fail, so that none of its data is written.
+        /// Makes the sync of a file fail, so that none of the file's data is written.
         fn fail_sync(&mut self, inode: Inode) {
             let written = mailrun_crashfs::SurvivingData::default();
             self.files.apply(&Call::FailedSync { inode, error: "EIO".to_owned(), written }).unwrap();

@@ -1,5 +1,5 @@
-//! Makes the record of an audit, which sums up all rounds as if they were one run. It also has a
-//! row for each kind of fault, and the verdict.
+//! Builds the record of an audit, in which all rounds are summed up as if they were one run. The record also has a row
+//! for each kind of fault, and the verdict.
 use super::fault::AuditCase;
 use super::options::AuditOptions;
 use super::round::{NOTHING_ACCEPTED, RoundAccount, RoundEnd, RoundResult};
@@ -277,7 +277,7 @@ mod tests {
     use mailrun_measurement::threshold::{RunProtocol, Threshold};
     use std::time::Duration;
 
-    /// Makes the record of an audit whose fates sum to the messages that were sent.
+    /// Makes the record of an audit whose lost, bounced and delivered messages sum to the messages that were sent.
     fn audited(faults: Vec<AuditRow>, threshold: Option<&str>) -> Record {
         let sum = |number: fn(&AuditRow) -> u64| faults.iter().map(number).sum::<u64>();
         let (accepted, lost, not_delivered) =

@@ -16,14 +16,14 @@ use mailrun_schedule::pacing::ArrivalSchedule;
 use std::path::Path;
 use std::time::Duration;
 
-/// If a trial is too short to measure the growth of its backlog, the source may leave this share of
-/// the due messages unsent.
+/// Share of the due messages that the source may leave unsent in a trial that is too short to measure the growth of its
+/// backlog.
 const MAX_UNSENT: f64 = 0.01;
-/// Messages that fell due in this last share of a trial may still wait for a session when the trial
-/// ends. They do not count as due, because the source stops then and would have sent them no later
-/// than its last messages. This applies only if the growth of the backlog could be measured.
+/// Last share of a trial, in which due messages may still wait for a session when the trial ends. They do not count as
+/// due, because the source stops at the end of the trial and would otherwise have sent them soon. This applies only if
+/// the growth of the backlog could be measured.
 const MAX_WAIT: f64 = 0.1;
-/// Time after the load in which a backlog must be gone. For a shorter trial, the limit is the
+/// Seconds after the end of the load in which the backlog must be delivered. In a shorter trial, the limit is the
 /// trial's duration.
 const DRAIN_LIMIT_S: f64 = 5.0;
 
@@ -82,13 +82,13 @@ fn ending(record: &Record) -> Option<(TrialOutcome, String)> {
     stopped.or_else(|| loss_reason(record).map(|(_, why)| (TrialOutcome::MailLost, why)))
 }
 
-/// Returns the weightiest reason why mail is lost, or may be lost, and its cause.
+/// Returns the most serious reason why mail is or may be lost, together with its cause.
 pub(super) fn loss_reason(record: &Record) -> Option<(Cause, String)> {
     let losses = [Cause::Lost, Cause::NotDelivered, Cause::Corrupt, Cause::Died, Cause::Defect, Cause::Unaccounted];
     first_reason(record, |cause| losses.contains(&cause))
 }
 
-/// Returns the first reason whose cause `is_wanted` accepts. A verdict lists its weightiest reasons first.
+/// Returns the first reason whose cause `is_wanted` accepts. A verdict lists its most serious reasons first.
 fn first_reason(record: &Record, is_wanted: impl Fn(Cause) -> bool) -> Option<(Cause, String)> {
     let verdict = &record.verdict;
     let found = verdict.causes.iter().zip(&verdict.reasons).find(|(cause, _)| is_wanted(**cause));
@@ -236,7 +236,7 @@ fn drain_s(record: &Record, duration_s: f64) -> f64 {
     last_stage(record).map_or(0.0, |row| row.duration_s) - offered_s
 }
 
-/// Reports whether everything was delivered soon after the load ended.
+/// Reports whether everything was delivered at most `DRAIN_LIMIT_S` after the load ended.
 fn is_drained(record: &Record, duration_s: f64) -> bool {
     let is_left = record.verdict.causes.contains(&Cause::Unfinished) || record.ledger.lost.is_some_and(|lost| lost > 0);
     let is_unseen = record.ledger.delivered.is_none();
@@ -257,7 +257,7 @@ pub(super) struct TrialOrder<'a> {
     pub(super) is_first: bool,
 }
 
-/// Kind of bench that carries out the trials of a search, one after the other.
+/// Bench that runs the trials of a search, one after the other.
 pub(super) trait TrialSeries {
     /// Runs a trial and returns its record, by which the trial is then judged.
     ///

@@ -1,4 +1,4 @@
-//! Trials of a MADES endpoint. Each trial is a run of the MADES bench, against the stand-in or
+//! Trials of a MADES endpoint. Each trial is a run of the MADES bench, against an endpoint that the bench simulates or
 //! against the user's endpoint.
 use super::judgement::{MadesCapacityOptions, TrialOrder, TrialSeries, TrialSubject};
 use crate::mades::{self, MadesTarget};

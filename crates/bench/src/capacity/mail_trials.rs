@@ -20,7 +20,6 @@ pub(super) struct MailTrials<'a> {
 }
 
 impl<'a> MailTrials<'a> {
-    /// Prepares trials whose relays keep their files in `directory`.
     pub(super) fn new(options: &'a CapacityOptions, directory: &Path) -> Result<Self> {
         Ok(Self { options, program: own_program()?, keeper: RelayKeeper::in_directory(directory) })
     }

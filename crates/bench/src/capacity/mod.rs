@@ -226,8 +226,8 @@ impl<'a> CapacityRunner<'a> {
     }
 }
 
-/// Tells the search the results of a confirmation. Returns false if a load at or below the capacity
-/// missed a goal.
+/// Passes the results of a confirmation to the search. Returns false if a load at or below the capacity missed a
+/// goal.
 fn take_confirmation(search: &mut CapacitySearch, confirmation: &[ConfirmedLoad]) -> bool {
     let mut has_held = true;
     for load in confirmation {
@@ -259,7 +259,7 @@ fn limit_remarks(goals: &[LossGoal], settings: &SearchSettings, trials: &[Capaci
     goals.iter().filter_map(remark).collect()
 }
 
-/// Returns a sentence if trials are too short to show that a growing backlog misses this goal.
+/// Returns a warning if the trials are too short to show that a growing backlog misses this goal.
 pub fn short_trials_remark(goal: &LossGoal, settings: &SearchSettings) -> Option<String> {
     let limit_s = goal.limit()?.as_secs_f64();
     // Ignore a limit of `trial_s` or more, which no usual trial is long enough to reach, because it is meant as a

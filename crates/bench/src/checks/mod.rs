@@ -1,3 +1,3 @@
-//! Properties that each parser must have for any input. The property tests and the fuzz targets
-//! call these functions, which panic if a property does not hold.
+//! Checks of parsers that must hold for any input. Property tests and fuzz targets call these functions, which panic if
+//! a check fails.
 pub mod scenario;

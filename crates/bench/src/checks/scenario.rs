@@ -1,5 +1,5 @@
-//! Checks that the scenario parser handles any text. The parser must either report an error with a
-//! place inside the text, or give the same scenario when it reads the text again.
+//! Checks that the scenario parser handles any text. The parser must either report an error at a line of the text, or
+//! give the same scenario when it reads the text again.
 use crate::scenario::Scenario;
 use std::path::Path;
 

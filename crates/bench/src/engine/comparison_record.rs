@@ -1,5 +1,5 @@
-//! The record of a comparison: its report with the figures of each run, as JSON. `mailrun report`
-//! shows it again.
+//! The record of a comparison: its report with the figures of each run, as JSON. `mailrun report` shows the report
+//! again from this record.
 use super::conclusion::Conclusion;
 use super::text_report::TextReport;
 use anyhow::{Context, Result};
@@ -10,13 +10,11 @@ use std::borrow::Cow;
 
 pub(crate) const COMPARISON_FORMAT: &str = "mailrun-comparison/1";
 
-/// Name of the record's file in a scenario's directory.
 pub(crate) const COMPARISON_FILE: &str = "comparison.json";
 
 #[derive(Serialize, Deserialize)]
 struct ComparisonRecord<'a> {
     format: Cow<'a, str>,
-    /// Version of mailrun that made the comparison.
     version: Cow<'a, str>,
     title: Cow<'a, str>,
     tables: Vec<StoredTable>,
@@ -26,7 +24,6 @@ struct ComparisonRecord<'a> {
     remarks: Cow<'a, [String]>,
     outcome: Outcome,
     why: Cow<'a, str>,
-    /// Set if the user stopped the comparison early.
     #[serde(default)]
     interrupted: bool,
 }
@@ -109,7 +106,6 @@ impl TextReport {
         self.runs.as_ref().map(|runs| runs.terminal(width))
     }
 
-    /// Restores a report from the record of its comparison.
     pub(crate) fn from_json(json: &[u8]) -> serde_json::Result<Self> {
         let record: ComparisonRecord<'_> = serde_json::from_slice(json)?;
         let mut conclusion = Conclusion::stored(record.outcome, plain(&record.why));
@@ -120,7 +116,6 @@ impl TextReport {
         Ok(report.with_runs(record.runs.map(StoredTable::table)))
     }
 
-    /// Returns the report as Markdown, with its conclusion.
     pub fn markdown(&self) -> String {
         let tables = self.tables.iter().chain(&self.runs).filter(|table| !table.is_empty()).map(Table::markdown);
         let remarks = self.remarks.iter().map(|remark| format!("- {}", markdown_text(remark)));

@@ -1,10 +1,10 @@
-//! The verdict of a scenario with several runs. Its words, and the order in which defects decide
-//! it, are the same as for a single run.
+//! The verdict of a scenario with several runs. It uses the same words as the verdict of a single run, and defects
+//! decide it in the same order.
 use mailrun_measurement::record::Outcome;
 use mailrun_report::{TextStyle, outcome_word};
 
-/// Defects of a scenario, from the weightiest to the lightest. The first list that is not empty
-/// decides the outcome.
+/// Defects of a scenario, from the most to the least serious. The first list that is not empty decides the
+/// outcome.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Defects {
     /// Runs that failed or did not do all of their work.
@@ -17,7 +17,7 @@ pub(crate) struct Defects {
     /// Unlike other scenarios without a result, a scenario with such mail never counts as a
     /// success.
     pub(crate) undelivered: Vec<String>,
-    /// Observations that the user asked for but that are missing.
+    /// Thresholds that could not be evaluated, and runs that are missing because the user stopped.
     pub(crate) unobserved: Vec<String>,
 }
 
@@ -34,12 +34,10 @@ impl Defects {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conclusion {
     pub outcome: Outcome,
-    /// Reason for the outcome, in one sentence.
     why: String,
     /// Set if an invalid or inconclusive outcome must not count as a success, because targets or
     /// thresholds were asked for, or because mail was not delivered.
     pub is_strict: bool,
-    /// Set if the user stopped the scenario early.
     pub is_interrupted: bool,
 }
 

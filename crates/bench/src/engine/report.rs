@@ -33,7 +33,6 @@ impl<'a, C, M> TableColumn<'a, C, M> {
         Self { title, align: Align::Right, cell: Box::new(cell), run: None }
     }
 
-    /// Makes a column with the median over the case's runs.
     pub(crate) fn median(title: &'static str, value: impl Fn(&M) -> Option<f64> + 'a, show: fn(f64) -> String) -> Self {
         Self::of_runs(title, value, show, MedianRange::median)
     }
@@ -177,7 +176,6 @@ pub(crate) enum ShownFigures {
     Spreads,
 }
 
-/// Describes the number of rounds for the title of a report.
 pub(crate) fn rounds_text(rounds: u32, figures: ShownFigures) -> String {
     match (rounds, figures) {
         (1, _) => "one round".to_owned(),
@@ -191,11 +189,10 @@ pub(crate) struct ReportParts {
     pub(crate) tables: Vec<Table>,
     /// Figures of each run, if the runs have no records of their own.
     pub(crate) runs: Option<Table>,
-    /// Notes below the tables, which the reader needs to understand them.
     pub(crate) notes: Vec<String>,
-    /// End of the reason for a PASS, which begins with the number of runs.
+    /// Reason for a PASS, which the report prints after the number of runs.
     pub(crate) pass: &'static str,
-    /// Defects of the comparison, to which the report adds the runs that went wrong.
+    /// Defects that the caller has found. The report adds the runs that went wrong.
     pub(crate) wrong: Defects,
     pub(crate) is_strict: bool,
 }
@@ -208,7 +205,7 @@ impl<C, M> ComparisonResults<C, M> {
         runs.filter_map(|(contestant, run)| Some((run, plain(&format!("{}: {}", contestant.name, run.fault()?)))))
     }
 
-    /// Makes the report. Below its tables come the runs that went wrong, and then the notes.
+    /// Makes the report, which lists below its tables first the runs that went wrong and then the notes.
     pub(crate) fn report(&self, parts: ReportParts) -> TextReport {
         let mut remarks: Vec<String> = self.faults().map(|(_, fault)| format!("NOT OK: {fault}")).collect();
         let mut defects = parts.wrong;

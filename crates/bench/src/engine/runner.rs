@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Maximum number of bytes that a contestant may write to standard error. A contestant that writes
 /// more is killed, because the output fills a file on disk.
 const MAX_STDERR_BYTES: u64 = 64 << 20;
-/// A contestant is given up after this many failed runs without a valid run in between.
+/// Number of failed runs without a valid run in between, after which a contestant is dropped.
 const MAX_FAULTS_IN_A_ROW: usize = 3;
 /// A round is invalid if other guests of the hypervisor took at least this share of the CPU time.
 const STEAL_LIMIT: f64 = 0.25;
@@ -42,7 +42,6 @@ pub(crate) trait Comparison {
     type Case;
     type Measurement;
 
-    /// Returns the name of a case for the progress display and for reports.
     fn name(&self, case: &Self::Case) -> String;
 
     /// Makes one run of a case, or returns `None` if the user stopped it.
@@ -66,8 +65,8 @@ pub(crate) trait Comparison {
 /// Plan of a comparison with a fixed number of rounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunPlan {
-    /// Number of cases that are compared with each other. They must stand next to each other in the
-    /// list of cases.
+    /// Number of cases that are compared with each other. Such cases must be next to each other in the list of
+    /// cases.
     pub(crate) compared: usize,
     pub(crate) rounds: u32,
     pub(crate) order: RoundOrder,
@@ -151,7 +150,7 @@ pub(crate) struct Contestant<C, M> {
     pub(crate) name: String,
     /// One run for each round, in the order of the rounds.
     pub(crate) runs: Vec<ComparedRun<M>>,
-    /// Reason why the contestant was given up. It takes no part in later rounds.
+    /// Reason why the contestant was dropped from all later rounds.
     pub(crate) failure: Option<String>,
 }
 
@@ -160,7 +159,6 @@ impl<C, M> Contestant<C, M> {
         Self { case, name, runs: Vec::new(), failure: None }
     }
 
-    /// Returns the figures of the runs that finished, whether or not they did all of their work.
     pub(crate) fn measurements(&self) -> impl Iterator<Item = &M> {
         self.runs.iter().filter_map(ComparedRun::measurement)
     }
@@ -238,7 +236,6 @@ impl<'a> RunTurns<'a> {
         Self { display, is_stopped, began: Instant::now() }
     }
 
-    /// Begins the next run and shows `line` as its progress.
     pub(crate) fn next(&mut self, line: LiveLine) -> RunTurn<'_> {
         let display = &mut self.display;
         RunTurn { case: 0, round: 0, title: String::new(), line, display, is_stopped: self.is_stopped }
@@ -456,7 +453,7 @@ mod tests {
         assert_eq!(results.contestants[0].name, "contestant x");
     }
 
-    /// Compares contestants with these letters, and repeats invalid rounds.
+    /// Compares contestants named by `letters`, and repeats invalid rounds.
     fn repeated(
         letters: &str,
         rounds: usize,

@@ -51,7 +51,6 @@ impl TextReport {
         format!("{text}\n\n{}\n", conclusion.join("\n"))
     }
 
-    /// Formats the part of the report that fits on a screen.
     fn short(&self, width: usize, style: TextStyle) -> String {
         let conclusion = self.conclusion.lines(style, |line| wrap(line, width));
         let room = MAX_LINES.saturating_sub(conclusion.len() + 1);

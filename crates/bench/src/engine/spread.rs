@@ -3,7 +3,6 @@ use super::runner::Contestant;
 use mailrun_compare::middle;
 use mailrun_text::numbers::{count, memory};
 
-/// Text that stands in place of a missing figure.
 pub(crate) const MISSING: &str = "–";
 
 pub(crate) fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {

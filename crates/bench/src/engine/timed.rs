@@ -36,7 +36,6 @@ const OWN_PROCESSES_TIMEOUTS: [Duration; 2] = [Duration::from_secs(2), Duration:
 pub(crate) struct Costs {
     pub(crate) user_s: f64,
     pub(crate) sys_s: f64,
-    /// Seconds from the start of the process to its end.
     pub(crate) elapsed_s: f64,
     pub(crate) max_rss_bytes: Option<u64>,
     /// Sum of minor and major page faults.
@@ -93,8 +92,8 @@ impl TimedChild {
         Ok(timed)
     }
 
-    /// Makes `kill_group` and `drop` send SIGTERM first, and give the child time to stop processes
-    /// that it has started in other groups. `mailrun bench` starts its parties in this way.
+    /// Makes `kill_group` and `drop` send SIGTERM first, and give the child time to stop processes that it has started
+    /// in other groups. `mailrun bench` starts its source, server and sink in this way.
     pub(crate) fn with_own_processes(mut self) -> Self {
         self.has_own_processes = true;
         self
@@ -174,7 +173,6 @@ impl TimedChild {
         anyhow!("it ended with {status}: {}", self.last_words())
     }
 
-    /// Kills the child and all other processes in its group.
     pub(crate) fn kill_group(&mut self) {
         if self.is_reaped {
             return;
@@ -192,7 +190,6 @@ impl TimedChild {
         kill(&self.child);
     }
 
-    /// Waits up to `limit` for the child to exit, and returns whether it has.
     fn await_exit(&mut self, limit: Duration) -> bool {
         let began = Instant::now();
         loop {

@@ -20,8 +20,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time in which our own relay, or a relay that the user gives as a command, must be ready. It is
-/// long because such a command may start a Java virtual machine.
+/// Time limit for mailrun's own relay, or a relay that the user gives as a command, to become ready. It is long because
+/// such a command may start a Java virtual machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Prepares everything that the relay needs to forward mail to `sink`. Returns `None` if the bench

@@ -1,18 +1,18 @@
-//! A relay that is to be started, and the sign that it accepts mail.
+//! Defines how a relay is started, and how the bench notices that the relay accepts mail.
 use crate::parties::PartyCommand;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Time to wait for a greeting. The connection itself is made at once on this host, but the server
-/// may have to start a process that greets.
+/// Time limit for a greeting. A connection to this host is made at once, but the server may first have to start a
+/// process that greets the client.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct RelayLaunch {
     pub(crate) command: PartyCommand,
     pub(crate) ready_signal: ReadySignal,
-    /// Time in which the relay must be ready, after which its start has failed.
+    /// If the relay is not ready after this time, its start has failed.
     pub(crate) ready_within: Duration,
 }
 
@@ -20,12 +20,12 @@ pub(crate) struct RelayLaunch {
 pub(crate) enum ReadySignal {
     /// The process reports on its standard output that it listens (`LiveEvent::Listening`).
     Reported,
-    /// A connection to this address is greeted, or the process reports that it listens.
+    /// The server greets a connection to this address, or the process reports that it listens.
     Greeting(SocketAddr),
 }
 
 impl ReadySignal {
-    /// Returns the address if a server there greets with 220.
+    /// Returns the address of the server, if it greets a connection with 220.
     pub(crate) fn greeted_address(&self) -> Option<String> {
         let Self::Greeting(address) = self else { return None };
         let mut stream = TcpStream::connect(address).ok()?;

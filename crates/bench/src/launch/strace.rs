@@ -20,7 +20,6 @@ pub(crate) struct SyscallCounts {
     pub(crate) syncs: u64,
 }
 
-/// Finds strace in `PATH`. Returns `None` if it is not installed.
 pub(crate) fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|place| place.join("strace")).find(|path| path.is_file())
@@ -39,7 +38,7 @@ fn counts_file(directory: &RunDirectory) -> PathBuf {
     directory.file(Role::Relay, "strace")
 }
 
-/// Reads the counts of a run from its directory.
+/// Reads the system call counts of a run from the directory of the run.
 ///
 /// # Errors
 /// Returns an error if strace has written no file, or has counted nothing.

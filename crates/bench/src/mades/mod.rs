@@ -1,6 +1,6 @@
-//! `mailrun bench mades` runs two processes: a stand-in for an ECP endpoint pair, and the MADES
-//! bench, which measures it. Afterwards, it compares the stand-in's own account of its work with
-//! the observations of the MADES bench.
+//! `mailrun bench mades` runs two processes: a simulated ECP endpoint pair,
+//! and the MADES bench, which measures it. Afterwards, it compares the
+//! counts of the simulated endpoint with what the MADES bench observed.
 //!
 //! ```text
 //! mailrun mades-endpoint --embedded ── ready ─→ mailrun mades ── exited ─→ stop the endpoint
@@ -8,8 +8,8 @@
 //!                                        └ died: its progress ─→ unrecorded ─┘
 //! ```
 //!
-//! If the endpoint is already running, only the MADES bench is started, and nothing checks its
-//! observations.
+//! If the endpoint is already running, only the MADES bench
+//! is started, and its observations cannot be checked.
 mod options;
 mod truth;
 
@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use truth::StandInTotals;
 
-/// Time in which the stand-in must report that it is ready.
+/// Time limit for the simulated endpoint to report that it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -65,7 +65,6 @@ pub fn run(options: &MadesBenchOptions) -> Result<MadesBenchOutcome> {
     Ok(MadesBenchOutcome { record, directory: directory.path().to_owned(), unwritten })
 }
 
-/// Runs the processes and returns the record. Also returns an error if the MADES bench could not write its files.
 fn run_parties(
     program: &Path,
     options: &MadesBenchOptions,
@@ -132,8 +131,8 @@ fn run_parties(
     Ok((record, complaint))
 }
 
-/// Starts the stand-in, unless an endpoint is already running. Returns the URL of the broker, and
-/// the options with which the MADES bench finds it.
+/// Starts a simulated endpoint, unless an endpoint is already running. Returns the URL of the broker, and the options
+/// that connect the MADES bench to this broker.
 fn start_target(
     program: &Path,
     options: &MadesBenchOptions,
@@ -158,8 +157,8 @@ fn start_target(
     Ok((url.clone(), PartyOptions::default().flag("no-preflight", true).with("broker", url)))
 }
 
-/// Compares the record with the stand-in's own account of its work. If the stand-in died, there is
-/// nothing to compare with, and the verdict gets its death instead.
+/// Compares the record with the counts of the simulated endpoint. If the simulated endpoint died, it left no counts, so
+/// its death goes into the verdict instead.
 fn hold_against_truth(
     record: &mut Record,
     death: Option<&Death>,
@@ -176,8 +175,8 @@ fn hold_against_truth(
     Ok(())
 }
 
-/// Puts the endpoint's death into the verdict. Without the endpoint's account of its work, the
-/// record cannot be checked.
+/// Puts the endpoint's death into the verdict, because the
+/// record cannot be checked without the counts of the endpoint.
 fn record_death(record: &mut Record, death: &Death) {
     let pass = judge::pass_text(record);
     let verdict = &mut record.verdict;
@@ -196,7 +195,6 @@ struct EndpointSummary {
     totals: StandInTotals,
 }
 
-/// Reads a file that a process of the run should have written.
 fn read_written<T>(path: &Path, parse: impl FnOnce(&[u8]) -> serde_json::Result<T>) -> Result<T> {
     let unreadable = || format!("cannot read {}, which the process should have written", path.display());
     let json = fs::read(path).with_context(unreadable)?;

@@ -1,4 +1,3 @@
-//! Options of `mailrun bench mades`.
 use mailrun_measurement::record::{Mades, Workload};
 use mailrun_measurement::threshold::Threshold;
 use mailrun_process::live::LiveMode;
@@ -11,33 +10,30 @@ pub struct MadesBenchOptions {
     /// Run directory, or `None` for a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
     pub target: MadesTarget,
-    /// Plan in TOML that tells the stand-in how to behave, including its faults.
+    /// Plan in TOML that tells the simulated endpoint how to behave and which faults to inject.
     pub plan: String,
     /// Faults that the plan injects, as the report describes them.
     pub faults: Vec<String>,
-    /// Further options for the stand-in, in addition to those that the bench sets itself.
+    /// Options for the simulated endpoint, in addition to those that the bench sets itself.
     pub endpoint_options: PartyOptions,
     /// Options for `mailrun mades`, except for its target and its output files.
     pub bench_options: PartyOptions,
-    /// Description of the load. It goes into the record if the MADES bench dies without leaving
-    /// one.
+    /// Description of the load, for the record that the bench
+    /// makes if the MADES bench dies without leaving one.
     pub workload: Workload,
-    /// Facts that only records of MADES have. Like `workload`, they are used only if the MADES bench dies without
+    /// Fields that only records of MADES runs have. Like `workload`, they are used only if the MADES bench dies without
     /// leaving a record.
     pub mades: Mades,
     pub thresholds: Vec<Threshold>,
     pub live: LiveMode,
-    /// Name of the run in the progress line, if it is one of several runs.
     pub title: Option<String>,
-    /// Command line that the user typed, for the record.
     pub command: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MadesTarget {
-    /// A stand-in for an endpoint pair, which the bench starts.
+    /// A simulated endpoint pair, which the bench starts.
     StandIn,
-    /// An endpoint that is already running.
     Running {
         /// URL of the endpoint's broker, without a password.
         url: String,

@@ -1,5 +1,5 @@
-//! Compares what the stand-in counted with what the MADES bench counted. After a complete run, all
-//! counts must be equal. Each difference becomes a reason in the verdict.
+//! Compares the counts of the simulated endpoint with the counts of the MADES bench. After a complete run, all counts
+//! must be equal. Each difference becomes a reason in the verdict.
 use mailrun_measurement::judge::{self, has_threshold};
 use mailrun_measurement::reason::Reason;
 use mailrun_measurement::record::Cause;
@@ -11,7 +11,7 @@ use mailrun_measurement::{Latencies, Stage};
 use mailrun_text::numbers::counted;
 use serde::Deserialize;
 
-/// Causes of failure that faults of the stand-in can bring about.
+/// Causes of failure that faults of the simulated endpoint can bring about.
 const FAULT_CAUSES: [Cause; 7] = [
     Cause::Lost,
     Cause::Duplicates,
@@ -22,12 +22,11 @@ const FAULT_CAUSES: [Cause; 7] = [
     Cause::NothingAccepted,
 ];
 
-/// Totals of the stand-in that are compared with the counts of the MADES bench.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StandInTotals {
-    /// Messages that were still in the outbox when the stand-in stopped. `unfinished` counts the
-    /// messages that were on their way.
+    /// Messages that were still in the outbox when the simulated endpoint stopped. `unfinished` counts the messages
+    /// that were under way.
     waiting: u64,
     unfinished: u64,
     consumed: u64,
@@ -44,7 +43,7 @@ pub(super) struct StandInTotals {
     corrupted: u64,
     rejecting: u64,
     latency_ms: StandInLatencies,
-    /// Totals of the acknowledgement documents, which the totals above do not include.
+    /// Totals of the acknowledgement documents, which the other totals do not include.
     acknowledgements: Option<Box<Self>>,
 }
 
@@ -65,9 +64,9 @@ struct StandInLatencies {
     received: Option<LatencyMs>,
 }
 
-/// Puts the stand-in's counts into the record, and a reason into the verdict for each count that
-/// differs. If all counts agree and the user ordered `faults`, failures that such faults can cause
-/// are accepted.
+/// Puts the counts of the simulated endpoint into the record, and a reason
+/// into the verdict for each count that differs. If all counts agree and the
+/// user asked for `faults`, failures that these faults can cause are accepted.
 pub(super) fn compare(record: &mut Record, totals: &StandInTotals, faults: &[String]) {
     let Some(mades) = &record.mades else { return };
     // In the mode `amqp`, only the broker is under test, so the stand-in is idle and has no counts to compare.
@@ -197,8 +196,8 @@ mod tests {
     use mailrun_measurement::record::{MadesAcknowledgements, Outcome, Verdict};
     use mailrun_report::sample;
 
-    /// Makes a run in which one message was lost and all others arrived, and the stand-in's totals
-    /// for it.
+    /// Makes a run in which one message was lost and all others arrived, and the totals of the simulated endpoint for
+    /// this run.
     fn run() -> (Record, StandInTotals) {
         let mut record = sample::mades();
         (record.ledger.accepted, record.ledger.lost, record.ledger.in_flight) = (Some(10_000), Some(1), Some(0));

@@ -1,5 +1,5 @@
-//! The contestants and their command lines. All contestants get the same queues, messages and
-//! windows.
+//! Builds the command lines of the programs to compare. All programs get the same queues and messages and, unless their
+//! defaults are compared, the same send window.
 use super::environment::BrokerAddress;
 use super::options::{CompareOptions, CompareQueues, MadesTool, SendWindow};
 use crate::programs::{ComparedProgram, search_path};
@@ -37,7 +37,6 @@ impl ComparedProgram for MadesTool {
     }
 }
 
-/// A row of the report: a tool, and the number of sends that may be outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CompareCase {
     pub(super) tool: MadesTool,
@@ -53,7 +52,7 @@ impl CompareCase {
     }
 }
 
-/// Makes the rows of the report. Tools with the same window stand next to each other, because they are compared with
+/// Makes the rows of the report. Tools with the same send window are in adjacent rows, because they are compared with
 /// each other.
 pub(super) fn cases(tools: &[MadesTool], windows: &[SendWindow]) -> Vec<CompareCase> {
     let of_window = |&window: &SendWindow| {
@@ -72,8 +71,8 @@ fn implementation(tool: MadesTool) -> Option<&'static str> {
     }
 }
 
-/// Tries whether an installed program can run. quiver, for example, also needs Python modules, and it lacks the clients
-/// whose libraries were missing when it was installed.
+/// Returns true if an installed program can run. quiver, for example, also needs Python modules, and it lacks the
+/// clients whose libraries were missing when it was installed.
 pub(super) fn does_run(tool: MadesTool, program: &Path) -> bool {
     let Some(client) = implementation(tool) else { return true };
     let mut command = Command::new(program.with_file_name("quiver-arrow"));

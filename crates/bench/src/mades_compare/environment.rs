@@ -1,5 +1,5 @@
-//! The broker of a run. There are three cases: the stand-in with its own queues, the stand-in on
-//! the user's broker, and the user's broker alone.
+//! The broker of a run. There are three cases: the simulated endpoint with an embedded broker, the simulated endpoint
+//! on the user's broker, and the user's broker alone.
 use super::options::{CompareMode, CompareOptions, CompareQueues};
 use crate::engine::TimedChild;
 use anyhow::{Context, Result};
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Time in which the stand-in must be ready, and in which it must exit when it is asked to.
+/// Time limit for the simulated endpoint to become ready, and for it to exit when it is asked to.
 const STAND_IN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Default user of go-mades-bench. The embedded listener admits any user.
+/// Default user of go-mades-bench. The embedded broker admits any user.
 const USER: &str = "endpoint";
 const PASSWORD: &str = "password";
 
@@ -27,8 +27,8 @@ pub(super) struct BrokerAddress {
 }
 
 impl BrokerAddress {
-    /// Returns the scheme of the URL and the part after the login, because quiver and `artemis
-    /// perf` get the login in their own way.
+    /// Returns the scheme and the host of the URL, without a login, because quiver and `artemis perf` get the login
+    /// from `user` and `password`.
     pub(super) fn scheme_and_host(&self) -> (&str, &str) {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("amqp", &self.url));
         let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
@@ -36,17 +36,16 @@ impl BrokerAddress {
     }
 }
 
-/// A broker, and the stand-in if the mode needs one.
 pub(super) struct CompareEnvironment {
     pub(super) address: BrokerAddress,
     stand_in: Option<TimedChild>,
 }
 
 impl CompareEnvironment {
-    /// Starts the stand-in if the run needs one. Its output goes into `directory`.
+    /// Starts the simulated endpoint if the run needs one. Its output goes into `directory`.
     ///
     /// # Errors
-    /// Fails if the stand-in cannot start.
+    /// Fails if the simulated endpoint cannot start.
     pub(super) fn prepare(own: &Path, options: &CompareOptions, directory: &Path) -> Result<Self> {
         let Some(broker) = &options.broker else {
             let (stand_in, url) = start_stand_in(own, options, directory, |command| {
@@ -80,10 +79,10 @@ impl CompareEnvironment {
         Ok(Self { address, stand_in: stand_in.map(|(process, _)| process) })
     }
 
-    /// Stops the stand-in. Returns the CPU time in seconds that it has used.
+    /// Stops the simulated endpoint. Returns the CPU time in seconds that it has used.
     ///
     /// # Errors
-    /// Fails if the stand-in has exited by itself.
+    /// Fails if the simulated endpoint has exited by itself.
     pub(super) fn stop(mut self) -> Result<Option<f64>> {
         let Some(mut stand_in) = self.stand_in.take() else { return Ok(None) };
         stand_in.ensure_running("the stand-in")?;
@@ -92,8 +91,8 @@ impl CompareEnvironment {
     }
 }
 
-/// Starts a stand-in and waits until it is ready. Returns the stand-in, and the URL of its embedded
-/// broker if it has one.
+/// Starts a simulated endpoint and waits until it is ready. Returns its process, and the URL of its embedded broker if
+/// it has one.
 fn start_stand_in(
     own: &Path,
     options: &CompareOptions,

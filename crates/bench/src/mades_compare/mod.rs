@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! contestants ─→ cases ─→ (engine::run_all) ─→ runs: environment, contestant, costs ─→ report
-//!  (commands)     (rows)                        environment: the stand-in, embedded or on a broker
+//!  (commands)     (rows)                        environment: simulated endpoint, embedded or on a broker
 //!                                               reported, reported_amqp: what the contestant itself reports
 //! ```
 //! Each rate is the contestant's own figure, from its first message to the last message that was finished. A rate over

@@ -1,4 +1,3 @@
-//! Options of a comparison of MADES benches.
 use crate::engine::RoundOrder;
 use clap::ValueEnum;
 use mailrun_process::live::LiveMode;
@@ -58,13 +57,12 @@ pub enum CompareMode {
 /// Number of sends that may be outstanding at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendWindow {
-    /// All programs are started with this number.
+    /// All programs are started with this window.
     Same(u32),
     /// Each program uses its own default.
     Defaults,
 }
 
-/// A broker that is already running.
 #[derive(Clone)]
 pub struct CompareBroker {
     pub url: String,
@@ -86,7 +84,7 @@ pub struct CompareOptions {
     pub mode: CompareMode,
     pub messages: u64,
     pub message_bytes: u64,
-    /// Programs to compare. Those that are not installed are left out.
+    /// Programs to compare. Programs that are not installed are left out.
     pub tools: Vec<MadesTool>,
     /// Number of runs of each row. The figures are the medians of these runs.
     pub rounds: u32,
@@ -94,10 +92,10 @@ pub struct CompareOptions {
     pub windows: Vec<SendWindow>,
     /// Maximum number of messages under way, if all contestants get the same window.
     pub max_in_transit: u32,
-    /// `None` starts the embedded stand-in, and a new one for each run.
+    /// If `None`, each run starts a simulated endpoint with an embedded broker.
     pub broker: Option<CompareBroker>,
     pub prefix: String,
-    /// Share of the messages that the stand-in loses.
+    /// Share of the messages that the simulated endpoint loses.
     pub drop: f64,
     /// A run that takes longer than this fails.
     pub max_time: Duration,
@@ -119,8 +117,8 @@ impl CompareQueues {
         Self { outbox: name("outbox"), reply: name(reply), event: name("send.event"), inbox: name("inbox") }
     }
 
-    /// Returns the options that name the queues of a mode, for `mailrun mades` and for the
-    /// stand-in. Both have the same options for queues.
+    /// Returns the options that name the queues of a mode. `mailrun mades` and the simulated endpoint have the same
+    /// options for queues.
     pub(super) fn arguments(&self, way: CompareMode) -> Vec<&str> {
         let outbox = ["--outbox", &self.outbox, "--outbox-reply", &self.reply];
         let event = ["--send-event", &self.event];

@@ -4,13 +4,11 @@ use anyhow::{Context, Result};
 use mailrun_measurement::Stage;
 use std::path::Path;
 
-/// Results of a run, as the contestant itself reports them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReportedResult {
     pub(super) rate_per_s: f64,
     pub(super) sent_per_s: Option<f64>,
     pub(super) latency: Option<ReportedLatency>,
-    /// Description of what went wrong in the run, if anything did.
     pub(super) fault: Option<String>,
 }
 
@@ -59,7 +57,6 @@ fn flight_time(text: &str) -> Option<ReportedLatency> {
     Some(ReportedLatency { mean, p50: next_ms("(median)")?, p90: None, p99: None })
 }
 
-/// Parses the last table that go-mades-bench printed, line by line.
 pub(super) fn last_table(output: &str) -> Vec<StatisticsLine<'_>> {
     let begin = output.rfind("=== Statistics").unwrap_or(output.len());
     output[begin..].lines().filter_map(line).collect()

@@ -12,7 +12,7 @@ struct QuiverSummary {
     results: QuiverResults,
 }
 
-/// Times are in milliseconds since 1970.
+/// Results of a sender or a receiver, as quiver writes them. Times are in milliseconds since 1970.
 #[derive(Deserialize)]
 struct QuiverResults {
     first_send_time: Option<u64>,
@@ -138,7 +138,7 @@ fn perf_result(samples: &[PerfSample], messages: u64) -> Result<ReportedResult> 
     })
 }
 
-/// Says whether the sender or the receiver has handled fewer messages than it should.
+/// Returns an error text if the sender or the receiver handled another number of messages than it should.
 fn shortfall(ends: [(&str, u64); 2], messages: u64) -> Option<String> {
     let (end, count) = ends.into_iter().find(|(_, count)| *count != messages)?;
     Some(format!("{end} {count} of {messages} messages"))

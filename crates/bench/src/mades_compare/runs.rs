@@ -1,5 +1,5 @@
-//! One run of the comparison. It has a broker of its own, and a contestant with a time limit, whose
-//! costs and results are collected.
+//! Makes one run of the comparison: sets up a broker, runs a contestant under a time limit, and collects its costs and
+//! results.
 use super::contestants::{CompareCase, PERF_OUTPUT, QUIVER_OUTPUT, command, purge_command};
 use super::environment::{BrokerAddress, CompareEnvironment};
 use super::options::CompareOptions;
@@ -32,7 +32,7 @@ pub(super) struct CompareMeasurement {
 
 pub(super) struct MadesComparison<'o> {
     pub(super) options: &'o CompareOptions,
-    /// Path of this program, which is also the stand-in.
+    /// Path of the mailrun executable, which also runs as the simulated endpoint.
     pub(super) own: PathBuf,
     pub(super) programs: InstalledPrograms<MadesTool>,
 }
@@ -96,7 +96,7 @@ impl Comparison for MadesComparison<'_> {
 }
 
 impl MadesComparison<'_> {
-    /// Empties the queues, so that a contestant that counts any message receives only its own.
+    /// Empties the queues, because some contestants would count messages that an earlier run left behind.
     fn purge(&self, broker: &BrokerAddress) -> Result<()> {
         let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
         let mut command = purge_command(&self.own, self.options, broker, directory.path());

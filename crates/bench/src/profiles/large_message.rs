@@ -1,5 +1,5 @@
-//! Large messages on one connection. The table shows MB/s at several sizes, and how much dots,
-//! short lines, small writes and tracing add to the cost.
+//! Large messages on one connection. The report shows MB/s at several sizes, and how much it costs, for example, to
+//! double leading dots, to send short lines, or to write little at a time.
 use super::measurement::ProfileMeasurement;
 use super::message_file::BodyLines;
 use super::runs::{ProfileLoad, ProfileRuns, ProfiledServer};

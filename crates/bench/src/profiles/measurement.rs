@@ -1,5 +1,5 @@
-//! Extracts the figures of one run of a profile from the bench's record: the rate, the latency until
-//! the 250, the CPU costs, and what went wrong.
+//! Extracts the figures of one run of a profile from the bench's record: the rate, the latency until the server replies
+//! with 250, the CPU costs, and what went wrong.
 use crate::engine::{BenchFigures, RunFlaws};
 use anyhow::{Result, bail};
 use mailrun_measurement::judge::has_threshold;
@@ -14,15 +14,15 @@ pub(super) struct ProfileMeasurement {
     pub(super) messages: u64,
     pub(super) rate_per_s: f64,
     pub(super) bytes_per_s: f64,
-    /// Time until the 250 for the message. If each message has a new connection, the time includes
-    /// connecting. If connections are reused, it starts when a session takes the message. `None`
-    /// for smtplib, which does not report latencies.
+    /// Time until the server replies to the message with 250. If each message has a new connection, the time includes
+    /// connecting. If connections are reused, the time starts when a session takes the message. `None` for smtplib,
+    /// which does not report latencies.
     pub(super) accept: Option<LatencyMs>,
     /// Mean time from sending QUIT to its reply.
     pub(super) quit_ms: Option<f64>,
     /// CPU time of the source, in milliseconds per million bytes of messages.
     pub(super) source_cpu_ms: Option<f64>,
-    /// CPU time of the sink, in the same unit. `None` if the bench did not start the sink.
+    /// CPU time of the sink, in ms per million bytes of messages. `None` if the bench did not start the sink.
     pub(super) sink_cpu_ms: Option<f64>,
     pub(super) flaws: RunFlaws,
 }
@@ -60,7 +60,6 @@ impl ProfileMeasurement {
         })
     }
 
-    /// Computes the figures of a client that is not mailrun's source.
     pub(super) fn of_client(
         messages: u64,
         bytes: u64,

@@ -58,7 +58,6 @@ impl ProfileRuns {
         Ok(Self { scenario: ScenarioRun::prepare(options)?, server: server.clone() })
     }
 
-    /// Returns true once the user has asked to stop, so no more runs should be started.
     pub(super) fn is_stopped(&self) -> bool {
         self.scenario.is_stopped()
     }
@@ -108,7 +107,6 @@ impl ProfileRuns {
     }
 }
 
-/// Describes the figures of a run in one line, for progress reports.
 fn description(measured: &ProfileMeasurement) -> String {
     let line = format!("{} msg/s, {} MB/s", rate(measured.rate_per_s), megabytes(measured.bytes_per_s));
     let accept = measured.accept.iter();

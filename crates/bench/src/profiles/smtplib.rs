@@ -46,9 +46,9 @@ impl ComparedProgram for Python {
 /// How smtplib treats lines that begin with a dot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Smtplib {
-    /// Smtplib searches for such lines and doubles the dot (RFC 5321 §4.5.2).
+    /// Smtplib doubles the dot of each line that begins with a dot (RFC 5321 §4.5.2).
     Original,
-    /// Smtplib sends the message as it is. No line of the message may begin with a dot.
+    /// Smtplib sends the message unchanged, so no line of the message may begin with a dot.
     Unquoted,
 }
 

@@ -70,7 +70,7 @@ pub(super) struct RecipeKeys {
     /// name replaces `{variant}` in the recipe.
     #[serde(default)]
     variants: Vec<String>,
-    /// Changes to the recipe, by the name of the variant that makes them.
+    /// Changes that each variant makes to the recipe, by the name of the variant.
     #[serde(default, rename = "variant")]
     of_variant: BTreeMap<String, VariantKeys>,
     /// Programs that must be installed in addition to the programs that the commands start.
@@ -83,7 +83,7 @@ pub(super) struct RecipeKeys {
     /// Set if only root can start the server.
     #[serde(default = "nowhere")]
     pub(super) root: Spanned<bool>,
-    /// Set if the server has processes of other users, which need access to the state directory.
+    /// Set if the server has processes of other users, which need access to the server's directory.
     #[serde(default = "nowhere")]
     pub(super) other_users: Spanned<bool>,
     /// Set if the server calls setsid(2). It must then not be started as the leader of a process
@@ -102,8 +102,8 @@ pub(super) struct RecipeKeys {
     /// Time that the server has to greet a client with 220.
     #[serde(default = "default_ready_within", deserialize_with = "time")]
     ready_within: Duration,
-    /// Path of the server's log in the state directory. If the server does not start, the error
-    /// message quotes the last complaint in the log.
+    /// Path of the server's log, relative to the server's directory. If the server does not start, the error message
+    /// quotes the last error in the log.
     pub(super) log: Option<String>,
     pub(super) queue: Option<QueueKeys>,
     mailboxes: Option<MailboxKeys>,
@@ -130,7 +130,7 @@ struct VariantKeys {
     files: Vec<FileKeys>,
 }
 
-/// How to find out whether the server's queue is empty, and how to have it delivered now.
+/// Commands that check whether the server's queue is empty, and that make the server retry its mail now.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct QueueKeys {
@@ -152,7 +152,6 @@ pub(crate) struct MailboxKeys {
     /// Recipients whose mail is in the mailboxes, in the form of `--to`. All of them must have the
     /// same domain.
     recipients: Spanned<String>,
-    /// Password that all users of the mailboxes have.
     pub(crate) password: String,
     /// Set if the server takes mail by LMTP instead of SMTP.
     #[serde(default)]
@@ -178,7 +177,6 @@ impl RecipeKeys {
 }
 
 impl MailboxKeys {
-    /// Returns the options of a sink that watches the mailboxes of the server at `address`.
     pub(crate) fn sink_options(&self, address: &str) -> PartyOptions {
         let domain = self.recipients.get_ref().rsplit_once('@').map(|(_, domain)| domain);
         PartyOptions::default()
@@ -186,12 +184,11 @@ impl MailboxKeys {
             .with_some("mailbox-domain", domain)
     }
 
-    /// Returns the options of a source that sends to the mailboxes.
     pub(crate) fn source_options(&self) -> PartyOptions {
         PartyOptions::default().with("to", self.recipients.get_ref()).flag("lmtp", self.lmtp)
     }
 
-    /// Returns the first mistake as an error: its byte offset in the text, and a message.
+    /// Returns the first mistake in these keys as an error: its byte offset in the recipe's text, and a message.
     fn check(&self) -> Result<(), (usize, String)> {
         let offset = |value: &Spanned<String>| value.span().start;
         if !self.url.get_ref().contains(READ[0]) {
@@ -208,7 +205,7 @@ impl MailboxKeys {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileKeys {
-    /// Path of the file within the state directory.
+    /// Path of the file, relative to the server's directory.
     pub(super) path: Spanned<String>,
     pub(super) text: String,
     #[serde(default)]
@@ -329,7 +326,7 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Returns the first mistake in the values as an error: its byte offset in the text, and a message.
+    /// Returns the first mistake in the recipe's values as an error: its byte offset in the text, and a message.
     fn check(&self) -> Result<(), (usize, String)> {
         let keys = &self.keys;
         let known = DURABILITIES.join(", ");
@@ -401,12 +398,10 @@ impl Recipe {
         digest.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Describes the server in a few words, for lists of recipes.
     pub fn title(&self) -> &str {
         self.keys.title.as_deref().unwrap_or_default()
     }
 
-    /// Returns true if the recipe says how to find out whether the server's queue is empty.
     pub fn knows_its_queue(&self) -> bool {
         self.keys.queue.is_some()
     }

@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-/// Environment variable with the token, which is `PID:START:DIRECTORY`: the process ID and the
-/// start time of the mailrun that started the process, and the server's state directory.
+/// Environment variable with the token, which is `PID:START:DIRECTORY`: the process ID and the start time of the
+/// mailrun that started the process, and the server's directory.
 pub(crate) const VARIABLE: &str = "MAILRUN_RECIPE";
 
-/// File in the state directory that contains the token.
+/// File in the server's directory with the token that says which mailrun started the server.
 const FILE: &str = ".recipe";
 
 /// Time limit for killed processes to disappear.
@@ -37,8 +37,8 @@ pub(crate) fn token(directory: &Path) -> OsString {
     token
 }
 
-/// Writes the token into the state directory. It identifies servers that overwrite their
-/// environment.
+/// Writes the token into the server's directory, because some servers overwrite their environment, which would
+/// otherwise identify them.
 pub(crate) fn mark(directory: &Path) -> std::io::Result<()> {
     fs::write(directory.join(FILE), token(directory).as_encoded_bytes())
 }
@@ -50,7 +50,7 @@ pub(crate) struct RecipeProcess {
     token: String,
 }
 
-/// Set if orphans become children of this process.
+/// Set if descendants whose parent has ended become children of this process.
 static ADOPTS_ORPHANS: AtomicBool = AtomicBool::new(false);
 /// Children of this process that belong to no server: sources and sinks.
 static OTHERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
@@ -66,7 +66,7 @@ pub(crate) fn adopt_orphans() -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Notes a child that belongs to no server, so that it is not killed together with a server.
+/// Records a child, such as a source or a sink, that must not be killed together with a server.
 pub(crate) fn add_other(pid: u32) {
     lock(&OTHERS).insert(pid);
 }
@@ -123,7 +123,7 @@ pub(crate) fn send_kill(processes: &[RecipeProcess]) {
     }
 }
 
-/// Unmounts file systems whose mailrun has died. Returns a line about each for the user.
+/// Unmounts file systems that a dead mailrun left behind. Returns a line about each of them for the user.
 fn unmount_dead() -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let fields = mounts.lines().filter_map(|line| line.split_once(' '));

@@ -37,11 +37,11 @@ pub struct Places {
 /// A requirement of a server that this machine or user does not meet, such as an installed program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Key of the recipe that asks for it, and the byte offset of its value.
+    /// Key of the recipe that states the requirement, and the byte offset of the key's value.
     key: &'static str,
     offset: usize,
     pub words: String,
-    /// Command that installs it, if the recipe knows one.
+    /// Command that installs what is missing, if the recipe has such a command.
     pub remedy: Option<String>,
 }
 
@@ -99,8 +99,8 @@ impl Recipe {
     /// started.
     ///
     /// # Errors
-    /// Returns an error that names the missing thing, and says how to install it if the recipe
-    /// knows.
+    /// Returns an error that names what is missing, and says how to install it if the recipe contains the command for
+    /// that.
     pub(crate) fn check_host(&self, mailrun: &Path) -> Result<()> {
         self.first_missing(mailrun).map_or(Ok(()), |missing| Err(self.missing_error(&missing)))
     }
@@ -261,7 +261,6 @@ impl Recipe {
         log.lines().rev().find(is_complaint).map(str::to_owned)
     }
 
-    /// Runs a command until it exits, and returns its standard output.
     fn run(&self, words: &[String], places: &Places) -> Result<String> {
         let words = self.fill_all(words, places);
         let command_line = words.join(" ");
@@ -317,8 +316,8 @@ impl Recipe {
         values.iter().fold(text.to_owned(), |text, (placeholder, value)| text.replace(placeholder, value))
     }
 
-    /// Adds the last complaint in the server's log to the error, to explain why the server did not
-    /// start.
+    /// Adds the last error in the server's log to
+    /// `error`, to explain why the server did not start.
     pub(crate) fn start_error(&self, error: &anyhow::Error, directory: &Path) -> anyhow::Error {
         match self.last_log_error(directory) {
             Some(complaint) => self.server_error(&format!("{error:#}; its log says: {complaint}")),

@@ -9,21 +9,18 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Features that the load needs from the relay's listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerOptions {
     pub tls: TlsMode,
     /// Certificate for TLS, made for this run.
     pub certificate: Option<OwnCertificate>,
-    /// User and password with which the load logs in.
     pub login: Option<RelayLogin>,
     pub speaks_lmtp: bool,
     /// Set if each connection begins with a PROXY header.
     pub proxy_protocol: bool,
-    /// Set if the relay must offer XCLIENT.
     pub xclient: bool,
-    /// Client addresses for which the load claims to speak. The relay must accept mail from them
-    /// for any recipient.
+    /// Client addresses that the load announces by XCLIENT. The relay must accept mail from these addresses for any
+    /// recipient.
     pub clients: Vec<IpAddr>,
 }
 

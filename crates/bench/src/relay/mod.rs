@@ -23,9 +23,7 @@ pub enum Relay {
     None,
     /// Our own `mailrun relay`, which the bench starts without a recipe.
     Mailrun(RelayDurability),
-    /// Server that the bench starts as described in a recipe.
     Recipe(Box<Recipe>),
-    /// Program that the user gave as a command line.
     Command(RelayCommand),
     /// Server that is already running and forwards mail to `sink`.
     Running {
@@ -78,7 +76,7 @@ impl RelayDurability {
 }
 
 impl Relay {
-    /// Reports whether this is our own relay with a spool on disk. The bench can read the queue of
+    /// Returns true for mailrun's own relay with a spool on disk. The bench can read the queue of
     /// such a relay after it has stopped.
     pub(super) fn is_own(&self) -> bool {
         matches!(self, Self::Mailrun(durability) if *durability != RelayDurability::Memory)
@@ -95,8 +93,8 @@ impl Relay {
         }
     }
 
-    /// Returns the record of the last audit in which this version of the server ran with the same
-    /// recipe. For mailrun's own relay, which needs no recipe here, audits use the built-in one.
+    /// Returns the record of the last audit in which this version of the server ran with the same recipe. Audits of
+    /// mailrun's own relay, which needs no recipe here, use the built-in recipe.
     pub(super) fn last_audit(&self) -> Option<Record> {
         let name = self.to_string();
         let (hash, version) = match self {
@@ -122,7 +120,6 @@ impl Relay {
         }
     }
 
-    /// Returns true if this is a server that the bench starts and that delivers to mailboxes.
     pub fn has_mailboxes(&self) -> bool {
         self.mailboxes().is_some()
     }
@@ -132,8 +129,8 @@ impl Relay {
     }
 }
 
-/// Gives different names to programs and recipes whose files have the same name. Such a name gets
-/// the part in which the paths differ, or a number if even the paths are the same.
+/// Gives different names to programs and recipes whose files have the same name. Adds the part in which their paths
+/// differ, or a number if even the paths are the same.
 pub fn name_apart(relays: &mut [Relay]) {
     let names: Vec<String> = relays.iter().map(Relay::to_string).collect();
     let is_shared = |name: &String| names.iter().filter(|other| *other == name).count() > 1;

@@ -64,12 +64,12 @@ pub struct BacklogOptions {
     pub ready_target: Option<ReadyTarget>,
 }
 
-/// Ways in which the next hop holds mail back.
+/// Ways in which the next hop holds mail back while the queue fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BacklogReceiver {
-    /// By a rule of the sink, such as a rule that defers mail.
+    /// A rule of the sink holds mail back, for example by deferring it.
     Rule(String),
-    /// By rules that imitate a receiver whose limits are documented. The text is the name of the receiver.
+    /// The sink imitates a receiver whose limits are documented. The text is the name of the receiver.
     Like(String),
 }
 
@@ -118,7 +118,6 @@ pub(super) struct BacklogResults {
     pub(super) drain: Option<DrainPhase>,
 }
 
-/// Results of the scenario with one relay.
 #[derive(Debug)]
 pub(super) struct MeasuredBacklog {
     pub(super) report: TextReport,
@@ -126,7 +125,7 @@ pub(super) struct MeasuredBacklog {
     pub(super) recovery: Option<Recovery>,
     /// Messages accepted per second in the first and in the last tenth of the time.
     pub(super) accepted_per_s: Option<[f64; 2]>,
-    /// Missed targets, and complaints of the run's verdict.
+    /// Missed targets, and faults that the verdict of the run names.
     pub(super) flaws: RunFlaws,
 }
 
@@ -178,14 +177,14 @@ pub(super) struct DrainPhase {
 /// phases.
 ///
 /// # Errors
-/// Returns an error if the relay cannot have a backlog, if the disk has too little space, or if a
-/// party does not start.
+/// Returns an error if the relay has no queue that survives a restart, if the disk has too little space, or if a
+/// process does not start.
 pub fn run(options: &BacklogOptions) -> Result<TextReport> {
     check(&options.relay)?;
     Ok(measure(options)?.report)
 }
 
-/// Checks that the relay has a queue in which mail can wait, and that the programs of its recipe are installed.
+/// Checks that the relay has a queue that survives a restart, and that the programs of its recipe are installed.
 ///
 /// # Errors
 /// Returns an error that says why the relay cannot be measured.
@@ -203,7 +202,7 @@ pub(super) fn check(relay: &Relay) -> Result<()> {
 /// the relay.
 ///
 /// # Errors
-/// Returns an error if the disk has too little space, or if a party does not start.
+/// Returns an error if the disk has too little space, or if a process does not start.
 pub(super) fn measure(options: &BacklogOptions) -> Result<MeasuredBacklog> {
     let scenario = ScenarioRun::prepare(&options.scenario)?;
     let (needed_bytes, place) = (needed_bytes(options), scenario.directory().path());
@@ -244,11 +243,11 @@ fn ready_timeout(target: Option<ReadyTarget>) -> Duration {
     target.map_or(MIN_READY_TIMEOUT, |target| MIN_READY_TIMEOUT.max(target.time.saturating_mul(2)))
 }
 
-/// Returns an upper bound for the size of the queue on disk. A record of mailrun's spool contains
-/// the message, its envelope and 100 bytes (spool-format.md). Records are written in batches, which
-/// start at a new block and hold one message for each waiting session. Segments that are free or
-/// have just been begun are added. Other relays have up to three files for each message, and each
-/// file takes whole blocks.
+/// Returns an upper bound for the size of the queue on disk. A record of mailrun's spool
+/// contains the message, its envelope and 100 bytes (spool-format.md). Records are
+/// written in batches, which start at a new block and hold one message for each waiting
+/// session. The bound also includes segments that are free or have just been begun. Other
+/// relays have up to three files for each message, and each file takes whole blocks.
 fn needed_bytes(options: &BacklogOptions) -> u64 {
     const BLOCK: u64 = 4096;
     const SEGMENT: u64 = 64 << 20;
@@ -282,13 +281,12 @@ struct BacklogRun<'g> {
     directory: &'g RunDirectory,
     supervisor: Supervisor,
     server: BacklogServer<'g>,
-    /// Address to which the relay forwards mail. The sink listens there only in the last phase.
+    /// Address to which the relay forwards mail. Without a `receiver`, the sink listens there only in the last phase.
     sink: String,
-    /// Address of the relay, since it was last started.
+    /// Address at which the relay has accepted mail since its last start.
     address: String,
     options: &'g BacklogOptions,
     results: BacklogResults,
-    /// Faults that the scenario has caused so far, for the record.
     faults: Vec<BenchFault>,
 }
 
@@ -328,7 +326,6 @@ impl<'g> BacklogRun<'g> {
         })
     }
 
-    /// Runs all phases, or stops early if the user asks for it.
     fn run(mut self) -> Result<(BacklogResults, Record, MemoryCurve)> {
         let run = outputs::new_run_id()?;
         let started_at = jiff::Timestamp::now();
@@ -379,7 +376,7 @@ impl<'g> BacklogRun<'g> {
         Ok((self.results, record, memory.unwrap_or_default()))
     }
 
-    /// Sends all messages to the relay while its next hop is down.
+    /// Sends all messages to the relay while its next hop is down or holds mail back.
     fn fill(&mut self, run: RunId) -> Result<gather::PartyResults> {
         // Name this relay's output files `relay-before`, because the restarted relay would overwrite them.
         match self.server {
@@ -401,7 +398,7 @@ impl<'g> BacklogRun<'g> {
         Ok(source)
     }
 
-    /// Restarts the relay, and then starts the sink that is its next hop.
+    /// Restarts the relay, and then starts the next hop or, if it is running and holds mail back, removes its rules.
     fn restart_and_drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
         ensure!(self.is_uninterrupted(), "interrupted before the restart of the relay");
         if !matches!(self.server, BacklogServer::Running(_)) {
@@ -431,7 +428,6 @@ impl<'g> BacklogRun<'g> {
         self.supervisor.asked() == StopRequest::Nothing
     }
 
-    /// Starts the relay, whose output goes to files with the name `output`.
     fn start_relay(&mut self, output: &str) -> Result<()> {
         let mut launch = self.launch()?;
         let file = |kind: &str| self.directory.path().join(format!("{output}.{kind}"));
@@ -525,7 +521,6 @@ impl<'g> BacklogRun<'g> {
         Ok(())
     }
 
-    /// Waits until mailrun's own relay has read its queue.
     fn await_ready(&mut self, restarted_at: Instant) -> Result<ReadyPhase> {
         let status = self.status()?;
         let timeout = ready_timeout(self.options.ready_target);

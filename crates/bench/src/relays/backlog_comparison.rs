@@ -60,7 +60,6 @@ impl BenchFigures for MeasuredBacklog {
     }
 }
 
-/// Describes a run in one line, for progress reports.
 fn description(results: &BacklogResults) -> String {
     let accepted = results.fill.map(|fill| format!("accepted in {}", seconds(fill.took_s)));
     let delivered = results.drain.map(|drain| format!("delivered in {}", seconds(drain.took_s)));

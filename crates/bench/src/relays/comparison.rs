@@ -105,7 +105,6 @@ impl RelayComparison<'_> {
         self.scenario.bench(place, relay, &self.options.shape, load)
     }
 
-    /// Counts the system calls of each relay that the bench can start itself.
     fn count_syscalls(&self, contestants: &mut [RelayContestant]) {
         let strace = strace::find();
         for RelayCase { relay, syscalls } in contestants.iter_mut().map(|contestant| &mut contestant.case) {
@@ -141,7 +140,6 @@ impl RelayComparison<'_> {
     }
 }
 
-/// Describes the figures of a run in one line, for progress reports.
 fn description(measured: &RelayMeasurement) -> String {
     let figures = &measured.figures;
     format!(

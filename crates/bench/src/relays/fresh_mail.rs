@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Once the source is asked to stop, it has this long to finish the messages that it has begun.
+/// Time limit for the source to finish the messages that it has begun, once it is asked to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A source that sends fresh mail. It has a run ID of its own, by which the sink tells its messages
-/// from the messages of the backlog.
+/// A source that sends fresh mail. Its own run ID lets the
+/// sink tell fresh messages from messages of the backlog.
 #[derive(Debug)]
 pub(super) struct FreshMail {
     run: RunId,

@@ -43,7 +43,6 @@ pub struct SustainedLimits {
 }
 
 impl Default for SustainedLimits {
-    /// Limits for scenarios that set no limits of their own.
     fn default() -> Self {
         Self { max_delay: Duration::from_millis(100), max_delay_share: 0.05, min_sent: 0.98 }
     }
@@ -178,7 +177,6 @@ impl LatencyRun<'_> {
         Ok(result.ending != SearchEnding::Stopped)
     }
 
-    /// Measures one run, or returns `None` if the user asked to stop.
     fn measure(
         &self,
         name: &str,

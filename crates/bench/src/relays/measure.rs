@@ -14,12 +14,11 @@ pub(super) struct RelayMeasurement {
     /// Milliseconds of CPU time of all processes of the relay per 1,000 messages. `None` if the
     /// relay's processes could not be observed.
     pub(super) cpu_ms_per_1000: Option<f64>,
-    /// Bytes written per message, in whole pages, as the kernel charged them to the relay's processes.
+    /// Bytes written per message, in whole pages, as the kernel counted them for the relay's processes.
     pub(super) written_per_message: Option<f64>,
     /// Bytes per message that the disk wrote. Writes of other processes on the host are included.
     pub(super) disk_per_message: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
-    /// Time until messages were accepted with 250.
     pub(super) accepted: Option<LatencyMs>,
     /// Time until messages were announced in mailboxes. `None` if the sink watched no mailboxes.
     pub(super) announced: Option<LatencyMs>,

@@ -32,7 +32,6 @@ impl RelayStatusClient {
         gauge(str::from_utf8(&self.body_of("/metrics")?).ok()?, "mailrun_relay_queue_messages")
     }
 
-    /// Returns the body of the answer, or `None` if the relay does not answer with a status of success.
     fn body_of(&self, path: &str) -> Option<Bytes> {
         let answer = self.0.get(path).ok()?;
         answer.status.is_success().then_some(answer.body)

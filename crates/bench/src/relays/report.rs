@@ -91,7 +91,6 @@ fn times(results: &RelayResults) -> Table {
     engine::table(results.contestants.iter().filter(|contestant| !has_mailboxes(contestant)), &columns, &[])
 }
 
-/// Shows the CPU time, the system calls, the writes and the memory of each relay.
 fn costs(results: &RelayResults) -> Table {
     let columns = [
         Column::words("relay", |contestant| contestant.name.clone()),

@@ -21,13 +21,10 @@ pub(super) const RECIPIENTS: &str = "to@{one.example,two.example,three.example,f
 
 #[derive(Clone, Debug)]
 pub struct ScenarioOptions {
-    /// Name of the scenario in reports.
     pub name: String,
     /// Directory for all files, or `None` for a new one under `mailrun-results/`.
     pub out: Option<PathBuf>,
-    /// The command line that the user typed, for the records.
     pub command: Vec<String>,
-    /// Thresholds that each measured run must meet.
     pub thresholds: Vec<Threshold>,
     pub live: LiveMode,
 }
@@ -112,7 +109,6 @@ impl ScenarioRun {
         self.interrupt.requested() != StopRequest::Nothing
     }
 
-    /// Returns the options of a run whose files are in the subdirectory `place`.
     pub(crate) fn bench(&self, place: &str, relay: &Relay, shape: &LoadShape, load: Workload) -> BenchOptions {
         let out = self.directory.path().join(place);
         self.options.bench(out, relay, shape, load)
@@ -179,8 +175,8 @@ impl ScenarioRun {
     }
 }
 
-/// Returns an error if a party died or if the run's files could not be written, because the figures
-/// of such a run cannot be compared with others.
+/// Returns an error if a process of the run died or if the run's files could not be written, because the figures of
+/// such a run cannot be compared with others.
 fn ensure_complete(outcome: BenchOutcome) -> Result<BenchOutcome> {
     let died = outcome.record.parties.iter().find_map(|party| Some((party.role, party.died.as_ref()?)));
     match (died, outcome.unwritten) {

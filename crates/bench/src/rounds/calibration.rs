@@ -10,12 +10,11 @@ const RIGHT_S: std::ops::RangeInclusive<f64> = 0.25..=0.5;
 /// the first block, which does not count.
 const ROUNDS: f64 = 24.0;
 /// Accepted range of half of the comparison's time, divided by the time that `ROUNDS` rounds would take. Below this
-/// range, the rounds take too long. Its upper end applies only to rounds that are shorter than `RIGHT_S`.
+/// range, the rounds take too long. The upper end applies only to rounds that are shorter than `RIGHT_S`.
 const FITS: std::ops::RangeInclusive<f64> = 0.7..=1.5;
 /// Largest factor between two consecutive tries. The startup time hides how long each message
 /// takes, so a larger step would be a guess.
 const MAX_FACTOR: f64 = 20.0;
-/// Maximum number of messages of a round.
 const MAX_MESSAGES: u64 = 1_000_000;
 /// Messages of the first run. They are few because some contestants take a tenth of a second for
 /// each message.
@@ -31,7 +30,6 @@ pub(super) enum Calibration {
     Done,
 }
 
-/// Times that the contestants took in a round, and the time for the whole comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundTimes {
     pub(super) fastest_s: f64,

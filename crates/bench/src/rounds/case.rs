@@ -50,7 +50,6 @@ pub(super) struct RunLoad<'a> {
     pub(super) sink: Option<SocketAddr>,
     /// Address of the `WireCounter` that forwards to the server. `None` if no bytes are counted.
     pub(super) counter: Option<SocketAddr>,
-    /// Recipient of the mail, for contestants that are servers.
     pub(super) to: Option<&'a str>,
     pub(super) sessions: u32,
     pub(super) messages: u64,
@@ -102,8 +101,8 @@ impl LiveCase {
         }
     }
 
-    /// Returns the address to which the contestant sends. `None` for a scenario, which may have
-    /// several, and for a host name that cannot be resolved.
+    /// Returns the address to which the contestant sends. `None` for a scenario, which may send to several addresses,
+    /// and for a host name that cannot be resolved.
     pub(super) fn target(&self, sink: Option<SocketAddr>) -> Option<SocketAddr> {
         match &self.work {
             LiveWork::Command(_) | LiveWork::OwnSource => sink,
@@ -112,7 +111,6 @@ impl LiveCase {
         }
     }
 
-    /// Returns true if a run of this contestant leaves a record of mailrun's source.
     pub(super) fn has_record(&self) -> bool {
         matches!(self.work, LiveWork::OwnSource | LiveWork::Server(_))
     }

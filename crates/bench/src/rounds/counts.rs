@@ -15,14 +15,14 @@ use std::time::Duration;
 const MESSAGES: u64 = 101;
 /// Number of runs of each contestant. If the counts of these runs differ, they are not exact.
 const RUNS: usize = 2;
-/// Runs under strace are slow, so the time limit is generous.
+/// Time limit for a run. It is generous because strace slows the load generator down.
 const LIMIT: Duration = Duration::from_secs(120);
 
 const CALLS: [&str; 2] = ["system calls a message", "syncs a message"];
 const BYTES: [&str; 2] = ["bytes sent a message", "bytes received a message"];
 
-/// Costs that are counted together. Each kind yields two figures per message, from the difference
-/// between a run with one message and a run with `MESSAGES`.
+/// Kind of cost that is counted. Each kind yields two figures per message, from the difference between a run with one
+/// message and a run with `MESSAGES`.
 #[derive(Clone, Copy, Debug)]
 enum CountingWay<'o> {
     Calls(&'o Path),
@@ -62,7 +62,6 @@ impl CountingWay<'_> {
     }
 }
 
-/// Counts what a message costs, for the contestants that have not failed.
 pub(super) struct Counting<'r, 't> {
     pub(super) runs: &'r RoundRuns,
     pub(super) kind: LiveKind,
@@ -72,7 +71,6 @@ pub(super) struct Counting<'r, 't> {
 }
 
 impl Counting<'_, '_> {
-    /// Counts system calls and bytes, and adds the rows to the comparison.
     pub(super) fn add_to(mut self, comparison: &mut RoundComparison) {
         // Only load generators can be traced, because the processes of a server are not the bench's
         // children.
@@ -103,8 +101,8 @@ impl Counting<'_, '_> {
         }
     }
 
-    /// Returns a list of values for each of the two figures. Both lists are empty if a run failed or
-    /// the user stopped it.
+    /// Counts one kind of costs, and returns the values of its two figures per message. Both lists are empty if a run
+    /// failed or the user stopped it.
     fn figures_per_message(&mut self, case: &LiveCase, way: CountingWay<'_>) -> [Vec<f64>; 2] {
         let mut figures = [Vec::new(), Vec::new()];
         for _ in 0..RUNS {

@@ -51,7 +51,7 @@ pub struct RoundsOptions {
     pub to: Option<String>,
     /// Sink that counts deliveries. Without a sink only acceptance by the servers is measured.
     pub sink: Option<RoundSinkPlace>,
-    /// Messages in a round. `None` means a number with which a round takes 0.25 to 0.5 s.
+    /// Messages in a round. `None` means a number that makes a round take 0.25 to 0.5 s.
     pub messages: Option<u64>,
     pub rounds: usize,
     /// Time limit after which no new round starts.
@@ -112,7 +112,6 @@ impl RoundsOptions {
         }
     }
 
-    /// Returns notes for the report about limits of this comparison.
     fn notes(&self, has_sink: bool) -> Vec<String> {
         let is_unseen = self.kind() == LiveKind::Server && !has_sink;
         let note = is_unseen.then(|| "Accepted only: nobody saw deliveries (--sink, --sink-listen).".to_owned());
@@ -127,7 +126,6 @@ type LiveContestant = Contestant<LiveCase, RoundRun>;
 struct LiveHistory {
     /// Number of messages and duration of the contestant's last successful run.
     took: Option<(u64, Duration)>,
-    /// Largest amount of memory that any run of the contestant used.
     max_rss_bytes: Option<u64>,
     /// The contestant's last successful run of the calibration. Its figures are shown if all other contestants failed,
     /// so that there are no rounds.
@@ -138,7 +136,6 @@ struct LiveComparison<'o> {
     options: &'o RoundsOptions,
     runs: &'o RoundRuns,
     messages: u64,
-    /// One history for each contestant, in the same order.
     histories: RefCell<Vec<LiveHistory>>,
 }
 

@@ -26,7 +26,6 @@ const MAX_EXCESS: u64 = 1_000;
 pub(super) struct RoundCase<'o> {
     pub(super) contestant: &'o LiveCase,
     pub(super) load: RoundLoad,
-    /// Time limit after which the run is killed.
     pub(super) limit: Duration,
     /// If set, the bench waits after the run until the sink receives no more messages. This finds contestants that send
     /// too many messages.
@@ -57,7 +56,6 @@ impl RoundRun {
 pub(super) struct RoundRuns {
     /// The sink that counts deliveries. `None` if no sink sees them.
     sink: Option<RefCell<RoundSink>>,
-    /// Recipient of the mail, for contestants that are servers.
     to: Option<String>,
     directory: TempDir,
     /// The sink's count after the previous run, to notice messages that arrive late.
@@ -86,7 +84,6 @@ impl RoundRuns {
         Ok(before)
     }
 
-    /// Returns the number of messages that the sink has received since its count was `before`.
     fn count_since(&self, before: u64) -> Result<Option<u64>> {
         let Some(sink) = &self.sink else { return Ok(None) };
         Ok(Some(sink.borrow().messages()?.saturating_sub(before)))
@@ -146,8 +143,8 @@ impl RoundRuns {
         Ok(ended.map(|(status, costs)| (status, costs, child)))
     }
 
-    /// Counts the messages at the sink after a run. Returns a description of the fault if their
-    /// number is wrong.
+    /// Counts the messages at the sink after a run. Describes the fault if the sink received a wrong number of
+    /// messages.
     fn count_fault(&self, before: u64, case: &RoundCase<'_>) -> Result<Option<String>> {
         let Some(sink) = &self.sink else { return Ok(None) };
         let sink = sink.borrow();
@@ -228,7 +225,6 @@ impl RoundRuns {
     }
 }
 
-/// Wraps the command in strace, which writes its counts to the file `counts`.
 fn traced(command: &Command, strace: &Path, counts: &Path) -> Command {
     let mut traced = Command::new(strace);
     traced.args(["-f", "-c", "-o"]).arg(counts).arg(command.get_program()).args(command.get_args());

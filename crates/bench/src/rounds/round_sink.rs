@@ -11,12 +11,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Time that the sink has to start listening.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval at which the bench asks the sink for its count.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// If no message arrives for this long, a load generator is considered finished. The sink updates
-/// its count every quarter of a second.
+/// If no message arrives for this long, a load generator is considered finished. The pause must be longer than a
+/// quarter of a second, the interval at which the sink updates its count.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(1000);
 /// Like `QUIET_TIMEOUT`, for contestants that are servers. A server may wait before it retries a
 /// delivery.
@@ -28,7 +26,7 @@ pub enum RoundSinkPlace {
     Own,
     /// The bench starts a sink on this address, to which the servers deliver.
     Listen(String),
-    /// A sink is already running, and has its status at this URL.
+    /// A sink is already running, and serves its status at this URL.
     Running(String),
 }
 
@@ -43,7 +41,7 @@ pub(super) struct RoundSink {
 }
 
 impl RoundSink {
-    /// Starts a sink, or connects to a running one.
+    /// Starts a sink process, or connects to a sink that is already running.
     pub(super) fn new(place: &RoundSinkPlace) -> Result<Self> {
         match place {
             RoundSinkPlace::Own => Self::start("127.0.0.1:0", QUIET_TIMEOUT),
@@ -90,7 +88,6 @@ impl RoundSink {
         self.client.messages()
     }
 
-    /// Returns an error if the sink's process has exited.
     pub(super) fn ensure_running(&mut self) -> Result<()> {
         self.process.as_mut().map_or(Ok(()), |process| process.ensure_running("the sink"))
     }
@@ -111,7 +108,6 @@ impl RoundSink {
         Ok(count)
     }
 
-    /// Waits until no more messages arrive, and returns the count.
     pub(super) fn await_quiet(&self) -> Result<u64> {
         self.await_messages(u64::MAX)
     }

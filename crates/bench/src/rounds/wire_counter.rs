@@ -36,7 +36,7 @@ struct WireCounts {
     has_failed: AtomicBool,
 }
 
-/// The proxy between a contestant and its server, for one run.
+/// Proxy that counts the bytes between a contestant and its server during one run.
 #[derive(Debug)]
 pub(super) struct WireCounter {
     address: SocketAddr,
@@ -61,7 +61,6 @@ impl WireCounter {
         Ok(Self { address, counts, acceptor: Some(acceptor) })
     }
 
-    /// Returns the address to which the contestant must connect.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -111,7 +110,6 @@ fn accept(listener: &TcpListener, server: SocketAddr, counts: &WireCounts) {
     });
 }
 
-/// Forwards both directions of a connection, and counts the bytes of each direction.
 fn serve(client: &TcpStream, server: SocketAddr, counts: &WireCounts) -> std::io::Result<()> {
     let upstream = TcpStream::connect_timeout(&server, QUIET_TIMEOUT)?;
     for stream in [client, &upstream] {
@@ -154,8 +152,6 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, count: &AtomicU64) -> std::io:
 mod tests {
     use super::*;
 
-    /// Starts a server that sends `greeting` on each connection and reads until the connection
-    /// ends.
     fn server(greeting: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();

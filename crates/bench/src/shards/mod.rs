@@ -26,14 +26,13 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug)]
 pub struct MergeOptions {
-    /// Directories in which the parts wrote their results.
     pub directories: Vec<PathBuf>,
     /// Sinks of the load. Each is the HTTP address of a running sink or the directory of a sink
     /// that has ended.
     pub sinks: Vec<String>,
     /// Directory for the result, or `None` for a new directory under `mailrun-results/`.
     pub out: Option<PathBuf>,
-    /// Name of the run, or `None` for the name that the parts have.
+    /// Name of the merged run, or `None` to use the name that the parts have.
     pub name: Option<String>,
     /// Thresholds that the merged run must meet in addition to the thresholds of its parts.
     pub thresholds: Vec<Threshold>,

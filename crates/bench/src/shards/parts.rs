@@ -1,5 +1,5 @@
-//! Reads the directories of the parts. They are read one after another, so that a thousand parts
-//! need no more memory than one.
+//! Reads the directories in which the parts of a load wrote their results. Reads one directory after another, so that a
+//! thousand parts need no more memory than one.
 pub(super) use crate::stored::read_run as read_record;
 use anyhow::{Context, Result, bail, ensure};
 use mailrun_measurement::clocks::ClockError;
@@ -17,13 +17,13 @@ use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Memory limit for the ledger of all parts. A unit, a message for one recipient, takes a bit, so 4 billion units fit.
+/// Memory limit for the ledger of all parts. A message for one recipient takes one bit, so 4 billion of them fit.
 pub(super) const MAX_LEDGER_BYTES: usize = 512 << 20;
 /// Maximum delay of a part's start. If a part starts later, the parts did not put the planned load on the server.
 const MAX_LATE_S: f64 = 1.0;
-/// Maximum number of names that a message lists. It says only how many others there are.
+/// Maximum number of names that a message to the user lists. Of the remaining names, it gives only the count.
 const MAX_NAMED: usize = 10;
-/// File names of a part's ledger, as a bench and as a source write it.
+/// File names of a part's ledger: the first if a bench wrote the part, the second if a source wrote it.
 const LEDGER_FILES: [&str; 2] = ["source.ledger", "ledger"];
 
 pub(super) struct Parts {
@@ -33,10 +33,10 @@ pub(super) struct Parts {
     pub(super) plan: ShardRow,
     /// Units, each a message for one recipient, for which any part received a 250.
     pub(super) units: Ledger,
-    /// Message numbers of the parts that were read, to leave out messages of missing parts at the
-    /// sinks. `None` if no part is missing.
+    /// Message numbers of the parts that were read. Arrivals with other numbers belong to missing parts and are left
+    /// out. `None` if no part is missing.
     pub(super) numbers: Option<Vec<Range<u64>>>,
-    /// The record of each part, without its long lists to save memory.
+    /// The record of each part. Its long lists are left out to save memory.
     pub(super) summaries: Vec<Record>,
     /// Problems with individual parts, for the verdict.
     pub(super) reasons: Vec<Reason>,
@@ -229,7 +229,6 @@ pub(super) fn threshold_reason(error: String) -> Reason {
     Reason::new(Cause::ThresholdUnseen, format!("A threshold of the parts cannot be read: {}.", printable(&error)))
 }
 
-/// Lists the first ten names, and then says how many others there are.
 pub(super) fn named(names: impl ExactSizeIterator<Item = String>) -> String {
     let other_count = names.len().saturating_sub(MAX_NAMED);
     let mut named: Vec<String> = names.take(MAX_NAMED).collect();
@@ -261,7 +260,6 @@ impl Parts {
         (!names.is_empty()).then(|| Reason::new(Cause::Remark, text))
     }
 
-    /// Returns the largest clock error between any part and one sink.
     fn error_to(&self, sink: &SinkHostClock) -> ClockError {
         let errors = self.summaries.iter().map(|part| ClockError::between(part, &sink.boot));
         errors.fold(ClockError::None, ClockError::or_larger)

@@ -16,7 +16,6 @@ use std::time::Instant;
 
 pub(super) struct Sinks(Vec<SinkPlace>);
 
-/// Arrivals at all sinks together, as if there were one sink.
 pub(super) struct AllArrivals {
     pub(super) results: SinkResults,
     /// Clocks of the sinks that received mail of this run.
@@ -127,11 +126,11 @@ impl Sinks {
 }
 
 /// Sum of the arrivals at several sinks. A unit is a message for one recipient. A unit that arrived at two sinks counts
-/// as a duplicate. It counts as a copy if one of these sinks received it only under another address, such as an alias.
+/// as a duplicate or, if one of these sinks received it only under another address, such as an alias, as a copy.
 struct ArrivalSum {
     units: Ledger,
     bounced: Ledger,
-    /// Units that arrived, but at no sink under the address to which they were sent.
+    /// Units that arrived only under another address than the one to which they were sent.
     rewritten: Ledger,
     duplicates: u64,
     copied: u64,
@@ -176,7 +175,6 @@ impl ArrivalSum {
     }
 }
 
-/// Keeps the units of the messages with the given numbers. `None` keeps all units.
 fn units_within(units: Ledger, numbers: Option<&[Range<u64>]>) -> Ledger {
     match numbers {
         Some(numbers) => units.within(numbers),

@@ -193,7 +193,6 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Writes runs as a bench does, each with a ledger beside its record, and reads them.
     fn stored(place: &Path, count: usize) -> Vec<StoredRun> {
         (0..count)
             .map(|number| {

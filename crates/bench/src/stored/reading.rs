@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// Size limit for a record. The record of a run that takes a day has about a fifth of this size.
 const MAX_RECORD_BYTES: u64 = 256 << 20;
-/// Maximum number of characters of a parse error that messages quote.
+/// Length in characters to which a parse error, or a text from a file, is cut for an error message.
 const MAX_MISTAKE_CHARACTERS: usize = 200;
-/// Maximum number of directories that a message names.
 const MAX_NAMES: usize = 3;
 
 #[derive(Clone, Debug)]
@@ -147,7 +146,6 @@ fn record_in(directory: &Path) -> Result<PathBuf> {
     )
 }
 
-/// Returns the run directories directly below a directory, sorted by name.
 fn runs_below(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut below: Vec<PathBuf> = entries.filter(|path| path.join("run.json").exists()).collect();
@@ -164,7 +162,7 @@ struct RecordHead {
     version: String,
 }
 
-/// Returns the beginning of a text from a file as it may be shown in an error.
+/// Shortens a text from a file for an error message, and escapes hidden characters.
 fn shown(text: &str) -> String {
     printable(&text.chars().take(MAX_MISTAKE_CHARACTERS).collect::<String>()).into_owned()
 }

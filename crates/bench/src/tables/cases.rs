@@ -105,9 +105,9 @@ pub struct TableOptions {
     /// Number of runs of each row. The figures are the medians of these runs.
     pub rounds: u32,
     pub order: RoundOrder,
-    /// Numbers of sessions. Each number has its own group of rows.
+    /// Numbers of sessions to measure. The table has a group of rows for each of them.
     pub sessions: Vec<u32>,
-    /// Numbers of recipients per message. Each number has its own group of rows.
+    /// Numbers of recipients per message to measure. The table has a group of rows for each of them.
     pub recipients: Vec<u32>,
     /// Time limit for each run, after which the run has failed and its processes are killed.
     pub limit: Duration,

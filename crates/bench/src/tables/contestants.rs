@@ -1,4 +1,3 @@
-//! The command lines of the sources and sinks of the published tables.
 use super::cases::{ConnectionReuse, SinkTool, SourceTool, TableCase};
 use crate::programs::ComparedProgram;
 use std::net::SocketAddr;
@@ -33,7 +32,6 @@ impl ComparedProgram for SinkTool {
     }
 }
 
-/// Returns the command with which a tool sends the load of a row.
 pub(super) fn command(program: &Path, case: &TableCase, messages: u64, to: SocketAddr) -> Command {
     let mut command = Command::new(program);
     if case.tool.is_own() {

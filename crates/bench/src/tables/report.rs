@@ -1,4 +1,3 @@
-//! Builds the report: the table of costs with ratios to smtp-source.
 use super::cases::{ConnectionReuse, SourceTool, TableCase, TableOptions};
 use super::runs::TableMeasurement;
 use crate::engine::{
@@ -76,7 +75,6 @@ fn base<'r>(contestant: &TableContestant, results: &'r TableResults) -> Option<&
     results.contestants.iter().find(|other| other.case == case)
 }
 
-/// Returns the columns that identify a row.
 fn case_columns<'a>() -> Vec<Column<'a>> {
     let reuse = |contestant: &TableContestant| match contestant.case.connections {
         ConnectionReuse::PerMessage => MISSING.to_owned(),

@@ -1,5 +1,5 @@
-//! One run of a table: starts a new sink, runs a source with a time limit, and measures the CPU time
-//! and memory of both. Each sink listens on a free loopback port, with enough room for all sessions.
+//! One run of a table: starts a new sink, runs a source with a time limit, and measures the CPU time and memory of
+//! both. Each sink listens on a free loopback port, and accepts all sessions at once.
 use super::cases::{SinkTool, SourceTool, TableCase, TableOptions};
 use super::contestants::command;
 use crate::engine::{ComparedRun, Comparison, Costs, RunTurn, TimedChild, miscount};
@@ -16,12 +16,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Figures of one run: the costs, and whether all messages arrived.
 #[derive(Clone, Debug)]
 pub(super) struct TableMeasurement {
     pub(super) source: Costs,
     pub(super) sink: Costs,
-    /// Number of messages by the sink's own count. `None` for smtp-sink, which reports no count.
+    /// Number of messages that the sink itself has counted. `None` for smtp-sink, which reports no count.
     pub(super) arrived: Option<u64>,
 }
 
@@ -65,7 +64,7 @@ const BACKLOG: &str = "4096";
 /// User to which smtp-sink switches, because smtp-sink insists on this if it is started as root.
 const NOBODY: &str = "nobody";
 
-/// A running sink of a table. Dropping it kills the sink.
+/// A running sink. Dropping this value kills the sink's process.
 #[derive(Debug)]
 pub(crate) struct TableSink {
     process: TimedChild,
@@ -122,7 +121,7 @@ impl TableSink {
         Ok(Self { process, address, directory })
     }
 
-    /// Stops the sink. Returns its costs, and the number of its messages if it reports them.
+    /// Stops the sink. Returns its costs and, if the sink reports it, the number of received messages.
     pub(crate) fn stop(mut self) -> Result<(Costs, Option<u64>)> {
         self.process.ensure_running("the sink")?;
         let (_, costs) = self.process.stop(SINK_TIMEOUT)?;
@@ -139,8 +138,8 @@ fn stdout_file(directory: &TempDir) -> PathBuf {
     directory.path().join("stdout")
 }
 
-/// Returns the number of messages in the last progress report. A sink sends a last report when everything is
-/// counted.
+/// Returns the number of messages in the last progress report of a sink. This number is complete, because a sink sends
+/// a last report after it has counted everything.
 fn last_count(output: &str) -> Option<u64> {
     output.lines().rev().find_map(|line| match LiveEvent::from_line(line) {
         Some(LiveEvent::Progress(LiveProgress { delivered, .. })) => Some(delivered),

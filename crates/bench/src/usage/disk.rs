@@ -13,7 +13,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Index of the field "sectors written" (Documentation/block/stat.rst).
 const SECTORS_WRITTEN: usize = 6;
 
-/// Counts the bytes that are written to a disk from now on.
+/// Counts the bytes that a disk has written since the counter was created.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskCounter {
     counters: PathBuf,
@@ -32,7 +32,6 @@ impl DiskCounter {
         Some(Self { counters, sectors })
     }
 
-    /// Returns the bytes that the disk has written since this counter was created.
     pub(crate) fn written_since(&self) -> Option<u64> {
         Some(sectors_written(&self.counters)?.checked_sub(self.sectors)? * SECTOR_BYTES)
     }

@@ -1,4 +1,3 @@
-//! Disk space: how much a directory uses, and whether enough is free.
 use anyhow::{Context, Result, ensure};
 use mailrun_text::numbers::memory;
 use std::fs;

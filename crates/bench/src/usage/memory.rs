@@ -26,7 +26,6 @@ fn now_ns() -> u64 {
 }
 
 impl MemoryCurve {
-    /// Adds a sample of the present time, or does nothing if `bytes` is `None`.
     pub(crate) fn add(&mut self, bytes: Option<u64>) {
         let sample = bytes.map(|bytes| MemorySample { at_ns: now_ns(), bytes });
         self.samples.extend(sample);

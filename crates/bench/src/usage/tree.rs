@@ -62,7 +62,7 @@ pub(crate) fn usage(root: u32) -> Option<ProcessUsage> {
 struct TreeMemory {
     own: u64,
     mapped: u64,
-    /// Highest peak of any single process (VmHWM).
+    /// Highest peak of the resident memory of any single process (VmHWM).
     peak: u64,
 }
 
@@ -152,7 +152,6 @@ mod tests {
         assert_eq!(pids(&subtree(1, &circle)), [1, 2, 1], "it ends");
     }
 
-    /// A shell that is killed together with its descendants when this value is dropped.
     struct TestShell(Child);
 
     impl TestShell {

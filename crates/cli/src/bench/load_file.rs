@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use toml::{Table, Value};
 
-/// Option that writes the file of a load instead of running the load.
+/// Option that writes the other options to a load file instead of running the load.
 const WRITE_FILE: &str = "write-file";
 
 /// Replaces the file name in `mailrun bench load.toml` with the options in that file. `bench` returns the command
@@ -151,7 +151,6 @@ mod tests {
     use super::*;
     use crate::bench::options;
 
-    /// Returns the options that result from a load file and a typed command line, or the error.
     fn words(file: &str, typed: &str) -> String {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("load.toml");

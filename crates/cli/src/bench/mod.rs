@@ -1,4 +1,3 @@
-//! `mailrun bench`: turns the command-line arguments into the options of a bench.
 pub(crate) mod files;
 pub(crate) mod load_file;
 pub(crate) mod profiles;
@@ -418,7 +417,7 @@ impl BenchArgs {
         })
     }
 
-    /// Returns the sink that this bench asks about deliveries. With `--shard` there is none, because `mailrun merge`
+    /// Returns the sink that this bench asks about deliveries. With `--shard` it asks no sink, because `mailrun merge`
     /// asks about deliveries later. The bench then uses the sink only to compare clocks.
     fn delivery_sink(&self) -> Option<String> {
         self.sink.first().filter(|_| !self.shard.is_part()).cloned()

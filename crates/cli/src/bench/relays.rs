@@ -41,12 +41,11 @@ impl BenchRelayArgs {
         Self { relay: self.relay.or(Some(Relay::None)), ..self }
     }
 
-    /// Returns the relay that the user named, or `None` if no option names one.
     pub(crate) fn named_relay(&self) -> Option<Relay> {
         self.relay.clone()
     }
 
-    /// Returns true if SERVER delivers to a sink that the bench starts, because `--sink-listen` was given.
+    /// Returns true if the bench starts a sink to which SERVER delivers, because `--sink-listen` was given.
     pub(crate) fn has_own_sink(&self) -> bool {
         self.sink_listen.is_some()
     }

@@ -119,7 +119,7 @@ impl CapacityOutputArgs {
         if self.quiet || self.json.is_some() { LiveMode::Off } else { LiveMode::Line }
     }
 
-    /// Tells the user how long the searches can take at most if they show no progress, because a silent search would
+    /// Tells the user how long the searches can take at most, unless they show progress, because a silent search would
     /// look like a program that hangs.
     pub(crate) fn announce(&self, course: &SearchCourse, searches: usize) {
         let trials = Duration::try_from_secs_f64(course.settings.time_limit_s).unwrap_or_default();
@@ -217,7 +217,7 @@ pub(crate) fn worse_status(one: u8, other: u8) -> u8 {
     std::cmp::max_by_key(one, other, rank)
 }
 
-/// Fails if an option is marked `true` as given by the user, because a search chooses its value itself.
+/// Refuses options that are paired with `true` because the user gave them: a search chooses their values.
 pub(crate) fn refuse_in_search(options: &[(bool, &str)]) -> Result<()> {
     match options.iter().find(|(is_set, _)| *is_set) {
         Some((_, option)) => {

@@ -1,5 +1,3 @@
-//! `mailrun capacity mades`: turns the arguments into a search for the highest rate at which a MADES endpoint meets its
-//! goals.
 use crate::capacity::arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
 use crate::mades::bench::{StandInArgs, stand_in_plan, typed_stand_in};
 use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs};

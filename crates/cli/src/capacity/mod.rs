@@ -1,4 +1,3 @@
-//! `mailrun capacity`: turns the arguments into a search for the highest rate that meets the goals.
 pub(crate) mod arguments;
 pub(crate) mod mades;
 

@@ -205,7 +205,6 @@ fn list(baselines: &BaselineDirectory) -> Result<String> {
     Ok(table.terminal(WIDTH) + "\n")
 }
 
-/// Describes a baseline: its host, load, versions, and the median of each figure.
 fn show(name: &BaselineName, runs: &[StoredRun]) -> String {
     let records: Vec<&Record> = runs.iter().map(|run| &run.record).collect();
     let mut text = format!("baseline {name}: {}\n", counted(runs.len() as u64, "run"));

@@ -1,4 +1,3 @@
-//! `mailrun compare --contestant`: turns the arguments into the rounds of a live comparison.
 use crate::compare::output::CompareOutputArgs;
 use crate::options;
 use crate::options::keep_awake::KeepAwakeArg;
@@ -82,7 +81,7 @@ pub(crate) struct CompareLiveArgs {
 }
 
 impl CompareLiveArgs {
-    /// Returns true if contestants must be run now. Otherwise stored runs are compared.
+    /// Returns true if contestants must be run now, and false if stored runs must be compared.
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_self || !self.contestants.is_empty()
     }

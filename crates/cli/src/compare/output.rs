@@ -37,7 +37,7 @@ pub(crate) struct CompareOutputArgs {
     html: Option<PathBuf>,
 }
 
-/// Parses a share such as `5%` or `5`, and returns it as a fraction: 0.05.
+/// Parses a percentage such as `5%` or `5`, and returns it as a fraction: 0.05.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
     let share = number.filter(|percent| percent.is_finite() && (0.0..=1_000.0).contains(percent));

@@ -19,7 +19,6 @@ pub(crate) fn side(name: &str, paths: &[PathBuf]) -> RunSide {
     side
 }
 
-/// Adds a run to a side. If the run could not be read, adds the error instead.
 fn push(side: &mut RunSide, run: Result<StoredRun>) {
     match run {
         Ok(run) => side.runs.push((run.name, run.record)),

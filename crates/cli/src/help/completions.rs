@@ -1,4 +1,3 @@
-//! `mailrun completions`: prints completion scripts for shells.
 use anyhow::Result;
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -22,7 +21,7 @@ Examples:
 Exit status: 0 done.";
 
 impl CompletionsArgs {
-    /// `whole` must be the command of the program, because the script completes all its subcommands.
+    /// Prints the script. `whole` must be the program's command, because the script completes all its subcommands.
     pub(crate) fn run(self, whole: &mut Command) -> Result<ExitCode> {
         crate::report::messages::say(&script(self.shell, whole))?;
         Ok(ExitCode::SUCCESS)

@@ -3,13 +3,11 @@ use crate::Cli;
 use crate::help::summary;
 use clap::Command;
 
-/// Number of lines of help that fit a terminal with 24 lines, of which the prompt needs one.
+/// Number of lines of help that fit a terminal with 24 lines, because the prompt needs one line.
 const SCREEN_LINES: usize = 23;
 
-/// Commands whose `-h` must fit a screen.
 const SHORT_HELP_COMMANDS: [&str; 3] = ["relay", "queue", "spool"];
 
-/// Calls `each` with every visible command and its path.
 fn walk(command: &Command, path: &[String], each: &mut impl FnMut(&[String], &Command)) {
     each(path, command);
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
@@ -17,7 +15,6 @@ fn walk(command: &Command, path: &[String], each: &mut impl FnMut(&[String], &Co
     }
 }
 
-/// Splits an example into words as a shell does, up to a pipe, a redirection or a remark.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;

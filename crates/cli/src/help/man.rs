@@ -51,7 +51,7 @@ impl ManArgs {
     }
 }
 
-/// Writes the page of a command and the pages of all its subcommands, and returns how many pages these are.
+/// Writes the page of a command and the pages of all its subcommands, and returns the number of pages.
 fn write_pages(directory: &Path, command: &Command, usual: &[String], parent: &str) -> Result<usize> {
     let mut others = names_of(command);
     if parent != command.get_display_name().unwrap_or(command.get_name()) {

@@ -55,7 +55,6 @@ fn ended(text: String) -> String {
     if text.ends_with('?') { text } else { format!("{}. See --help.", text.trim_end_matches('.')) }
 }
 
-/// Returns the first paragraph of clap's own text as one line.
 fn fallback(error: &clap::Error) -> String {
     let text = error.to_string();
     let what = text.strip_prefix("error: ").unwrap_or(&text);
@@ -120,7 +119,7 @@ fn other_options(typed: &[OsString], whole: &Command) -> Option<String> {
     (!advice.is_empty()).then(|| advice.join("; "))
 }
 
-/// Returns true for a word that is written like an option but is not an option of this command.
+/// Returns true for a word that is written like an option but is unknown to this command.
 fn is_other(whole: &Command, path: &str, name: &str) -> bool {
     let Some(rest) = name.strip_prefix('-').filter(|rest| !rest.is_empty()) else { return false };
     let is_number = rest.starts_with(|c: char| c.is_ascii_digit());
@@ -172,7 +171,6 @@ fn invalid_value(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     })
 }
 
-/// Describes a value that is missing or is not one of the possible values.
 fn impossible_value(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
     let value = one(error, ContextKind::InvalidValue).unwrap_or_default();

@@ -146,7 +146,7 @@ const SINK_NAMES: &[OptionAlias] = &[
     (&["--silent"], "--quiet"),
 ];
 
-/// Options for faults, most of them of the MADES stand-in, for users who type them at a command that has `--fault`
+/// Options for faults, most of them of `mades-endpoint`, for users who type them at a command that has `--fault`
 /// instead.
 const FAULT_NAMES: &[OptionAlias] = &[
     (&["--drop"], "--fault 'drop 1%'"),

@@ -147,7 +147,6 @@ fn push_row(text: &mut String, name: &str, about: &str) {
     }
 }
 
-/// Returns the default value of an option in brackets. Returns an empty text if the option has none.
 fn default(option: &Arg) -> String {
     let values: Vec<_> = option.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     let is_plain = values.is_empty() || !option.get_action().takes_values();
@@ -167,7 +166,6 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// Returns the words that invoke each command and subcommand.
     fn all(command: &Command, words: &[String]) -> Vec<Vec<String>> {
         let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set());
         let below = inner.flat_map(|inner| all(inner, &[words, &[inner.get_name().to_owned()]].concat()));

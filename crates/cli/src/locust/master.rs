@@ -13,9 +13,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Maximum length of the test file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 16;
-/// Interval at which the master checks whether Locust has exited or a signal has arrived.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const HOW_TO_INSTALL: &str = "Locust is not installed here: `pip install locust`, or `apt install python3-locust`; or name it with --locust PROGRAM";
 
@@ -50,13 +48,12 @@ struct ClusterTest {
     /// Number of workers that must have connected before the test starts.
     #[serde(default = "one")]
     workers: u32,
-    /// Time without users after the last stage. Messages in transit can still arrive in this time.
+    /// Time without users after the last stage, in which messages in transit can still arrive.
     drain: Option<String>,
     /// Conditions that the merged result of all workers must meet.
     #[serde(default)]
     thresholds: Vec<String>,
     report: Option<PathBuf>,
-    /// Address on which the master listens for workers.
     listen: Option<SocketAddr>,
     /// Address of Locust's web page. Without it, the test starts as soon as the workers have connected.
     web: Option<SocketAddr>,

@@ -1,4 +1,3 @@
-//! `mailrun bench mades`: turns the arguments into the options of a bench with a stand-in for the endpoints.
 use crate::mades::MadesLoadArgs;
 use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
 use crate::options;
@@ -16,8 +15,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Plan of the stand-in if the user gives none. Its network has delays, so that the waterfall in the report has visible
-/// steps.
+/// Plan of the simulated endpoint if the user gives none. The simulated network has delays, so that the waterfall in
+/// the report has visible steps.
 const DEFAULT_PLAN: &str = "\
 receive = 'exp:8ms'
 [accept]
@@ -154,7 +153,7 @@ impl MadesBenchArgs {
         }
     }
 
-    /// Refuses options that have no effect in this mode, such as those of the stand-in in mode amqp.
+    /// Refuses options that have no effect in this mode, such as those of the simulated endpoint in mode amqp.
     /// `MadesBenchArgs::plan` refuses options whose effect depends on the plan.
     fn check_effects(&self) -> Result<()> {
         self.load.check_effects()?;
@@ -171,12 +170,12 @@ impl MadesBenchArgs {
     }
 }
 
-/// Returns those options of the stand-in that the user typed, so that a run without a stand-in can refuse them.
+/// Returns the options of the simulated endpoint that the user gave. A run without a simulation refuses them.
 pub(crate) fn typed_stand_in(typed: &TypedOptions) -> PartyOptions {
     typed.of::<StandInArgs>().and(typed.of::<NetworkArgs>()).and(typed.of::<EndpointFaultArgs>())
 }
 
-/// Builds the plan of the stand-in from the preset, the file of the plan, and the options.
+/// Builds the plan of the simulated endpoint from the preset, the plan file and the options.
 ///
 /// # Errors
 ///
@@ -213,7 +212,6 @@ pub(crate) fn stand_in_plan(
     Ok(plan)
 }
 
-/// Describes the faults that the plan injects, in words for the report.
 fn faults(plan: &SimulatorPlan) -> Vec<String> {
     let faults = &plan.faults;
     let shares = [

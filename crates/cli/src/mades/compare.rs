@@ -1,5 +1,3 @@
-//! `mailrun bench mades-compare`: turns the command-line arguments into the options of a
-//! comparison.
 use crate::mades::{ensure_local, password, password_from_env, url};
 use crate::options;
 use crate::options::{Measurement, NoThresholdArgs, RoundsArgs, values};
@@ -173,7 +171,7 @@ impl MadesCompareArgs {
         if self.allow_public { Ok(()) } else { ensure_local(&url) }
     }
 
-    /// Returns the broker of `--broker` with the login for all tools, or `None` if the stand-in is used instead.
+    /// Returns the broker of `--broker` and the login for all tools, or `None` to use the simulated endpoint.
     fn broker(&self) -> Result<Option<CompareBroker>> {
         let Some(url) = self.broker.clone() else { return Ok(None) };
         let secret = password(self.password_file.as_deref())?.or(password_from_env(PASSWORD_VARIABLE)?);

@@ -1,4 +1,3 @@
-//! `mailrun mades-endpoint`: turns the arguments into the options of the stand-in for an endpoint.
 use crate::mades::queues::QueueNameArgs;
 use crate::mades::{password, password_from_env, restrict_to_local, url};
 use crate::options;
@@ -382,8 +381,8 @@ impl MadesEndpointArgs {
         written.map(|()| ExitCode::SUCCESS)
     }
 
-    /// Builds the plan from the preset, which the file of the plan overrides, and from the options, which override
-    /// both.
+    /// Builds the plan from a preset, the plan file and the options. The file overrides the preset, and the options
+    /// override both.
     fn plan(&self) -> Result<SimulatorPlan> {
         let preset = self.behaviour.preset.as_deref().and_then(SimulatorPlan::preset).unwrap_or_default();
         let mut plan = match &self.behaviour.plan {
@@ -449,7 +448,7 @@ impl MadesEndpointArgs {
     }
 }
 
-/// Converts the mode of the stand-in into the mode of a bench, which determines the names of the queues.
+/// Converts the mode of the simulated endpoint into the mode of a bench, which determines the queue names.
 fn mades_mode(mode: EndpointMode) -> MadesMode {
     match mode {
         EndpointMode::Endpoint => MadesMode::Endpoint,
@@ -458,7 +457,7 @@ fn mades_mode(mode: EndpointMode) -> MadesMode {
     }
 }
 
-/// Reads the files that the plan names, and checks that the stand-in can follow the plan.
+/// Reads the files that the plan names, and checks that the simulated endpoint can follow the plan.
 pub(crate) fn resolve_files(plan: &mut SimulatorPlan) -> Result<()> {
     for delay in plan.delays_mut() {
         if let Some(path) = delay.file().map(str::to_owned) {
@@ -483,7 +482,7 @@ fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
     Ok(Box::new(LogFile::new(path)?))
 }
 
-/// AMQP listener for the queues that a stand-in with `--embedded` keeps itself instead of at a broker.
+/// AMQP listener for the queues that `--embedded` keeps in this process instead of at a broker.
 struct EmbeddedListener {
     address: SocketAddr,
     listen: std::pin::Pin<Box<dyn Future<Output = ()>>>,
@@ -622,7 +621,6 @@ fn listen_error(listen: &str, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Overrides a value of the plan if the user typed the option for it.
 fn replace<T: Clone>(old: &mut T, typed: Option<&T>) {
     if let Some(typed) = typed {
         old.clone_from(typed);
@@ -733,7 +731,7 @@ impl EndpointLimitArgs {
     }
 }
 
-/// Reports that the stand-in now reads the outbox: by an event for programs, and by a line for the user.
+/// Reports that the endpoint now reads the outbox: by an event for programs, and by a line for the user.
 fn announce(events: &EventOutput, live: LiveMode, address: Option<&str>, outbox: &str) {
     events.event(&LiveEvent::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
     if live.is_shown() {

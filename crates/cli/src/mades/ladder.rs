@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Default number of messages of each size. They are sent one after the other by default, because `IN_TRANSIT` is 1.
+/// Default number of messages of each size. By default they are sent one after the other, because `IN_TRANSIT` is 1.
 pub(crate) const MESSAGES: u64 = 5;
 pub(crate) const IN_TRANSIT: u32 = 1;
 /// Sizes to measure between the ends of the ladder: these numbers of bytes, of KiB and of MiB.
@@ -60,7 +60,7 @@ fn size_text(bytes: u64) -> String {
 struct Rung {
     size: u64,
     created: u64,
-    /// Number of messages that reached the last stage within the time limit.
+    /// Number of messages of this size that reached the last stage within the time limit.
     in_time: u64,
     p50_ms: Option<f64>,
     max_ms: Option<f64>,
@@ -70,7 +70,6 @@ struct Rung {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RungFate {
     InTime,
-    /// At least one message did not arrive within the time limit.
     TimedOut,
     /// The run failed although no message timed out. The text is the reason.
     Failed(String),

@@ -1,4 +1,3 @@
-//! `mailrun mades`: turns the arguments into the options of a MADES load.
 pub(crate) mod bench;
 pub(crate) mod compare;
 pub(crate) mod endpoint;
@@ -40,12 +39,11 @@ use std::time::Duration;
 
 /// Number of messages if the user gives neither a number nor a duration.
 const DEFAULT_MESSAGES: u64 = 10_000;
-/// Environment variable with the password for the broker of the inbox.
 const INBOX_PASSWORD_VARIABLE: &str = "MAILRUN_INBOX_PASSWORD";
-/// Defaults of `--max-in-transit`: first in a closed loop, then in an open loop.
+/// Default of `--max-in-transit` in a closed loop. An open loop has the default `OPEN_LOOP_IN_TRANSIT`.
 const CLOSED_LOOP_IN_TRANSIT: usize = 1_000;
 const OPEN_LOOP_IN_TRANSIT: usize = 100_000;
-/// Default of `--max-unsettled`: how many transfers may wait for the broker's settlement.
+/// Default of `--max-unsettled`, the number of transfers that may wait for the broker's disposition.
 const MAX_UNSETTLED: u32 = 1_000;
 const DEFAULT_URL: &str = "amqp://localhost:5672";
 /// Default payload size in bytes, the same as in the published runs.
@@ -447,7 +445,7 @@ impl TimeoutArgs {
         self.message_timeout
     }
 
-    /// Returns the options that are useful only for a real endpoint, and not for mailrun's stand-in.
+    /// Returns the options that are useful only for a real endpoint, and not for a simulated one.
     pub(crate) fn of_endpoint(&self) -> PartyOptions {
         PartyOptions::default().flag("purge", self.purge).flag("no-preflight", self.no_preflight)
     }
@@ -564,7 +562,6 @@ impl MadesLoadArgs {
         self.max_unsettled.unwrap_or(MAX_UNSETTLED).min(u32::try_from(self.in_transit_limit()).unwrap_or(u32::MAX))
     }
 
-    /// Returns the thresholds of `--threshold` and `--abort-on`.
     pub(crate) fn thresholds(&self) -> Vec<Threshold> {
         self.thresholds.iter().chain(&self.abort_on).cloned().collect()
     }
@@ -599,7 +596,7 @@ impl MadesLoadArgs {
         })
     }
 
-    /// Returns the part of the run record that only runs over MADES have.
+    /// Returns the part of the run record that exists only for runs over MADES.
     pub(crate) fn mades_record(&self, mode: MadesMode, timeout: Duration) -> Mades {
         Mades {
             mode: mode.name().to_owned(),

@@ -1,5 +1,5 @@
 //! Options for the names of the queues between an application and its endpoint. Commands that send messages and the
-//! stand-in for an endpoint have the same options.
+//! simulated endpoint have the same options.
 use crate::options;
 use anyhow::Result;
 use clap::Args;

@@ -5,8 +5,8 @@ use mailrun_load::source::Distribution;
 use mailrun_measurement::record::{Arrival, Workload};
 use mailrun_process::keep_awake::{AwakeProcessors, KeepAwakeMode, keep_awake};
 
-/// Up to this many sessions, a closed loop leaves the processors time to sleep. The first number is for sessions that
-/// reuse their connections, the second for sessions that open one for each message.
+/// Maximum number of sessions with which a closed loop leaves the processors time to sleep. The first number is for
+/// sessions that reuse their connections, the second for sessions that open one for each message.
 /// docs/decisions/0024-processors-are-kept-awake.md has the measurements.
 const MAX_SLEEPY_SESSIONS: [u32; 2] = [4, 30];
 

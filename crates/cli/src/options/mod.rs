@@ -18,7 +18,7 @@ use mailrun_text::words::listed;
 use std::fmt;
 use std::time::Duration;
 
-/// A run that prints no progress is announced if it takes at least this long.
+/// Minimum duration of a run without progress output for which the user is told how long the run takes.
 const MIN_SILENCE: Duration = Duration::from_secs(60);
 
 /// Tells the user on standard error how long a load takes, if nothing else is printed for a minute. Without this line,
@@ -65,7 +65,7 @@ fn refuse(idle: impl Iterator<Item = String>, reason: &str) -> Result<()> {
     }
 }
 
-/// A scenario's measurement with all its options, which come from the scenario's file and the command line.
+/// A measurement of a scenario, with its options from the scenario's file and the command line.
 pub(crate) trait Measurement: fmt::Debug {
     fn run(self: Box<Self>, name: &str) -> Result<TextReport>;
 

@@ -54,7 +54,6 @@ pub(crate) fn help(missing: &str, examples: &str) -> String {
     format!("{}\n\n{examples}", wrapped(&about, "", "  ", HELP_WIDTH).join("\n"))
 }
 
-/// Hides an option from the help if it is in `OPTIONS`.
 pub(crate) fn hide(argument: Arg) -> Arg {
     let is_rare = argument.get_long().is_some_and(|long| OPTIONS.contains(&long));
     if is_rare { argument.hide(true) } else { argument }

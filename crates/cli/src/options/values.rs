@@ -22,7 +22,7 @@ pub(crate) fn directory(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Parses a time longer than zero.
+/// Parses a duration that must be longer than zero.
 pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
     positive(text, duration)
 }
@@ -144,7 +144,7 @@ pub(crate) fn host_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a size of at least one byte.
+/// Parses a size in bytes, such as `64k`, which must be at least one byte.
 pub(crate) fn some_bytes(text: &str) -> Result<u64, String> {
     positive(text, bytes)
 }

@@ -1,4 +1,3 @@
-//! Reads the configuration file of a probe.
 use crate::options::server::ServerArg;
 use crate::options::values;
 use crate::probe::route::{PasswordPlace, RouteKeys};
@@ -28,7 +27,7 @@ pub(crate) struct ProbeFile {
 ///
 /// # Errors
 ///
-/// Returns an error with everything that is wrong with the file, one complaint per line.
+/// Returns an error with everything that is wrong with the file, one problem per line.
 pub(crate) fn read(path: &Path) -> Result<ProbeFile> {
     let text = text_file::read(path, text_file::MAX_BYTES);
     let text = text.with_context(|| format!("cannot read {}", path.display()))?;

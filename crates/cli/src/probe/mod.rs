@@ -1,4 +1,3 @@
-//! `mailrun probe`: turns the command line or the configuration file into the routes of a probe.
 pub(crate) mod file;
 pub(crate) mod route;
 

@@ -1,4 +1,3 @@
-//! `mailrun relay`: turns the arguments into the configuration of the relay.
 pub(crate) mod queue;
 pub(crate) mod spool;
 
@@ -275,7 +274,7 @@ impl RelayArgs {
     ///
     /// # Errors
     ///
-    /// Returns an error with everything that is wrong with the configuration, one complaint per line.
+    /// Returns an error with everything that is wrong with the configuration, one problem per line.
     pub(crate) fn config(&self) -> Result<Config> {
         let reach = self.reach();
         let mut config = match (&self.config, &self.to, &self.spool) {

@@ -355,12 +355,12 @@ impl<W: Write> ReplyPrinter<W> {
     }
 }
 
-/// Number of entries and the hops of the whole queue. When a filter matches nothing, the error text suggests these
+/// Number of entries and next hops of the whole queue. If a filter matches nothing, the error message suggests these
 /// hops.
 #[derive(Debug, Default)]
 struct QueueOverview {
     entries: u64,
-    /// Names of the hops that have entries. The hop with the most entries comes first.
+    /// Names of the next hops for which mail is queued. The hop with the most queue entries comes first.
     hops: Vec<String>,
 }
 
@@ -397,8 +397,8 @@ impl QueueOverview {
 
 const MAX_HOPS_NAMED: usize = 5;
 
-/// Replaces hidden characters with `?`. Addresses and replies come from others, so they must not be able to move the
-/// terminal's cursor.
+/// Replaces hidden characters with `?`. Addresses and replies come from other hosts, so they must not be able to move
+/// the terminal's cursor.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) && c != '\n' { '?' } else { c }).collect()
 }
@@ -620,7 +620,6 @@ mod tests {
         assert_eq!(lines[1], lines[2]);
     }
 
-    /// Standard output on which every write fails with the given error.
     struct Failing(io::ErrorKind);
 
     impl Write for Failing {

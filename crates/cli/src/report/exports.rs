@@ -1,4 +1,3 @@
-//! `--export FORMAT=FILE`, and the texts for GitHub Actions.
 use anyhow::{Result, bail};
 use mailrun_measurement::record::Record;
 use mailrun_process::output_file;

@@ -16,7 +16,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
     write_all(&mut io::stdout().lock(), text)
 }
 
-/// Formats the error of a command that could not run. Each complaint in the error gets a line of its own.
+/// Formats the error of a command that could not run. Each problem that the error lists gets a line of its own.
 pub(crate) fn failure(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
     let lines = text.lines().map(|line| without_error_numbers(&one_line(line)));

@@ -1,4 +1,3 @@
-//! `mailrun report`: shows stored runs in any of the formats.
 pub(crate) mod exports;
 pub(crate) mod merge;
 pub(crate) mod messages;
@@ -178,7 +177,7 @@ impl StoredRunsArgs {
     }
 }
 
-/// Returns true if the path is a directory, or ends with a slash and will become one.
+/// Returns true if the path is a directory, or ends with a slash because it is to become a directory.
 fn is_directory(path: &Path) -> bool {
     path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/")
 }

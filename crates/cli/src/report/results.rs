@@ -288,10 +288,10 @@ pub(crate) fn histograms_for_stdout(record: &Record) -> String {
     reader.letters.encode(&mailrun_report::histograms(record, reader.width))
 }
 
-/// Width in columns of a report that goes to a file or a pipe.
+/// Width in columns of a report that goes to a file or a pipe, which have no terminal width.
 const PLAIN_WIDTH: usize = 100;
 
-/// Width, colours and character set for text on an output stream, from its terminal and the environment.
+/// Width, colours and character set of an output stream. They depend on its terminal and the environment.
 #[derive(Clone, Copy, Debug)]
 struct OutputFormat {
     width: usize,

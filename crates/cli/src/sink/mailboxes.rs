@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Environment variable with the password of the mailboxes' users.
 pub(crate) const PASSWORD_VARIABLE: &str = "MAILRUN_MAILBOX_PASSWORD";
 
 /// Mailboxes that a sink watches, instead of listening for connections.
@@ -62,18 +61,18 @@ impl MailboxArgs {
         !self.mailbox.is_empty()
     }
 
-    /// Returns an option such as `--poll`, which has no effect without `--mailbox`, if the user gave one.
+    /// Returns the first option that the user gave and that has no effect without `--mailbox`, such as `--poll`.
     pub(crate) fn way_of_watching(&self) -> Option<&'static str> {
         let options = [(self.poll.is_some(), "--poll"), (self.whole, "--whole"), (self.expunge, "--expunge")];
         options.into_iter().find_map(|(is_given, name)| is_given.then_some(name))
     }
 
-    /// Checks the URLs, and reads the passwords. Returns `None` if there are no mailboxes.
+    /// Checks the mailboxes' URLs, and reads the passwords. Returns `None` if the user named no mailboxes.
     ///
     /// # Errors
     ///
-    /// Returns an error if a URL is malformed, if a file cannot be read or has no line for a user, or if an option has
-    /// no effect without mailboxes.
+    /// Returns an error if a URL is malformed, if a file cannot be read or has no line for a user, or if an option
+    /// lacks another option that it requires, such as `--poll` without `--mailbox`.
     pub(crate) fn options(&self, run: Option<RunId>, allowed: AllowedTargets) -> Result<Option<MailboxOptions>> {
         if !self.is_used() {
             return match self.way_of_watching() {
@@ -122,7 +121,7 @@ impl MailboxArgs {
         }
     }
 
-    /// Reads the address of each user from the file of `--mailbox-map`.
+    /// Reads each user's email address from the file of `--mailbox-map`. Returns `None` without this option.
     fn addresses(&self) -> Result<Option<HashMap<String, String>>> {
         let Some(path) = &self.mailbox_map else { return Ok(None) };
         let file = path.display();

@@ -143,7 +143,7 @@ pub(crate) struct SinkFaultArgs {
     rules_like: Option<RulesLike>,
 }
 
-/// The value of `--rules-like`: the name of a receiver, or `list`.
+/// The value of `--rules-like`: the name of a mail receiver whose rules the sink imitates, or `list`.
 #[derive(Clone, Copy, Debug)]
 enum RulesLike {
     List,
@@ -168,7 +168,7 @@ impl SinkFaultArgs {
         matches!(self.rules_like, Some(RulesLike::List)).then(|| Receiver::ALL.iter().map(text).collect())
     }
 
-    /// Returns the rules of the file or of the receiver, followed by the rules on the command line.
+    /// Returns the sink's rules: first the rules of `--rules` or `--rules-like`, then the rules on the command line.
     fn rulebook(&self) -> Result<Rulebook> {
         let file = match (&self.rules, self.rules_like) {
             (Some(path), _) => read_rules(path)?,

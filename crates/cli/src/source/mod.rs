@@ -30,9 +30,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Default of `--give-up`, the time without a server after which a load ends.
+/// Default of `--give-up`: a load ends if connections fail and the server answers no message for this long.
 const GIVE_UP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Number of messages if the user gives neither a number nor a duration.
 const DEFAULT_MESSAGES: u64 = 10_000;
 
 /// Sends mail and measures the latency of every phase
@@ -190,12 +189,12 @@ impl EnvelopeArgs {
         if self.tag_recipients || is_default { RecipientTags::On } else { RecipientTags::Off }
     }
 
-    /// Returns the number of recipients per message: one for each of several patterns, or `--recipients` for one
-    /// pattern.
+    /// Returns the number of recipients per message. A single address pattern is used `--recipients` times. Of several
+    /// patterns, each gives one recipient.
     ///
     /// # Errors
     ///
-    /// Returns an error if `--recipients` is used with several patterns, or if a pattern has too few addresses.
+    /// Fails if `--recipients` is given with several patterns, or if there are fewer addresses than recipients.
     fn recipients(&self) -> Result<Distribution> {
         let recipients = values::recipients_of(&self.to, &self.recipients)?;
         source::check_recipients(&self.to, recipients.max(), self.recipient_tags())?;
@@ -243,7 +242,6 @@ struct ContentArgs {
 /// are sent when.
 const HOST_OPTIONS: [&str; 7] = ["http", "cacert", "tls-cert", "tls-key", "password-file", "bind", "give-up"];
 
-/// Default of `--max-corpus-size`, in bytes: 1 GiB.
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
 
 impl ContentArgs {
@@ -261,7 +259,6 @@ impl LoadArgs {
         self.asked.is_strict() || self.rate.is_some() || !self.stages.is_empty()
     }
 
-    /// Warns if bounces of mail that `server` cannot deliver would go to a domain of somebody else.
     pub(crate) fn warn_of_bounces(&self, server: &str) {
         let envelope = &self.message.envelope;
         bounce_domain::warn(&envelope.from, &envelope.to, server);
@@ -298,8 +295,8 @@ impl LoadArgs {
         Ok(arrival_with(self.arrival, offer))
     }
 
-    /// Returns how the messages of a trial of a capacity search are spread over time. This is known before the search
-    /// has chosen a rate for the trial.
+    /// Returns how a capacity search spreads the messages of a trial over time. The answer does not depend on the rate
+    /// of the trial, which the search has yet to choose.
     pub(crate) fn arrival_of_trials(&self) -> Arrival {
         self.arrival.unwrap_or(Arrival::Constant)
     }

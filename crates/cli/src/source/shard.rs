@@ -7,7 +7,7 @@ use mailrun_load::source::{PlanHash, Shard, SourceShard};
 use mailrun_measurement::RunId;
 use std::time::Duration;
 
-/// The user is told when the load will begin if the wait is at least this long.
+/// Shortest wait before which the user is told when the load will begin.
 const MIN_ANNOUNCED_WAIT: Duration = Duration::from_secs(2);
 
 /// Options for one part of a load that several machines send.

@@ -5,7 +5,6 @@
 use crate::wrong_inputs::assert_refused;
 use std::fs;
 
-/// Names and contents of the files that the command lines below use.
 const FILES: [(&str, &str); 7] = [
     ("password", "secret\n"),
     ("payload.xml", "<a/>\n"),
@@ -16,7 +15,6 @@ const FILES: [(&str, &str); 7] = [
     ("work.toml", "[accept.capacity]\nwork = '20ms'\n"),
 ];
 
-/// A command line, and words that its answer must contain.
 type Row = (&'static str, &'static [&'static str]);
 
 const MADES: &[Row] = &[

@@ -23,7 +23,7 @@ pub(crate) fn refusal(words: &[String]) -> String {
     }
 }
 
-/// True if the text is a single line that contains all these words, but no error number and no
+/// Returns true if the text is one line that contains all of `words`, but no error number (`os error`) and no
 /// password.
 pub(crate) fn is_refusal<'a>(text: &str, words: impl IntoIterator<Item = &'a str>) -> bool {
     let is_line = text.starts_with("mailrun: ") && text.lines().count() == 1;
@@ -31,7 +31,6 @@ pub(crate) fn is_refusal<'a>(text: &str, words: impl IntoIterator<Item = &'a str
     is_line && is_plain && words.into_iter().all(|words| text.contains(words))
 }
 
-/// Asserts that each command line is refused, with an answer that contains the given words.
 pub(crate) fn assert_refused<'a>(rows: impl IntoIterator<Item = (Vec<String>, Vec<&'a str>)>) {
     let mut faults = Vec::new();
     for (typed, words) in rows {
@@ -613,7 +612,6 @@ const CAPACITY: &[Row] = &[
     ("capacity mades --broker amqp://a:secret@127.0.0.1:1", "use --password-file"),
 ];
 
-/// Wrong uses of `--shard`, with which one of several machines sends its part of a load.
 const SHARDS: &[Row] = &[
     ("bench 127.0.0.1:2 --shard=0/2", "--start-at"),
     ("bench 127.0.0.1:2 --shard=2/2 AT", "the last of 2 is 1/2"),
@@ -627,8 +625,8 @@ const SHARDS: &[Row] = &[
     ("source 127.0.0.1:2 --shard=0/9 AT --messages=5 --sessions=9", "too few for 9 parts"),
 ];
 
-/// Another tool's option name, the commands to try it with, and our name, which the answer must
-/// contain.
+/// Name of an option in another tool, the commands to try it with, and mailrun's name for the option, which the answer
+/// must contain.
 const NAMES: &[(&str, &[&str], &str)] = &[
     ("--size", &["source 127.0.0.1:1", "bench"], "--message-size"),
     ("--auth", &["source 127.0.0.1:1", "bench"], "--user"),

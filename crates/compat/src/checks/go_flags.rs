@@ -1,5 +1,5 @@
-//! Parses arbitrary words as a command line of Go's flag package, and as its numbers. Each word must become a flag, a
-//! value or a remaining word.
+//! Parses arbitrary words as a command line of Go's flag package, and as numbers in Go's syntax. Each word must become
+//! a flag, a value or a remaining word.
 use crate::go::flags::{self, FlagKind};
 use crate::go::numbers;
 

@@ -8,7 +8,6 @@ const MAX_LATENCY_MS: usize = 3_600_000;
 pub(super) struct LatencyHistogram {
     count: u64,
     sum_ns: u128,
-    /// Number of messages by latency, rounded to milliseconds.
     by_ms: Vec<u64>,
 }
 
@@ -44,7 +43,7 @@ impl LatencyHistogram {
         Duration::from_micros(500 * (lower + upper))
     }
 
-    /// Returns the latency in milliseconds of the message with this rank. The fastest message has rank 0.
+    /// Returns the latency in milliseconds of the message with rank `place`, where the fastest message has rank 0.
     fn value_at_rank(&self, place: u64) -> u64 {
         let mut count_so_far = 0;
         let position = self.by_ms.iter().position(|count| {

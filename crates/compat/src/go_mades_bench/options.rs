@@ -1,4 +1,3 @@
-//! Parses and lists go-mades-bench's flags, and defines their defaults.
 use crate::go::flags::{self, BadFlag, FlagKind, quoted};
 use crate::go::numbers::{BadNumber, boolean, unsigned};
 use crate::own_options::split_option;
@@ -7,9 +6,8 @@ use std::time::Duration;
 
 /// Size limit for a payload in bytes, because payloads are held in memory.
 const MAX_PAYLOAD_BYTES: u64 = i32::MAX as u64;
-/// If no message arrives for this long, the run is given up.
+/// Default of `--timeout`, the time without an arriving message after which the run is given up.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-/// Text that is printed in place of a password.
 const PASSWORD_MASK: &str = "****";
 
 #[derive(Clone, Debug, PartialEq, Eq)]

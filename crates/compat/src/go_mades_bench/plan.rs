@@ -13,18 +13,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 const SENDER_APPLICATION: &str = "Go-MADES-Bench";
-/// Lowest priority. go-mades-bench does not set one, and its AMQP library then sends this value.
+/// Priority of all messages: the lowest. go-mades-bench sets no priority, and its AMQP library then sends this value.
 const PRIORITY: u8 = 0;
 /// Number of the first message. go-mades-bench increments its counter before it sends, so it never sends number 0.
 const FIRST_NUMBER: u64 = 1;
-/// Number of messages that a broker may send from a queue before they are settled.
+/// Link credit: the number of messages that a broker may send ahead from each queue.
 const CREDIT: u32 = 1_000;
-/// Maximum number of messages in transit. The limit is needed because each of them has an entry in a table in memory.
+/// Maximum number of messages in transit. It bounds memory, because a table holds each message in transit.
 const MAX_IN_TRANSIT: u64 = 1_000_000;
 /// Time-out of a single message: one year, which is practically forever, because go-mades-bench has no such time-out.
 /// Instead, the whole run ends if no message arrives for the time of `--timeout`.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Time for which the queues are read after the last message. go-mades-bench waits as long for messages out of order.
+/// Time for which the queues are read after the last message, because go-mades-bench waits as long for late messages.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the options for the engine. Fails if an address is invalid, or if it is public and public addresses are not

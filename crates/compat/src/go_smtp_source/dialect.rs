@@ -231,8 +231,6 @@ mod tests {
 
     use crate::source::dialogue::{Dialogue, Output, Step};
 
-    /// Passes the server's replies to a new dialogue. Returns the commands, the result of the last reply, and the
-    /// phase.
     fn run_dialogue(words: &[&str], replies: &[(u16, &str)]) -> (Vec<String>, Result<Step, String>, SessionPhase) {
         let run = GoSourceRun::for_tests(words);
         let mut dialogue = Dialogue::new(MessageTask { number: 1, began: None });

@@ -1,4 +1,3 @@
-//! Parses go-smtp-source's flags, and defines their defaults.
 use crate::go::flags::{self, BadFlag, FlagKind};
 use crate::go::numbers::{BadNumber, boolean, float, integer};
 use crate::own_options::OwnOptions;
@@ -13,9 +12,8 @@ pub(super) struct Options {
     pub(super) body_bytes: i64,
     pub(super) sessions: i64,
     pub(super) sender: String,
-    /// Format of Go's `Printf` into which the number of the message is inserted.
+    /// Format of the subject in the syntax of Go's `Printf`, into which the number of the message is inserted.
     pub(super) subject: String,
-    /// Set if several messages may share a connection.
     pub(super) reuses_connection: bool,
     pub(super) is_verbose: bool,
     pub(super) recipient: String,

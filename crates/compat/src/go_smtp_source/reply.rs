@@ -5,7 +5,7 @@ use crate::go::flags::quoted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParsedReply<'a> {
     Reply(u16, &'a [u8]),
-    /// The line is too short, or there is neither a blank nor a hyphen after the code.
+    /// The first line of the reply is too short, or it has neither a blank nor a hyphen after the code.
     TooShort(&'a [u8]),
     BadCode(&'a [u8]),
 }

@@ -1,4 +1,3 @@
-//! The state and the counters that all sessions of a run share.
 use super::message::GoSourceMessage;
 use super::options::Options;
 use super::rate_limiter::RateLimiter;
@@ -26,7 +25,7 @@ pub(super) struct GoSourceRun {
     pub(super) rate_limiter: RateLimiter,
     pub(super) shared: SharedState,
     taken: Cell<i64>,
-    /// Number of messages that were given up because their connection failed or the server refused it.
+    /// Number of messages that were not sent, because the connection failed or the server sent an unexpected reply.
     failed: Cell<u64>,
     closed: Cell<i64>,
 }

@@ -18,7 +18,7 @@ pub(super) struct DialTarget {
 }
 
 impl DialTarget {
-    /// Parses `HOST:PORT`. If this fails, the error text is the one that Go's net package has.
+    /// Parses `HOST:PORT`. An error has the same text as in Go's net package.
     pub(super) fn parse(typed: &str, allowed: PublicTargets) -> Result<Self, String> {
         let (host, port) = split(typed).map_err(|what| format!("address {typed}: {what}"))?;
         Ok(Self { host: host.to_owned(), port: port.to_owned(), address: None, allowed })

@@ -30,7 +30,6 @@ pub(super) trait DialogueObserver {
     fn log_command(&mut self, word: &[u8], rest: &[u8]);
     /// Called when HELO, EHLO or LHLO was accepted, which ends any transaction.
     fn greeted(&mut self, command: Command, rest: &[u8]);
-    /// Called when MAIL has begun a transaction.
     fn mail_accepted(&mut self, rest: &[u8]);
     fn rcpt_accepted(&mut self, rest: &[u8]);
     fn data_accepted(&mut self);
@@ -42,7 +41,6 @@ pub(super) trait DialogueObserver {
     /// Called when RSET was accepted. It ends the transaction if there is one.
     fn transaction_reset(&mut self);
     fn quit_accepted(&mut self);
-    /// Called when a line was longer than any command may be.
     fn line_too_long(&mut self);
     /// Returns true if the limit of `-M` is reached, so the sink should not accept any more messages.
     fn reached_message_limit(&self) -> bool;

@@ -21,7 +21,6 @@ use std::rc::Rc;
 
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
-/// Number of random file names that are tried before giving up.
 const MAX_NAME_ATTEMPTS: u32 = 100;
 /// Number of bytes of a `-D` message that are kept in memory. A longer message is moved to an unnamed file until it is
 /// complete.
@@ -249,7 +248,6 @@ fn unnamed_file(beside: &str) -> Result<File, DiskError> {
     Ok(file)
 }
 
-/// Appends a complete message to the file that all messages share.
 fn append(path: &str, memory: &[u8], overflow: Option<File>) -> Result<(), DiskError> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(FILE_MODE);

@@ -12,7 +12,6 @@ use std::os::unix::fs::PermissionsExt;
 
 const SOCKET_MODE: u32 = 0o666;
 
-/// Opens the listening socket, or returns the error text to print.
 pub(super) fn open(settings: &Settings, stderr: &StderrWriter) -> Result<OwnedFd, String> {
     match EndpointAddress::parse(&settings.address, OptionalPart::Host, settings.family)? {
         EndpointAddress::Unix(path) => open_unix(&path, settings.backlog),

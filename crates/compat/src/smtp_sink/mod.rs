@@ -43,9 +43,8 @@ use std::time::Duration;
 
 /// Number of file descriptors that the process needs for everything other than sessions, such as files and timers.
 const RESERVED_DESCRIPTORS: u64 = 64;
-/// Pause before the next attempt to accept, after file descriptors have run out.
+/// Pause before the sink accepts connections again, after file descriptors have run out.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(10);
-/// Interval at which the program checks whether a signal has arrived.
 const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time that clients have to send QUIT once the limit of `-M` is reached.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);

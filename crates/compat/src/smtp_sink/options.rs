@@ -1,4 +1,3 @@
-//! Parses smtp-sink's command line: its letters, their defaults and its error texts.
 use super::commands::{Command, CommandRules, ReplyDelay};
 use super::replies::{AnnouncedExtensions, ConfiguredReplies};
 use crate::getopt;

@@ -1,4 +1,4 @@
-//! The replies of smtp-sink, byte for byte. Those that depend on options are rendered once, at the start.
+//! The replies of smtp-sink, byte for byte. Replies that depend on options are rendered once, at the start.
 use super::commands::Reject;
 
 /// Replies that no option can change.

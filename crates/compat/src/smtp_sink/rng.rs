@@ -1,5 +1,5 @@
-//! Random numbers for `-W command:delay:odds`. They are those of rand(3) in glibc, so that the same command line leads
-//! to the same delays as with Postfix's smtp-sink.
+//! Random numbers for `-W command:delay:odds`. The generator returns the numbers of glibc's rand(3), so that the same
+//! command line leads to the same delays as with Postfix's smtp-sink.
 use std::cell::RefCell;
 use std::collections::VecDeque;
 

@@ -76,7 +76,7 @@ impl SmtpSink {
         self.write_buffer.take()
     }
 
-    /// Puts the write buffer back while its bytes still have to be sent.
+    /// Stores the write buffer without clearing it, because its bytes still have to be sent.
     pub(super) fn keep_unsent(&self, out: Vec<u8>) {
         *self.write_buffer.borrow_mut() = out;
     }
@@ -121,7 +121,6 @@ impl SmtpSink {
         self.pending_replies.get() > 0
     }
 
-    /// Returns true if the limit of `-M` is reached, so no more messages should be accepted.
     pub(super) fn reached_message_limit(&self) -> bool {
         self.counters.borrow().reached_message_limit()
     }
@@ -154,7 +153,7 @@ impl SmtpSink {
         self.exit.borrow().clone()
     }
 
-    /// Stores the waker of the accepting task. It is woken when a session or the whole run ends.
+    /// Stores the waker of the accepting task, which is woken when a session or the whole run ends.
     pub(super) fn set_accept_waker(&self, context: &Context<'_>) {
         self.accept_waker.borrow_mut().get_or_insert_with(|| context.waker().clone());
     }

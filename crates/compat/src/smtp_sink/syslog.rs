@@ -10,7 +10,6 @@ use std::path::Path;
 /// Facility LOG_MAIL and severity LOG_INFO.
 const PRIORITY: u8 = (2 << 3) | 6;
 const SOCKET_PATH: &str = "/dev/log";
-/// Maximum number of bytes of a command's arguments that are logged.
 const MAX_ARGUMENT_BYTES: usize = 100;
 
 /// Connection to the system log. It is opened only when the first line is written, after the change of the root
@@ -30,7 +29,7 @@ impl Syslog {
         Self { name: name.to_owned(), zone, socket: RefCell::default() }
     }
 
-    /// Logs a command, or loses the line if no logger listens, as syslog(3) does.
+    /// Logs a command. If no system logger listens, the line is lost, as with syslog(3).
     pub(super) fn log(&self, word: &[u8], rest: &[u8]) {
         let now = Zoned::new(jiff::Timestamp::now(), self.zone.clone());
         let line = line(&self.name, &now.strftime("%b %e %H:%M:%S").to_string(), word, rest);

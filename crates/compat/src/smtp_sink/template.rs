@@ -2,7 +2,7 @@
 use jiff::Zoned;
 use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
 
-/// Directives of glibc's strftime that the crate jiff formats in the same way. Others stay unchanged.
+/// Directives of glibc's strftime that the crate jiff formats in the same way. Other directives stay unchanged.
 const DIRECTIVES: &str = "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
 /// Flags that may be between the percent sign and the letter of a directive.
 const FLAGS: &str = "_-0^#";

@@ -14,7 +14,6 @@ use mailrun_process::reason::reason;
 use std::io;
 use std::time::Duration;
 
-/// Pause after a failed attempt to connect.
 const CONNECT_RETRY_DELAY: Duration = Duration::from_micros(10);
 /// Pause after a failed attempt to connect to a unix-domain socket whose listen queue was full.
 const QUEUE_FULL_DELAY: Duration = Duration::from_millis(1);
@@ -206,7 +205,6 @@ mod tests {
     use super::*;
     use crate::source::dialogue::{Dialogue, Output, Step};
 
-    /// Passes the server's replies to a new dialogue. Returns the commands, the diagnostics, and the last result.
     fn run_dialogue(line: &str, replies: &[&str]) -> (Vec<String>, Vec<Diagnostic>, Result<Step, String>) {
         let words: Vec<String> = line.split_whitespace().chain(["127.0.0.1:9"]).map(str::to_owned).collect();
         let run = SmtpSourceRun::for_tests(&words);

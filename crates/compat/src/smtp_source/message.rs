@@ -10,7 +10,6 @@ use mailrun_process::reason::reason;
 use mailrun_smtp::data;
 use std::io::Write;
 
-/// The body if the user gives neither a length nor a file.
 const DEFAULT_BODY: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
 /// Length of the lines in a body of a given length, including the line end.
 const LINE_BYTES: usize = 80;

@@ -7,7 +7,7 @@ use crate::stderr::StderrWriter;
 use crate::{hostname, numbers};
 use std::time::Duration;
 
-/// The letters of Postfix's smtp-source. A colon follows each letter that takes an argument.
+/// The option letters of Postfix's smtp-source. A colon follows each letter that takes an argument.
 const OPTION_LETTERS: &str = "46AcC:df:F:l:Lm:M:Nor:R:s:S:t:T:vw:";
 
 /// Maximum time to wait for a reply, or until data can be written. Postfix's `var_timeout` has the same value.

@@ -26,8 +26,8 @@ pub(super) struct RecipientGenerator {
     style: NumberStyle,
     /// The number that the next recipient gets, counted from 0.
     next: Cell<u32>,
-    /// Largest number, after which numbers start again from 0. With `--trace` it is lower, because a trace can
-    /// distinguish only a limited number of recipients of a message.
+    /// Largest number in a recipient's address, after which numbers start again from 0. With `--trace` it is lower,
+    /// because a trace can distinguish only a limited number of recipients of a message.
     max_number: u32,
 }
 
@@ -94,7 +94,6 @@ fn write_number(number: Option<i64>, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Returns the addresses in RCPT and in the `To:` header for two transactions.
     fn two(line: &str, address: &str) -> Vec<String> {
         let words: Vec<String> = line.split_whitespace().chain(["host"]).map(str::to_owned).collect();
         let options = Options::parse(&words).unwrap();

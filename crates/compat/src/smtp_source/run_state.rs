@@ -1,4 +1,3 @@
-//! The state and the counters that all sessions of a run share.
 use super::message::{MessageBody, SmtpSourceMessage};
 use super::options::{Dialect, Options, SendDelay};
 use super::recipient::RecipientGenerator;

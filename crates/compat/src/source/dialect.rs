@@ -41,7 +41,7 @@ pub(crate) enum Verdict {
     Closing,
 }
 
-/// The extensions of a server on which the parameters of MAIL depend.
+/// The server's SMTP extensions that affect which parameters the client adds to MAIL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extensions {
     pub(crate) takes_8bit: bool,
@@ -103,7 +103,6 @@ pub(crate) trait Dialect: Sized + 'static {
     /// which saves a system call.
     fn waits_between_messages(&self) -> bool;
 
-    /// Returns true if a session keeps its connection for the next message.
     fn keeps_connection(&self) -> bool;
 
     fn recipients_each(&self) -> i64;
@@ -119,7 +118,7 @@ pub(crate) trait Dialect: Sized + 'static {
         1
     }
 
-    /// Connects for a message. Returns `None` if the message must be given up, and an error if the whole run must end.
+    /// Opens a connection for a message. Returns `None` to give up the message, and an error if the whole run must end.
     async fn connect(
         &self,
         session: u64,
@@ -129,12 +128,12 @@ pub(crate) trait Dialect: Sized + 'static {
 
     fn connection_closed(&self, _task: MessageTask) {}
 
-    /// Decides what follows from a failure. Returns an error if the whole run must end. Otherwise the session continues
+    /// Handles the failure of a connection. Returns an error if the whole run must end. Otherwise the session continues
     /// with its next message.
     fn handle_failure(&self, failure: Failure) -> Result<(), FatalError>;
 
-    /// Writes the client's greeting for this state, without its line end. Returns false if the dialect has no greeting
-    /// there.
+    /// Writes the client's greeting for this state, without its line end. Returns false if the dialect sends no
+    /// greeting in this state.
     fn write_hello(&self, state: DialogueState, out: &mut Vec<u8>) -> bool;
 
     fn write_sender(&self, extensions: Extensions, out: &mut Vec<u8>) -> Result<(), String>;
@@ -149,7 +148,7 @@ pub(crate) trait Dialect: Sized + 'static {
 
     fn write_message(&self, place: RenderContext, out: &mut Outbox);
 
-    /// Called for each written command, with its bytes but no line end. After a message, it is called with `.`.
+    /// Called for each written command, without its line end. After a message, the command is `.`.
     fn command_written(&self, _line: &[u8], _diagnostics: &mut Vec<Diagnostic>) {}
 
     /// Called when `count` messages have been written. Their replies have not arrived yet.

@@ -12,7 +12,7 @@ use mailrun_net::Outbox;
 pub(crate) enum Step {
     /// Send the commands that were written, if any, and then wait for a reply.
     Wait,
-    /// Send the written data, which ends with a message, and then wait for a reply.
+    /// Send the message that was written, and then wait for a reply.
     Message,
     /// Begin TLS, and then call [`Dialogue::tls_established`].
     StartTls,
@@ -53,7 +53,7 @@ pub(crate) struct Dialogue {
     recipient_number: Option<u32>,
     /// Number of replies to the end of data that the server must still send.
     replies_due: u32,
-    /// Set until a reply refuses the message.
+    /// False once a reply has refused the message.
     is_delivered: bool,
 }
 

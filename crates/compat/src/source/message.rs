@@ -7,10 +7,9 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum size of a body that is copied behind its header. A longer body is written without copying it.
+/// Maximum size in bytes of a body that is copied behind its header. A longer body is shared between messages instead.
 const COPY_LIMIT: usize = 16 * 1024;
 
-/// The parts that all messages of a run share.
 #[derive(Debug)]
 pub(crate) struct Message {
     trace_header: Option<TraceHeaderWriter>,

@@ -16,7 +16,6 @@ use dialect::Dialect;
 use std::rc::Rc;
 use tokio::sync::mpsc;
 
-/// Number of file descriptors that the process needs for everything other than sessions, such as files and timers.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// Runs the sessions on one thread. Returns when all of them have finished, or when one of them has hit a fatal error.

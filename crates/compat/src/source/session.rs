@@ -253,7 +253,7 @@ pub(super) struct PendingOutput {
 pub(super) enum FlushStatus {
     Nothing,
     All,
-    /// The socket does not accept more bytes for now. `is_progress` is true if it accepted some.
+    /// The socket does not accept more bytes for now. `is_progress` is true if it accepted some bytes.
     Partial {
         is_progress: bool,
     },
@@ -264,7 +264,7 @@ impl PendingOutput {
         self.unsent = Some(outbox);
     }
 
-    /// Writes the output that an earlier turn left behind. If there is none, writes the output of this turn.
+    /// Writes the bytes that an earlier call could not write. If there are none, writes `outbox`.
     pub(super) fn flush(&mut self, outbox: &mut Outbox, stream: &mut Stream) -> io::Result<FlushStatus> {
         let mut some = false;
         if self.unsent.is_none() {

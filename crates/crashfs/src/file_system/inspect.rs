@@ -1,16 +1,16 @@
-//! Shows which parts of the files are durable, to explain a loss.
+//! Queries that show which bytes and names of the files are durable, to explain a loss.
 use super::{Content, FileSystem, NameChange, ROOT, SECTOR, sector_of};
 use crate::types::{Inode, SurvivingData, Survivors};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 impl FileSystem {
-    /// Returns the paths of a file or directory as processes see them, without a slash at the beginning.
+    /// Returns the paths at which processes see a file or directory, without a slash at the beginning.
     pub fn paths(&self, inode: Inode) -> Vec<String> {
         self.paths_by(inode, &|directory| directory.seen.iter().collect())
     }
 
-    /// Returns the durable paths of a file or directory, which exist after any power cut.
+    /// Returns the paths that a file or directory has on the media, so that they exist after any power cut.
     pub fn durable_paths(&self, inode: Inode) -> Vec<String> {
         self.paths_by(inode, &|directory| directory.durable.iter().collect())
     }
@@ -44,14 +44,14 @@ impl FileSystem {
         paths
     }
 
-    /// Returns true if these bytes of a file are the same on the media as processes see them.
+    /// Returns true if these bytes of a file are durable: the media has the same bytes that processes read.
     pub fn is_durable(&self, inode: Inode, bytes: Range<usize>) -> bool {
         let Some(Content::File(file)) = self.nodes.get(&inode).map(|node| &node.content) else { return true };
         let part = |of: &[u8]| of.get(bytes.start.min(of.len())..bytes.end.min(of.len())).map(<[u8]>::to_vec);
         part(&file.seen) == part(&file.durable)
     }
 
-    /// Returns true if a failed sync has dropped some of these bytes, so that no later sync writes them.
+    /// Returns true if a failed sync has discarded some of these bytes, so that no later sync writes them.
     pub fn is_dropped(&self, inode: Inode, bytes: Range<usize>) -> bool {
         let Some(Content::File(file)) = self.nodes.get(&inode).map(|node| &node.content) else { return false };
         let end = bytes.end.min(file.seen.len()).div_ceil(SECTOR);
@@ -61,7 +61,7 @@ impl FileSystem {
         has_lost_length || (bytes.start / SECTOR..end).any(|number| !is_waiting(&number) && differs(number))
     }
 
-    /// Returns the changes of names that no sync has made durable, oldest first.
+    /// Returns the additions, removals and renames of names that no sync has made durable, oldest first.
     pub fn unsynced_names(&self) -> impl DoubleEndedIterator<Item = &NameChange> {
         self.changes.iter().map(|(change, _)| change)
     }
@@ -71,13 +71,13 @@ impl FileSystem {
         self.files().map(|(inode, _)| inode).collect()
     }
 
-    /// Returns all names as processes see them, each with the number of its file or directory.
+    /// Returns all names of files and directories as processes see them, each with its inode number.
     pub fn all_names(&self) -> Vec<(String, Inode)> {
         let names = self.directories().flat_map(|directory| &directory.seen);
         names.map(|(name, inode)| (name.clone(), *inode)).collect()
     }
 
-    /// Returns everything that a power cut could lose now. A cut with these survivors loses nothing.
+    /// Returns all unsynced changes as survivors, so that a power cut with these survivors loses nothing.
     pub fn all_unsynced(&self) -> Survivors {
         let dirty = self.nodes.iter().filter_map(|(inode, node)| match &node.content {
             Content::File(file) if !file.is_clean() => Some((*inode, file.all_survives())),

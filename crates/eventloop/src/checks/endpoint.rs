@@ -1,5 +1,5 @@
-//! Parses any text as an address with a port. The text must be rejected, or its parts must make the
-//! same address again.
+//! Parses any text as an address with a port. The parser must reject the text, or an address made
+//! from the parsed host and port must parse to the same parts.
 use crate::Endpoint;
 
 pub fn check(data: &[u8]) {

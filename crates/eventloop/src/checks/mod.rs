@@ -1,3 +1,3 @@
-//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
-//! call these functions, which panic if a promise is broken.
+//! Checks what each parser guarantees for any input, for example that a parsed address can be written
+//! out and parsed again. Property tests and fuzz targets call these checks, which panic on failure.
 pub mod endpoint;

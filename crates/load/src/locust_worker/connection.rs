@@ -1,4 +1,3 @@
-//! TCP connection to a Locust master: ZMTP over a blocking socket, on a thread of its own.
 use anyhow::{Context, Result, bail};
 use mailrun_locust::DealerConnection;
 use std::io::{ErrorKind, Read, Write};
@@ -20,7 +19,6 @@ pub(super) struct MasterConnection {
 }
 
 impl MasterConnection {
-    /// Connects to `HOST:PORT`, and introduces this worker to the master as `identity`.
     pub(super) fn open(master: &str, identity: &str) -> Result<Self> {
         let addresses = master.to_socket_addrs().with_context(|| format!("cannot look up {master}"))?;
         let mut failure = None;

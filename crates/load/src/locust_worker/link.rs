@@ -17,21 +17,20 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The CPU usage that the master is told is an average over at least this time.
+/// Minimum period over which the CPU usage that the master is told is averaged.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause of the loop while there is no connection to read from.
 const IDLE_WAIT: Duration = Duration::from_millis(20);
 /// Time for which the socket stays open after the worker's last message. Closing a socket that has
 /// unread bytes could drop that message.
 const LINGER: Duration = Duration::from_millis(150);
-/// Largest worker index from which message numbers are derived; this value replaces a larger index
-/// from the master. The index is in the upper bits of a message number, and a larger one would
-/// overwrite the bits above that name the stage of the load.
+/// Maximum worker index for message numbers, which replaces a larger index from the master. The
+/// index is in the upper bits of a message number, and a larger one would overwrite the bits above
+/// that name the stage of the load.
 const MAX_INDEX: u64 = (MESSAGE_NUMBERS >> NUMBERS_LOG2) - 1;
-/// Smallest difference between the master's clock and ours that counts as real. A smaller
-/// difference may be the travel time of a message.
+/// Minimum difference between the master's clock and ours that is corrected. A smaller difference
+/// may be the travel time of a message.
 const LEAST_SKEW_S: f64 = 1.0;
-/// Clock differences of ten years or more are ignored, because one of the clocks was never set.
+/// Clock differences of ten years or more are ignored, because one of the clocks was probably never set.
 const MOST_SKEW_S: f64 = 315_360_000.0;
 
 pub(super) struct MasterLink {
@@ -121,8 +120,8 @@ impl MasterLink {
         })
     }
 
-    /// Runs until the worker has to end. The link is then dropped, which closes the channel for
-    /// orders, so that the main thread stops waiting for orders.
+    /// Runs until the worker has to end. It then drops the link and thus the channel for orders, so
+    /// that the main thread stops waiting for orders.
     pub(super) fn run(mut self) -> WorkerExit {
         loop {
             self.receive();
@@ -263,7 +262,6 @@ impl MasterLink {
         }
     }
 
-    /// Returns the counts since the last report, in the form that the master expects.
     fn report(&mut self, classes: ClassCounts) -> StatsReport {
         // Without a connection, this report would be lost, so leave the counts for a later report.
         let load = self.load.as_ref().filter(|_| self.connection.is_some());

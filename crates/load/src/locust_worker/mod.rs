@@ -1,5 +1,5 @@
-//! Runs the source as a worker of a Locust master. Each test that the master starts is a load of the source. Each user
-//! of the test is a session or, in an open loop, a share of the rate.
+//! Runs the source as a worker of a Locust master. For each test that the master starts, the source offers a load. Each
+//! user of the test is a session or, in an open loop, a share of the rate.
 //!
 //! ```text
 //! thread "locust": master ⇄ mailrun_locust::LocustWorker ─ an order per test ─→ main thread: source::run

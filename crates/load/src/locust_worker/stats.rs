@@ -14,12 +14,10 @@ const NS_PER_MS: f64 = 1e6;
 const SHORTEST_MS: f64 = 0.01;
 const PROTOCOL: &str = "SMTP";
 
-/// Begin and end of the time that a report covers, in Unix time on the master's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReportTimes {
     pub(super) start_s: f64,
     pub(super) now_s: f64,
-    /// Number of seconds to add to this host's clock to get the master's clock.
     pub(super) offset_s: i64,
 }
 
@@ -54,8 +52,8 @@ fn exact(tag: &str, times: &Latencies) -> Option<ExactHistogram> {
     Some(ExactHistogram { tag: tag.to_owned(), count: times.count(), encoded: times.encoded()? })
 }
 
-/// Makes the row of whole messages, whose times count from their start to the last reply. As in
-/// Locust, failed messages count as requests.
+/// Makes the row of whole messages, each timed from its start to its last reply. As in Locust,
+/// failed messages count as requests.
 fn message_entry(counts: &LoadCounts, times: ReportTimes) -> StatsEntry {
     let mut all = counts.accepted_times.clone();
     all.merge(&counts.ended_times);

@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A time in nanoseconds since 1970, or a duration in nanoseconds.
+/// A Unix time in nanoseconds, or a duration in nanoseconds.
 pub(crate) type Ns = u64;
 
 const DAY_NS: Ns = 86_400 * 1_000_000_000;
-/// In a message number, the bits from this one on are the number of the route, and those below count its messages.
+/// Position of the route's number in a message number. The bits below count the messages of the route.
 const ROUTE_SHIFT: u32 = 32;
 /// Maximum number of routes. With more routes, message numbers would not fit into a trace.
 pub(super) const MAX_ROUTES: u16 = 1 << 10;
@@ -29,17 +29,14 @@ pub(super) const MAX_ROUTES: u16 = 1 << 10;
 /// are forgotten.
 const MAX_MISSING: usize = 1000;
 
-/// The server's answer to a message, as far as the probe knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// The server took responsibility for the message.
     Accepted,
-    /// The server refused the message with 4xx or 5xx.
     Rejected,
     /// The session failed before the message was handed over.
     Failed,
-    /// The session or the probe ended while it waited for the answer, so the server may have the message.
+    /// The session or the probe ended while it waited for the answer, so the server may have accepted the message.
     Unknown,
 }
 
@@ -71,7 +68,7 @@ pub(crate) enum Event {
         looked: bool,
     },
     /// The wall clock was set forward by `by_ns`, or back if `by_ns` is negative. The due times of messages in flight
-    /// move along.
+    /// are shifted by the same amount.
     ClockSet {
         by_ns: i64,
     },
@@ -106,7 +103,7 @@ pub(crate) struct Counts {
     pub(crate) rejected: u64,
     pub(crate) failed: u64,
     /// Messages that may have been delivered or lost. Either the server's answer is unknown and the message did not
-    /// arrive in time, or nobody looked for the message any longer.
+    /// arrive in time, or the probe stopped looking for the message.
     pub(crate) in_doubt: u64,
     pub(crate) delivered: u64,
     pub(crate) bounced: u64,
@@ -131,27 +128,26 @@ impl Counts {
     }
 }
 
-/// A message that is in flight: its answer or its arrival is still to come.
+/// A message in flight, for which the server's answer or the arrival is still missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenMessage {
     due_ns: Ns,
-    /// Sum of the changes of the clock since the message was created. `due_ns` includes it.
+    /// Sum of all corrections of the wall clock since the message was created. `due_ns` includes this sum.
     #[serde(default)]
     clock_set_ns: i64,
     watched: bool,
     answer: Option<Answer>,
-    /// How the message arrived, or `None` if it has not. It may arrive before the sender gets the server's answer.
+    /// How the message arrived, or `None` if it has not. It may arrive before the sender receives the server's answer.
     arrival: Option<ArrivalKind>,
 }
 
 impl OpenMessage {
-    /// Returns the day under which the message was counted when it was created, whatever the clock was set to since.
+    /// Returns the day under which the message was counted when it was created, even if the clock was set since then.
     fn day(&self) -> u64 {
         day_of(self.due_ns.saturating_add_signed(self.clock_set_ns.saturating_neg()))
     }
 }
 
-/// A message that did not arrive in time but may still arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct MissingMessage {
     number: u64,
@@ -159,7 +155,7 @@ struct MissingMessage {
     was_accepted: bool,
 }
 
-/// Counts and times of the messages of a route that were due on one day.
+/// Counts and latencies of the messages of a route that were due on one day.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(into = "StoredDay", from = "StoredDay")]
 pub(super) struct Day {
@@ -196,16 +192,16 @@ pub(super) struct RouteAccount {
     pub(super) buckets: [Buckets; ProbeStage::ALL.len()],
     open: BTreeMap<u64, OpenMessage>,
     missing: VecDeque<MissingMessage>,
-    /// Time of the last acceptance. The next field is the time of the last delivery. In both, 0 means never.
+    /// Time at which the server last accepted a message. In this field and the next, 0 means never.
     pub(super) last_accepted_ns: Ns,
     pub(super) last_delivered_ns: Ns,
     pub(super) days: BTreeMap<u64, Day>,
 }
 
-/// The accounts of all routes of a probe, including routes that were removed.
+/// The accounts of all routes of a probe, including removed routes, whose mail may still arrive.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Account {
-    /// Run id that the traces of all messages carry.
+    /// Run ID that is part of the trace in every message.
     pub(super) run: String,
     pub(super) routes: BTreeMap<u16, RouteAccount>,
 }
@@ -232,8 +228,8 @@ impl Account {
         Self { run, routes: BTreeMap::new() }
     }
 
-    /// Returns the number of the route with this name, or a new number if the name is new. Returns `None` if there are
-    /// too many routes.
+    /// Returns the number of the route with this name, or a new number if the name is new. Returns `None` if there
+    /// would be more than `MAX_ROUTES`.
     pub(super) fn open_route(&mut self, name: &str) -> Option<u16> {
         if let Some((number, _)) = self.routes.iter().find(|(_, route)| route.name == name) {
             return Some(*number);
@@ -252,15 +248,14 @@ impl Account {
         u64::from(route) << ROUTE_SHIFT | self.routes.get(&route).map_or(0, |route| route.next)
     }
 
-    /// Returns the messages to which the server has not answered yet.
     pub(super) fn unanswered(&self) -> Vec<u64> {
         let open = self.routes.values().flat_map(|route| &route.open);
         open.filter(|(_, message)| message.answer.is_none()).map(|(number, _)| *number).collect()
     }
 
     /// Returns the messages of a route that are overdue: the server's answer is known, and the message had not arrived
-    /// `lost_after_ns` after it was due. Messages whose time ends after `seen_until_ns` are left out, because they may
-    /// have arrived unseen.
+    /// `lost_after_ns` after it was due. Messages whose time limit ends after `seen_until_ns` are left out, because
+    /// they may have arrived unseen.
     pub(super) fn overdue(&self, route: u16, seen_until_ns: Ns, lost_after_ns: Ns) -> Vec<u64> {
         let open = self.routes.get(&route).into_iter().flat_map(|route| &route.open);
         let is_overdue = |message: &OpenMessage| {
@@ -279,7 +274,7 @@ impl Account {
         is_expected || is_own || arrival.kind == ArrivalKind::Duplicate
     }
 
-    /// Returns the days, each with its route, that can be reported, because they are over and no message is in flight.
+    /// Returns the days, each with its route, that can be reported: they are over and have no message in flight.
     pub(super) fn finished_days(&self, today: u64) -> Vec<(u16, u64)> {
         let days =
             self.routes.iter().flat_map(|(number, route)| route.days.keys().map(move |day| (*number, route, *day)));
@@ -412,8 +407,8 @@ impl RouteAccount {
         }
     }
 
-    /// Applies `change` to the counts of the route and of the day. A day whose report has been written has no counts
-    /// any longer.
+    /// Applies `change` to the counts of the route and of the day. A day whose report has been written no longer has
+    /// counts.
     fn count(&mut self, day: u64, change: impl Fn(&mut Counts)) {
         change(&mut self.counts);
         if let Some(day) = self.days.get_mut(&day) {

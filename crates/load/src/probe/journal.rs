@@ -12,14 +12,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Size of the events in bytes after which the file is replaced by a new snapshot.
+/// Size of the events in bytes from which on a new snapshot replaces the file, so that the file stays small.
 const MAX_EVENT_BYTES: usize = 256 << 10;
 const MAX_FILE_BYTES: u64 = 256 << 20;
 const VERSION: u32 = 1;
-/// Length of the checksum at the beginning of a line, and of the space after it.
+/// Length in bytes of the checksum at the beginning of a line and the space after it.
 const PREFIX_BYTES: usize = 9;
 
-/// The file operations that a journal needs. Tests use memory instead of a file.
+/// The file operations that a journal needs. In tests, memory replaces the file.
 pub(super) trait Storage {
     /// Returns the content, or `None` if there is no file yet.
     fn read(&mut self) -> io::Result<Option<Vec<u8>>>;
@@ -30,7 +30,6 @@ pub(super) trait Storage {
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// The first line of the file: the account as it was when the file was made.
 #[derive(Serialize, Deserialize)]
 struct Snapshot<A> {
     version: u32,
@@ -48,7 +47,6 @@ pub(super) struct Journal<S> {
     pub(super) failures: u64,
 }
 
-/// The account that the file contains, as far as the file is readable.
 #[derive(Debug, PartialEq)]
 pub(super) struct Recovered {
     pub(super) account: Account,
@@ -133,7 +131,6 @@ fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Returns the JSON of a line, or `None` if its checksum is wrong.
 fn json(line: &[u8]) -> Option<&[u8]> {
     let (prefix, json) = line.split_at_checked(PREFIX_BYTES)?;
     let digits = std::str::from_utf8(prefix.strip_suffix(b" ")?).ok()?;
@@ -246,7 +243,7 @@ mod tests {
         account
     }
 
-    /// Writes the events, and returns the content and the account after each of them.
+    /// Writes the test events to a journal. Returns its content, and the account after each event.
     fn written() -> (Vec<u8>, Vec<Account>) {
         let storage = MemoryStorage::default();
         let mut journal = Journal::new(storage.clone());

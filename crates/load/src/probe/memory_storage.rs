@@ -7,7 +7,7 @@ use std::rc::Rc;
 #[derive(Clone, Default)]
 pub(super) struct MemoryStorage {
     pub(super) content: Rc<RefCell<Option<Vec<u8>>>>,
-    /// Number of bytes that can still be written, or `None` for any number.
+    /// Number of bytes that can still be written before the disk counts as full, or `None` for no limit.
     pub(super) room: Rc<Cell<Option<usize>>>,
 }
 

@@ -15,8 +15,8 @@ pub(super) struct Creation {
     pub(super) clock: ClockId,
 }
 
-/// Composes a message of a route, marked so that vacation programs and mailing lists do not answer
-/// it (RFC 3834 §5).
+/// Composes a probe message, marked as automatic so that vacation programs and mailing lists do not
+/// answer it (RFC 3834 §5).
 pub(super) fn render(
     route: &RouteOptions,
     run: RunId,

@@ -10,14 +10,13 @@ use std::collections::HashMap;
 pub(super) struct Shared {
     pub(super) probe: Probe,
     pub(super) journal: JournalState,
-    /// Time at which the certificate of each route's server expires, in seconds since 1970.
+    /// For each route number, the time at which the server's certificate expires, in seconds since 1970.
     pub(super) certificates: HashMap<u16, i64>,
-    /// True if the sink or mailbox of a route can be read at present.
+    /// For each route number, true if the sink or mailbox can be read at present.
     pub(super) watches: HashMap<u16, bool>,
-    /// Time at which the configuration was last read successfully.
     pub(super) reloaded_ns: Ns,
-    /// False if the last attempt to read the configuration failed. The former configuration is then
-    /// still in force.
+    /// False if the last attempt to read the configuration failed. The previous configuration then
+    /// remains in force.
     pub(super) is_reload_good: bool,
 }
 

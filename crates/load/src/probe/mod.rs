@@ -1,4 +1,4 @@
-//! The probe sends a light load without end, and keeps an account of what became of each message.
+//! The probe continuously sends a light load, and keeps an account of what became of each message.
 //!
 //! ```text
 //! options ─▶ this file: a loop ─┬─ pacer: when to send, what is overdue ──▶ events ─▶ account: what became of each message
@@ -57,10 +57,9 @@ use watch::{Found, Report, WatchThread};
 const TICK: Duration = Duration::from_millis(250);
 /// Time that messages in transit have for their answers when the probe ends.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time until the next attempt if a daily report could not be written.
+/// Time until the next attempt after a daily report could not be written.
 const REPORT_RETRY: Duration = Duration::from_secs(600);
 
-/// What a thread that sends a message, or watches a sink or mailbox, reports to the probe's loop.
 enum Input {
     Answered { number: u64, outcome: Outcome },
     Watched { routes: Vec<u16>, report: Report },
@@ -77,7 +76,7 @@ struct Outcome {
 ///
 /// # Errors
 ///
-/// Fails if the probe could not start: its directory cannot be used, its account is damaged, or it cannot listen.
+/// Fails if the directory cannot be used, if the account is damaged, or if the HTTP server cannot listen.
 pub fn run(options: ProbeOptions) -> Result<()> {
     let ProbeOptions { routes, state, http, http_name, mut reload } = options;
     // SIGHUP makes the probe read its configuration again, and ends a probe that has none.
@@ -159,14 +158,12 @@ struct Shell {
     input_tx: Sender<Input>,
     /// True if the last write of the account succeeded. The user is told only when this changes.
     was_writable: bool,
-    /// Directory for the daily reports.
     reports: PathBuf,
     /// Time on the monotonic clock before which no report is written, because the last attempt failed.
     report_from: Duration,
 }
 
 impl Shell {
-    /// Replaces the routes, and starts to watch their sinks and mailboxes.
     fn set_routes(&mut self, routes: Vec<RouteOptions>) -> Result<()> {
         for (place, route) in routes.iter().enumerate() {
             if routes[..place].iter().any(|other| other.name == route.name) {
@@ -234,8 +231,8 @@ impl Shell {
         }
     }
 
-    /// Reads the wall clock for a comparison with the schedule or with the messages in flight. If somebody has set the
-    /// clock, both move along first.
+    /// Returns the wall-clock time. If somebody has set the clock since the last call, first shifts the schedules and
+    /// the due times of messages in flight by the same amount, so that they can be compared with this time.
     fn wall_ns(&mut self, shared: &mut Shared) -> Ns {
         let now_ns = unix_ns();
         if let Some(event) = shared.probe.compare_clocks(now_ns, ns(clock::now())) {
@@ -303,7 +300,6 @@ impl Shell {
         }
     }
 
-    /// Starts a thread that sends a message and reports the result.
     fn send(&self, shared: &Shared, due: Due, now_ns: Ns) {
         let place = shared.probe.routes.iter().position(|route| route.number == route_of(due.number));
         let Some(route) = place.and_then(|place| self.routes.get(place)).cloned() else { return };
@@ -324,7 +320,7 @@ impl Shell {
         }
     }
 
-    /// Waits up to `pause` for reports of the threads, and handles all that have arrived.
+    /// Waits up to `pause` for a report from a thread, and handles all reports that have arrived.
     fn take_input(&mut self, input: &Receiver<Input>, pause: Duration) {
         let mut next = input.recv_timeout(pause).ok();
         while let Some(one) = next {
@@ -393,7 +389,7 @@ impl Shell {
         }
     }
 
-    /// Lets the watch threads delete messages from mailboxes, unless their arrival could not be written to the journal.
+    /// Lets the watch threads delete received messages from mailboxes, once the journal has recorded their arrival.
     fn mark_recorded(&mut self) {
         if self.journal.is_writable() && !self.unrecorded.is_empty() {
             let mut mail = lock(&self.mail);

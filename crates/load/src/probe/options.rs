@@ -1,4 +1,3 @@
-//! Options of a probe, and of each route on which it sends.
 use crate::sink::MailboxOptions;
 use crate::source::{AllowedTargets, TransportOptions};
 use anyhow::Result;
@@ -6,10 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Place where the mail of a route arrives, so that the probe can see it.
+/// Place where the probe looks for the arriving mail of a route.
 #[derive(Clone, Debug)]
 pub enum Watch {
-    /// Nobody looks for the mail, so the account of a message ends with the server's answer.
+    /// The probe does not look for arrivals, so it knows only the server's answer to each message.
     Nothing,
     /// A mailrun sink, given by the address of its HTTP interface.
     Sink(String),
@@ -29,7 +28,6 @@ pub struct RouteOptions {
     pub hello: String,
     pub from: String,
     pub to: String,
-    /// Time between two messages of the route.
     pub interval: Duration,
     /// Time after which a message that has not arrived counts as lost.
     pub lost_after: Duration,

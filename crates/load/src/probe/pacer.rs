@@ -8,27 +8,25 @@ use std::collections::HashMap;
 /// Maximum pause of a route whose server refuses messages. If the route's interval is longer, the pause is one
 /// interval.
 const MAX_BACKOFF_NS: Ns = 600 * 1_000_000_000;
-/// If the difference between wall clock and monotonic clock changes by this much, one second, the wall clock was set.
+/// Minimum change of the difference between the wall clock and the monotonic clock that shows that the former was set.
 const CLOCK_SET_NS: u64 = 1_000_000_000;
 
-/// How often a route sends, and when its messages count as lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     pub(super) name: String,
     pub(super) interval_ns: Ns,
     pub(super) lost_after_ns: Ns,
-    /// True if a sink or mailbox shows what arrives.
+    /// True if the probe watches a sink or mailbox for the messages of the route.
     pub(super) is_watched: bool,
 }
 
-/// Reason why a message was not sent although it was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Skip {
     /// The previous message of the route was still being sent.
     Busy,
-    /// The server had refused earlier messages, so it is left alone for a while.
+    /// The route was pausing, because the server had refused earlier messages.
     Backoff,
-    /// The account could not be written, and a message must not be sent without a record of it.
+    /// The account could not be written. The probe must not send a message that it may forget.
     Disk,
 }
 
@@ -37,7 +35,6 @@ impl Skip {
         [(Self::Busy, "busy"), (Self::Backoff, "backoff"), (Self::Disk, "disk")];
 }
 
-/// A route, and the state that decides when it sends its next message.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) number: u16,
@@ -50,20 +47,20 @@ pub(super) struct Route {
     /// Time on the monotonic clock up to which all arrivals on the route are known, or `None` if nobody has looked yet.
     /// Messages whose time limit ends later cannot be called lost yet.
     seen_until: Option<Ns>,
-    /// Time on the monotonic clock of the last list of arrivals that did not have all of them. Messages that were due
-    /// before may have arrived, so they cannot be called lost.
+    /// Monotonic time at which a sink last reported that it had removed arrivals before the probe saw them. Messages
+    /// that were due earlier may have arrived, so an overdue one counts as in doubt, and not as lost.
     missed_until: Option<Ns>,
     pub(super) skipped: [u64; Skip::ALL.len()],
     /// True if the server accepted the last message. `None` if no message was sent since the start.
     pub(super) is_up: Option<bool>,
 }
 
-/// Who has seen an arrival.
+/// Who reported an arrival, which decides whether an earlier process may have counted that arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Witness {
-    /// A sink of which this process knows which arrivals it has reported before.
+    /// A sink that this process has asked before, so that it can leave out the arrivals that it already knows.
     Sink,
-    /// A sink that this process has asked for the first time. An earlier process may know these arrivals.
+    /// A sink that this process has asked for the first time. An earlier process may have counted its arrivals.
     NewSink,
     /// A mailbox that is watched for this route, and perhaps for others. It reports each of its messages once to each
     /// process.
@@ -75,7 +72,7 @@ pub(super) enum Witness {
 pub(super) struct News {
     pub(super) witness: Witness,
     pub(super) arrivals: Vec<Arrival>,
-    /// Number of arrivals that the sink has removed before the probe has heard of them.
+    /// Number of arrivals that the sink dropped from its list before the probe saw them.
     pub(super) forgotten: u64,
 }
 
@@ -93,7 +90,7 @@ pub(super) struct Probe {
     own_from: Vec<(u16, u64)>,
     /// Messages that were reported to this process as arrived.
     told: Ledger,
-    /// Messages that were found in a mailbox, with the first route of the mailbox in place of the recipient.
+    /// Messages that were found in a mailbox. Instead of a recipient's number, each has the mailbox's first route.
     in_mailbox: Ledger,
     /// For each sink, by its address, the identity of its list and the number of arrivals that it has reported. A sink
     /// reports all arrivals again when it is watched anew, for example after SIGHUP.
@@ -159,7 +156,7 @@ impl Probe {
     }
 
     /// Checks whether the wall clock was set. If so, moves all schedules by the same amount, and returns an event that
-    /// moves the messages in flight. Without this, messages might seem to be overdue.
+    /// does the same for messages in flight. Otherwise, messages might seem overdue.
     pub(super) fn compare_clocks(&mut self, wall_ns: Ns, monotonic_ns: Ns) -> Option<Event> {
         let offset = i128::from(wall_ns) - i128::from(monotonic_ns);
         let by = offset - *self.clock_offset_ns.get_or_insert(offset);
@@ -280,7 +277,7 @@ impl Probe {
         self.account.concerns(&arrival, is_own).then_some(Event::Arrived { arrival, at_ns: now_ns })
     }
 
-    /// True if this process, and not an earlier one, has sent the message.
+    /// Returns true if this process has sent the message, and false if an earlier process did.
     pub(super) fn is_own(&self, number: u64) -> bool {
         let route = route_of(number);
         let from =
@@ -301,8 +298,8 @@ impl Probe {
         missed.for_each(|route| route.missed_until = route.missed_until.max(Some(at)));
     }
 
-    /// Converts a time on the monotonic clock to the wall clock, as the clock was at the last comparison. The due times
-    /// of messages belong to the same setting of the clock.
+    /// Converts a time on the monotonic clock to the wall clock, as it was set at the last comparison. The due times of
+    /// messages refer to the same setting of the clock.
     fn wall_ns(&self, monotonic_ns: Ns) -> Ns {
         let wall_ns = i128::from(monotonic_ns) + self.clock_offset_ns.unwrap_or_default();
         Ns::try_from(wall_ns.max(0)).unwrap_or(Ns::MAX)
@@ -334,7 +331,6 @@ impl Probe {
         self.routes.iter().map(|route| route.next_due_ns).min()
     }
 
-    /// Returns the days whose reports can be written, each with its route.
     pub(super) fn finished_days(&self, now_ns: Ns) -> Vec<(u16, u64)> {
         self.account.finished_days(day_of(now_ns))
     }
@@ -350,7 +346,7 @@ impl Probe {
 
 impl Route {
     /// Returns how long the route pauses after its last refusals: two intervals after the first refusal, and twice as
-    /// long after each further one.
+    /// long after each further one, up to a limit.
     pub(super) fn backoff_ns(&self) -> Ns {
         let factor = match self.refusals {
             0 => return 0,

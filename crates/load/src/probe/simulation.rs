@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 const SECOND: Ns = 1_000_000_000;
 const START: Ns = 1_790_000_000 * SECOND;
 
-/// What really happened to the messages of a route. The test compares the probe's account with it.
+/// Real fate of the messages of a route, with which the test compares the probe's account.
 #[derive(Debug, Default, PartialEq)]
 struct Truth {
     accepted: u64,
@@ -50,7 +50,6 @@ impl World {
         self.future.insert((at, self.count), happening);
     }
 
-    /// Decides what happens to a message, and schedules its answer and its arrival.
     fn receive(&mut self, route: &str, number: u64, now: Ns) {
         let chance = self.random() % 1000;
         let took = SECOND / 1000 * (1 + self.random() % 400);
@@ -117,7 +116,7 @@ fn paces(names: &[&str]) -> Vec<Pace> {
 #[derive(Debug, Default)]
 struct Sizes {
     file: usize,
-    /// Length of the account as JSON, which stands for its memory.
+    /// Length of the account as JSON, as an estimate of the memory that the account needs.
     account: usize,
     in_flight: u64,
     missing: u64,

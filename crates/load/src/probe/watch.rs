@@ -11,19 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Interval at which a sink is asked for arrivals.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit for a sink's response to a request for arrivals.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of a sink's response in bytes. A response with all the arrivals that a sink keeps needs half of this.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Pause before a mailbox that could not be opened is tried again. It doubles with each failure, up to `LONGEST_RETRY`.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// An arrival in a mailbox is assumed to be known after this time or, if the user has set an interval of polling, after
-/// both together.
+/// Time after which an arrival in a mailbox is assumed to be known to the probe. If the user has set a polling
+/// interval, that interval is added to this time.
 const MAILBOX_LAG: Duration = Duration::from_secs(10);
-/// A mailbox is opened anew after this time, and later at intervals of `LATER_PASSES`. Mail is deleted only then, when
+/// A mailbox is opened again after this time, and later at intervals of `LATER_PASSES`. Mail is deleted only then, when
 /// it is seen for the second time. If the probe is killed before it records an arrival, the next probe therefore still
 /// finds the mail.
 const FIRST_PASS: Duration = Duration::from_secs(10);
@@ -31,7 +29,6 @@ const LATER_PASSES: Duration = Duration::from_secs(300);
 /// Interval at which a pausing thread checks whether it should end.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// What a thread that watches a sink or mailbox reports to the probe's loop.
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) found: Found,
@@ -43,8 +40,8 @@ pub(super) struct Report {
 #[derive(Debug)]
 pub(super) enum Found {
     Nothing,
-    /// Arrivals at the sink with this address. Sinks are asked for all arrivals when they are watched anew, so some of
-    /// these arrivals may have been reported before.
+    /// Arrivals at the sink with this address. A new thread asks a sink for all arrivals, so some of these arrivals may
+    /// have been reported before.
     AtSink(String, ArrivalList),
     /// Arrivals in a mailbox. Each of its messages is reported only once.
     InMailbox(Vec<Arrival>),
@@ -182,8 +179,8 @@ fn read_mailbox(options: &MailboxOptions, run: RunId, send: &dyn Fn(Report) -> b
     }
 }
 
-/// Reports what an open mailbox contains, until the thread should end or the mailbox should be opened anew. Returns true
-/// if the mailbox should be opened anew and could be read all the time, so that all of its messages have been reported.
+/// Reports what an open mailbox contains, until the thread should end or the mailbox should be opened anew. Returns
+/// true if it should be opened anew and was readable all the time, so that all of its messages have been reported.
 fn follow(
     watch: &mut MailboxWatch,
     lag: Duration,

@@ -1,4 +1,3 @@
-//! Describes the certificates that a server has presented.
 use jiff::Timestamp;
 use mailrun_net::ShownCertificates;
 use sha2::{Digest, Sha256};

@@ -1,4 +1,3 @@
-//! Composes the message that `mailrun send` sends.
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use mail_builder::MessageBuilder;
@@ -24,7 +23,7 @@ pub struct HeaderField {
 }
 
 impl HeaderField {
-    /// Removes white space around the value.
+    /// Makes a field, and removes white space around its value.
     ///
     /// # Errors
     ///
@@ -61,7 +60,7 @@ pub struct MessageParts<'a> {
     pub body: &'a str,
     pub attachments: &'a [Attachment],
     pub now: Timestamp,
-    /// Number that no other message has, which makes the Message-ID unique.
+    /// Number that no other message has, so that the Message-ID is unique.
     pub id: u128,
 }
 
@@ -72,7 +71,7 @@ pub const DEFAULT_BODY: &str = "This is a test message of mailrun.\n";
 ///
 /// # Errors
 ///
-/// Fails if the current time cannot be written as a date.
+/// Fails if `parts.now` cannot be written as a date, or if the message contains a NUL byte.
 pub fn compose(parts: &MessageParts<'_>) -> Result<Vec<u8>> {
     let date = crate::source::date_field(parts.now)?;
     let to: Vec<String> = parts.to.iter().map(|to| format!("<{to}>")).collect();

@@ -115,14 +115,14 @@ async fn run(options: SendOptions, buffers: WorkerBuffers) -> Result<SendReport>
 ///
 /// # Errors
 ///
-/// Fails if the server has no address, or only addresses to which nothing may be sent.
+/// Fails if the server has no address, or only addresses that `allowed` excludes.
 pub fn targets_of(server: &str, allowed: AllowedTargets) -> Result<Vec<SendTarget>> {
     let name = source::host_name(server);
     let endpoints = source::look_up(server, allowed)?;
     Ok(endpoints.into_iter().map(|endpoint| SendTarget::Server { name: name.to_owned(), endpoint }).collect())
 }
 
-/// Starts a shell command whose standard input and output are the connection.
+/// Starts a shell command, with the other end of the returned connection as its standard input and output.
 fn start(command: &str) -> io::Result<(Socket, Child)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;

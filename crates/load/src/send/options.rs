@@ -1,4 +1,3 @@
-//! Options of `mailrun send`: the message, its envelope and the servers.
 use crate::source::{DsnParameters, TransportOptions};
 use clap::ValueEnum;
 use mailrun_measurement::record::Pipelining;
@@ -25,11 +24,10 @@ pub struct SendOptions {
     pub quit_after: Option<QuitAfter>,
     pub connect_timeout: Duration,
     pub timeout: Duration,
-    /// True if the server's certificates are printed.
     pub shows_certificate: bool,
     /// True if the report should contain the date on which the server's certificate expires.
     pub keeps_certificate: bool,
-    /// True if the dialogue is printed on standard output.
+    /// True if the SMTP dialogue is printed on standard output.
     pub shows_dialogue: bool,
 }
 
@@ -60,7 +58,7 @@ impl SendTarget {
     }
 }
 
-/// Point of the session after which it ends.
+/// Point of the SMTP session after which the client ends the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum QuitAfter {
     /// The connection, without a command
@@ -80,7 +78,6 @@ pub enum QuitAfter {
 }
 
 impl QuitAfter {
-    /// Returns the value of `--quit-after` that stands for this point.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }

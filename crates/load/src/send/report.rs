@@ -78,7 +78,6 @@ pub enum SendEnd {
         recipients: usize,
         reply: String,
     },
-    /// The session ended at the point that `--quit-after` named.
     Stopped(QuitAfter),
     Rejected(SendStage, String),
     Failed(SendStage, String),
@@ -91,9 +90,9 @@ pub struct SendReport {
     pub took: Duration,
     /// Time on the monotonic clock at which the server accepted the message, if it did.
     pub answered_at: Option<Duration>,
-    /// True if the session failed while it waited for the reply to the message. The server may then have the message.
+    /// True if the session failed while waiting for the reply to the message. The server may then have the message.
     pub is_in_doubt: bool,
-    /// Time at which the server's certificate expires, in seconds since 1970, if it was asked for.
+    /// Time at which the server's certificate expires, in seconds since 1970, if `keeps_certificate` was set.
     pub certificate_ends: Option<i64>,
 }
 
@@ -121,7 +120,7 @@ impl SendReport {
     }
 }
 
-/// True if the server may have accepted the message although its reply did not arrive.
+/// Returns true if the server may have accepted the message although its reply did not arrive.
 pub(super) fn is_in_doubt(ended: &SessionEnd) -> bool {
     let (SessionEnd::Lost(verb, _) | SessionEnd::Timeout(verb) | SessionEnd::Violated(verb, _)) = ended else {
         return false;

@@ -1,4 +1,3 @@
-//! The session that sends a single message, and the results of its commands.
 use super::options::{QuitAfter, SendOptions};
 use super::report::{SendEnd, SendStage, failure};
 use crate::source::{DialoguePrinter, DsnParameters};
@@ -30,15 +29,13 @@ pub(super) struct SingleMessage {
     timeout: Duration,
     has_begun: bool,
     is_over_tls: bool,
-    /// Number of recipients that the server accepted in reply to RCPT.
     accepted_recipients: usize,
-    /// Number of recipients for which the server accepted the message.
+    /// Number of recipients for which the server accepted the message after its content was sent.
     delivered: usize,
     /// Last positive reply to the message, for the report.
     acceptance: String,
-    /// Time at which the last positive reply to the message came.
     answered_at: Option<Duration>,
-    /// First rejection of the session. The rejection of a recipient is forgotten when another recipient is accepted.
+    /// First rejection in the session. The rejection of a recipient is forgotten when another recipient is accepted.
     rejection: Option<(SendStage, String)>,
 }
 
@@ -79,7 +76,7 @@ impl SingleMessage {
         }
     }
 
-    /// Prints a line, even if the user has not asked to see the dialogue.
+    /// Prints a line even if the user has not asked for the dialogue.
     pub(super) fn show(&mut self, text: &str) {
         self.printer.get_or_insert_with(DialoguePrinter::new).event(text);
     }

@@ -1,9 +1,9 @@
-//! The rules in force. They can be replaced while sessions run. The sink counts for the record how
-//! often each rule acts.
+//! The sink's rules in force, which can be replaced while sessions run. The sink also counts how
+//! often each rule acts, for the record of the run.
 //!
 //! For each command, a worker compares a version number without a lock, and fetches the rules only
 //! if the number has changed. A rule that remains in force after a change keeps its count and the
-//! memory of its policy.
+//! state of its policy, such as a greylist.
 use super::policies::{DomainCap, GcraLimiter, Greylist, KeyedLimiter};
 use super::rulebook::Rulebook;
 use super::rules::{LimitKey, Rule, RuleAction};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Maximum number of rule changes for the record. If there are more, the oldest are forgotten.
+/// Maximum number of rule changes kept for the record of the run. Beyond that, the oldest are forgotten.
 const MAX_CHANGES: usize = 1000;
 /// Maximum number of removed rules that keep their own count. The counts of further removed rules
 /// are added up.
@@ -36,7 +36,7 @@ pub(super) struct ActiveRules {
     changes: Mutex<Vec<RuleChange>>,
 }
 
-/// Begin or end of a fault that a rule orders, with its time.
+/// Begin or end of a fault that a rule injects, for the record of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RuleChange {
     pub(super) at: Duration,
@@ -136,7 +136,6 @@ impl ActiveRules {
         (!current.rules.is_empty()).then(|| Arc::clone(&current))
     }
 
-    /// Returns the rules in force in the form in which they were given.
     pub(super) fn rulebook(&self) -> Rulebook {
         let current = lock(&self.current);
         Rulebook {
@@ -145,7 +144,7 @@ impl ActiveRules {
         }
     }
 
-    /// Puts other rules in force. Every command after this sees the new rules.
+    /// Replaces the rules. Every later command sees the new rules.
     pub(super) fn replace(&self, rulebook: Rulebook) {
         let mut current = lock(&self.current);
         let mut counts = lock(&self.counts);
@@ -168,8 +167,8 @@ impl ActiveRules {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Replaces the rules while the sink is running. Records when each fault began or ended, for
-    /// the events of the record.
+    /// Replaces the rules while the sink is running, and remembers when each fault began or ended,
+    /// for the events in the record of the run.
     pub(super) fn replace_now(&self, rulebook: Rulebook) {
         let texts = |rulebook: &Rulebook| rulebook.rules.iter().map(|rule| rule.text().to_owned()).collect::<Vec<_>>();
         let before = texts(&self.rulebook());
@@ -185,8 +184,8 @@ impl ActiveRules {
         changes.drain(..excess);
     }
 
-    /// Returns the begin and the end of each fault until `now`. Faults come from changes of the
-    /// rules and from stalls, whose times count from the first connection.
+    /// Returns the begin and the end of each injected fault until `now`. Faults come from changes
+    /// of the rules and from stalls, whose times count from the first connection.
     pub(super) fn changes(&self, first_connection: Option<Duration>, now: Duration) -> Vec<RuleChange> {
         let mut changes = lock(&self.changes).clone();
         let rules = Arc::clone(&lock(&self.current));
@@ -225,7 +224,7 @@ impl ActiveRules {
     }
 }
 
-/// Forgets former rules that never acted. Former rules beyond the limit share a count.
+/// Removes the counts of former rules that never acted. Former rules beyond `MAX_RETIRED` share a count.
 fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>]) {
     const OTHERS: &str = "(earlier rules)";
     let is_in_force = |text: &str| rules.iter().any(|rule_state| rule_state.rule.text() == text);
@@ -237,8 +236,8 @@ fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<RuleState>
     }
 }
 
-/// Returns how often rules acted after `before` was counted. Former rules that have not acted since
-/// are left out.
+/// Returns how often each rule acted after `before` was taken. Former rules that have not acted
+/// since are left out.
 pub(super) fn since(counts: Vec<RuleCount>, before: &[RuleCount]) -> Vec<RuleCount> {
     let earlier = |rule: &str| before.iter().find(|known| known.rule == rule).map_or(0, |known| known.count);
     let since = |one: RuleCount| RuleCount { count: one.count.saturating_sub(earlier(&one.rule)), ..one };

@@ -1,16 +1,15 @@
-//! The messages of a run one by one, in the order in which the sink received them. A probe asks for
-//! them, because it keeps an account of each message.
+//! The messages of a run one by one, in the order in which the sink received them. A probe asks the sink for this list,
+//! because it records what happened to each message.
 //!
-//! The list is derived from tallies, the counts and histograms that each worker has for a quarter
-//! of a second. Under a light load, a tally covers one message, so its histograms contain the times
-//! of this message. If a tally covers several messages, the times are correct, but some may be
-//! assigned to the wrong message.
+//! The list is derived from tallies: the counts and histograms that each worker collects in a quarter of a second.
+//! Under a light load, a tally covers one message, so its histograms contain the times of this message. If a tally
+//! covers several messages, the times are correct, but some may be assigned to the wrong message.
 use mailrun_measurement::trace::message_number;
 use mailrun_measurement::{Latencies, Ledger, RunId, RunTally, SinkTally};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Maximum number of messages that are kept for a probe that asks for them later.
+/// Maximum number of arrived messages that the sink keeps for the next request of a probe.
 const MAX_KEPT: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +34,7 @@ pub(crate) struct Arrival {
     pub(crate) announced_ns: Option<u64>,
 }
 
-/// Finds the messages of each tally, and remembers them to recognise duplicates.
+/// Lists the individual messages behind a worker's counts, and remembers them to recognise duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalFinder {
     delivered: Ledger,
@@ -43,8 +42,8 @@ pub(crate) struct ArrivalFinder {
 }
 
 impl ArrivalFinder {
-    /// Returns the messages of a run in a worker's tally. The tally must not have been merged with
-    /// another, because its times would then be mixed.
+    /// Returns the messages of a run that a worker has counted in `tally`. The tally must not have been merged with
+    /// another, because it would then be unclear which time belongs to which message.
     pub(crate) fn of_worker(&mut self, tally: &SinkTally, run: RunId) -> Vec<Arrival> {
         tally.of_run(run).map(|tally| self.of_run(&tally)).unwrap_or_default()
     }
@@ -83,22 +82,22 @@ fn times(latencies: &Latencies) -> impl Iterator<Item = u64> + '_ {
     latencies.buckets().flat_map(|(ns, count)| (0..count).map(move |_| ns))
 }
 
-/// The arrivals of a run, which the sink keeps because an HTTP client has asked for them.
+/// The messages of a run that have arrived. The sink keeps this list once an HTTP client has asked for it.
 #[derive(Debug, Default)]
 pub(super) struct ArrivalLog {
     name: String,
     finder: ArrivalFinder,
-    /// Number of arrivals that were removed because there were too many.
+    /// Number of arrivals that were removed from the list because it exceeded [`MAX_KEPT`].
     forgotten: u64,
     kept: VecDeque<Arrival>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ArrivalList {
-    /// Identity of the list. A new process of the sink begins a new list, and so does a sink that has dropped the
-    /// counts of the run meanwhile. It counts arrivals from 0 again, so the client must ask from the beginning.
+    /// Name of this list of arrivals. A sink that was restarted, or that has dropped the counts of the run, begins a
+    /// list with a new name and counts arrivals from 0 again. The client must then ask from the beginning.
     pub(crate) sink: String,
-    /// Number of arrivals before the first one in `arrivals`. If this is more than the client has asked to leave out, the
+    /// Number of arrivals that precede those in `arrivals`. If it exceeds the number that the client asked to skip, the
     /// sink has removed the arrivals in between.
     pub(crate) first: u64,
     /// Number of arrivals so far. The next request should pass this number as `after`.
@@ -107,8 +106,8 @@ pub(crate) struct ArrivalList {
 }
 
 impl ArrivalLog {
-    /// Starts a log that contains the messages that have arrived so far. Their times are unknown,
-    /// because the tallies have been merged. No other log may have the same name.
+    /// Starts a log that contains the messages that have arrived so far. Their times are unknown, because the counts of
+    /// all workers were merged. No other log may have the same name.
     pub(super) fn begin(name: String, so_far: Option<&RunTally>) -> Self {
         let mut log = Self { name, ..Self::default() };
         if let Some(tally) = so_far {
@@ -121,8 +120,8 @@ impl ArrivalLog {
         log
     }
 
-    /// Adds the messages of a run from a worker's tally, which must not have been merged with
-    /// another tally.
+    /// Adds the messages of a run that a worker has counted in `tally`, which must not have been merged with another
+    /// tally.
     pub(super) fn add(&mut self, tally: &SinkTally, run: RunId) {
         let arrivals = self.finder.of_worker(tally, run);
         self.keep(arrivals);
@@ -135,7 +134,7 @@ impl ArrivalLog {
         self.forgotten += excess as u64;
     }
 
-    /// Returns the arrivals except the first `after`, and except those that were removed meanwhile.
+    /// Returns all arrivals after the first `after`. Those that were removed from the list are missing.
     pub(super) fn after(&self, after: u64) -> ArrivalList {
         let skipped = usize::try_from(after.saturating_sub(self.forgotten)).unwrap_or(usize::MAX).min(self.kept.len());
         ArrivalList {

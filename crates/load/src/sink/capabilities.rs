@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapabilityOptions {
-    /// Point of the session at which TLS starts, if the session uses TLS.
     pub tls: TlsMode,
     /// Files with the certificate chain and its key. Without them, the sink creates its own
     /// certificate.
@@ -26,7 +25,6 @@ pub struct CapabilityOptions {
     /// True if clients must log in before MAIL. Otherwise, they may log in.
     pub requires_auth: bool,
     pub protocol: Protocol,
-    /// Whether each connection must begin with a PROXY header.
     pub proxy_header: Proxied,
     /// XCLIENT attributes that the sink offers, and accepts from any client.
     pub xclient: Attributes,

@@ -27,11 +27,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) struct SinkCollector {
     monitor: Monitor<SinkRun>,
-    /// Server of the status over HTTP, which serves for as long as this value exists.
+    /// HTTP server of the sink's status, which serves until this value is dropped.
     _status: Option<StatusServer>,
 }
 
-/// Where the sink gets its mail from, in words for the user.
+/// Where the sink gets its mail: an address on which it listens, or mailboxes that it watches.
 pub(super) struct SinkPlace {
     /// Verb for the first line of output: `listening on` or `watching`.
     pub(super) does: &'static str,
@@ -77,7 +77,6 @@ impl SinkCollector {
         Ok(Self { monitor: Monitor::new(run, recorder, output, now), _status: status })
     }
 
-    /// Collects counts until the sink has received enough messages or is asked to stop.
     pub(super) fn collect(
         &mut self,
         tallies: &Receiver<TallyTransfer>,
@@ -102,8 +101,8 @@ impl SinkCollector {
         }
     }
 
-    /// Collects the workers' last counts, makes the record, and writes it to files if the options
-    /// ask for that.
+    /// Collects the workers' last counts, and makes the run record. Writes the record to files if
+    /// the options ask for that.
     pub(super) fn finish(mut self, tallies: &Receiver<TallyTransfer>) -> FinishedRun {
         while let Ok(transfer) = tallies.try_recv() {
             self.merge(transfer);
@@ -163,7 +162,7 @@ impl MonitoredRun for SinkRun {
     }
 }
 
-/// Makes the live line, in which recipients appear only if there are more recipients than messages.
+/// Makes the progress line on the terminal. Recipients appear only if there are more of them than messages.
 fn live_line(progress: &LiveProgress, rate_per_s: f64) -> LiveLine {
     let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
     LiveLine::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")

@@ -1,5 +1,5 @@
-//! Handles the mail of a session: reads the trace of each message, counts the message, and answers 250 or whatever the
-//! rules order.
+//! Handles the mail of a session: reads the trace of each message, counts the message, and answers 250 unless a rule
+//! asks for another reply.
 use super::active_rules::Ruleset;
 use super::dump::{DumpEnvelope, MessageDump, MessageWriter};
 use super::lmtp_replies::{LmtpReplies, RecipientDecision, combine};
@@ -32,8 +32,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// The service of a worker, which makes a handler for each session. At every tick, it hands its counts to the
-/// collector.
+/// Creates the handlers of all mail sessions of one worker thread. At every timer tick, sends the worker's counts to
+/// the collector.
 pub(super) struct SinkService(Rc<SinkWorkerState>);
 
 impl SinkService {
@@ -105,9 +105,9 @@ pub(super) struct SinkHandler {
 #[derive(Default)]
 struct ExtendedSession {
     rules: Option<SessionRules>,
-    /// State of the search for the byte to change, if a rule corrupts this message.
+    /// How far the corruption of this message has come, or `None` if no rule corrupts the message.
     corruption: Option<Corruption>,
-    /// True once the byte has been changed, so that later bytes stay as they are.
+    /// True once the rule has changed a byte of this message. Later bytes stay as they are.
     is_changed: bool,
     hello: String,
     message_writer: Option<MessageWriter>,
@@ -436,7 +436,7 @@ impl SinkHandler {
         (delay, effect, fates)
     }
 
-    /// Applies the rules to the recipients one by one. Stops after a recipient whose result ends the evaluation.
+    /// Applies the rules to the recipients one by one, up to the first result that makes later recipients irrelevant.
     /// Returns an empty list if all recipients are accepted without a delay.
     fn decide_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<RecipientDecision> {
         let shared = &self.worker.context;
@@ -547,22 +547,22 @@ impl ExtendedSession {
         reader.receive(block);
     }
 
-    /// Ends the transaction. Returns the writer of the message, and the slots of domain caps that the transaction
-    /// occupies.
+    /// Ends the transaction. Returns the writer of the message, and a guard. Until the guard is dropped, `domain cap`
+    /// rules count the transaction as open.
     fn end_transaction(&mut self) -> (Option<MessageWriter>, DomainSlots) {
         let domain_slots = self.rules.as_mut().map(SessionRules::end_transaction).unwrap_or_default();
         (self.message_writer.take(), domain_slots)
     }
 }
 
-/// Delays below this are exact to a microsecond. Longer ones are only as exact as the timer.
+/// Delays below this limit are exact to a microsecond. Longer delays are only as exact as the timer.
 const SHORT_DELAY: Duration = Duration::from_millis(1);
 /// Time that the kernel takes to wake a thread for a timer. On a virtual machine whose processors are awake, it takes
 /// 15 to 20 µs.
 const WAKE_UP: Duration = Duration::from_micros(20);
 
-/// Waits for the delay that rules have ordered. Near the end of a short delay, the worker serves other sessions instead
-/// of sleeping, because waking up would take too long.
+/// Waits as long as rules delay a reply. Near the end of a short delay, the worker serves other sessions instead of
+/// sleeping, because waking up would take too long.
 async fn pause(delay: Duration) {
     let until = clock::now() + delay;
     if delay >= SHORT_DELAY {
@@ -637,7 +637,6 @@ mod tests {
         }
     }
 
-    /// Sends a message to a sink with these rules. Returns the code of the answer.
     fn send(handler: &mut SinkHandler, sender: &[u8], message: &str) -> u16 {
         let code = |answer: Answer| match answer {
             Answer::Reply(reply) => reply.code(),

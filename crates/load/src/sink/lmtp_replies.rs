@@ -1,4 +1,4 @@
-//! The end of a message whose recipients have different results, because rules on `.` are evaluated for each recipient.
+//! Answers the end of a message when rules on `.` have different results for its recipients.
 //!
 //! In LMTP, each recipient has its own reply (RFC 2033 §4.2), so each is delayed, refused, counted and answered
 //! separately. SMTP has a single reply. The first recipient that is refused or ends the session therefore decides for
@@ -12,7 +12,6 @@ use mailrun_smtp::server::Protocol;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// What the rules have decided about one recipient of a message.
 #[derive(Debug)]
 pub(super) struct RecipientDecision {
     pub(super) delay: Duration,
@@ -38,8 +37,8 @@ impl RecipientDecision {
     }
 }
 
-/// Combines the results of all recipients into one result for the message. If the message is accepted, `recipients`
-/// then contains each recipient as often as it counts, and the envelope of `draft` contains those that count.
+/// Combines the results of all recipients into one result for the message. If the message is accepted, repeats or
+/// removes each of the `recipients` so that it occurs as often as it counts, and removes uncounted ones from `draft`.
 pub(super) fn combine(
     decisions: &[RecipientDecision],
     recipients: &mut Vec<SinkRecipient>,
@@ -64,7 +63,7 @@ pub(super) fn combine(
     RecipientDecision { delay, effect: if recipients.is_empty() { RuleEffect::Drop } else { reply } }
 }
 
-/// Removes the recipients that do not count from the envelope of a stored message.
+/// Removes refused recipients, and those whose mail a rule drops, from the envelope of a stored message.
 fn retain_counted(draft: &mut Option<MessageWriter>, mut times: impl Iterator<Item = usize>) {
     if let Some(draft) = draft {
         draft.envelope().recipients.retain(|_| times.next().is_some_and(|times| times > 0));
@@ -82,7 +81,7 @@ pub(super) struct LmtpReplies {
     storage: RefCell<StorageState>,
     /// True if a rule has changed a byte of the message.
     is_changed: bool,
-    /// Slots under domain caps, which are released when the last recipient has been answered.
+    /// Makes `domain cap` rules count the transaction as open until the last recipient has been answered.
     _domain_slots: DomainSlots,
 }
 
@@ -113,7 +112,6 @@ impl LmtpReplies {
         }
     }
 
-    /// Returns the time by which the rules delay the reply for this recipient.
     pub(super) fn delay(&self, place: usize) -> Duration {
         self.decisions.get(place).map_or(Duration::ZERO, |decision| decision.delay)
     }
@@ -237,8 +235,8 @@ mod tests {
         SinkWorkerState::new(Arc::new(context), std::sync::mpsc::channel().0)
     }
 
-    /// Answers each recipient of a message that a rule has changed. Returns the ordered faults, and
-    /// whether the sink has answered a message.
+    /// Answers each recipient of a message that a rule has corrupted. Returns the counts of faults that rules caused,
+    /// and whether the sink has answered a message.
     fn answered(effects: &[RuleEffect]) -> (Ordered, bool) {
         let trace = Trace {
             run: RunId([1; 16]),

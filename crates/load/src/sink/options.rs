@@ -33,9 +33,9 @@ pub struct SinkOptions {
     pub rules: Rulebook,
     /// Seed of random choices. It applies only if the rules have no seed of their own.
     pub seed: u64,
-    /// Place where messages are stored, or `None` to store none.
+    /// File or directory where messages are stored, or `None` to store none.
     pub dump: Option<DumpTarget>,
-    /// Place where the dialogues of sessions are shown, or `None` to show none.
+    /// Where the commands and replies of sessions are shown, or `None` to show none.
     pub dialogue: Option<DialogueOptions>,
     pub run: Option<RunId>,
     pub capabilities: CapabilityOptions,

@@ -1,6 +1,6 @@
-//! Policies with a memory: rate limit, greylist, open transactions per domain, tarpit and slow
-//! reading. They have no clock: the time is an argument. If sessions share a policy, the caller
-//! must lock it.
+//! Policies that remember what clients did before: rate limit, greylist, open transactions per
+//! domain, tarpit and slow reading. None of them reads a clock, because the caller passes the time.
+//! If sessions share a policy, the caller must lock it.
 use mailrun_smtp::Domain;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -35,7 +35,7 @@ impl GcraLimiter {
     }
 }
 
-/// A separate rate limit for each key. Full buckets are removed at `MAX_KEYS`.
+/// A separate rate limit for each key, such as a recipient. At `MAX_KEYS` keys, full buckets are removed.
 #[derive(Debug)]
 pub(super) struct KeyedLimiter {
     full_bucket: GcraLimiter,
@@ -122,7 +122,7 @@ pub(super) struct DomainCap {
     hasher: RandomState,
 }
 
-/// Identifies a domain in a [`DomainCap`], so that its slot can be released later.
+/// Identifies a domain in a [`DomainCap`] when one of the domain's transactions ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DomainKey(u64);
 
@@ -161,9 +161,9 @@ pub(super) fn tarpit(step: Duration, max: Duration, before: u32) -> Duration {
     step.saturating_mul(before).min(max)
 }
 
-/// Slow reading. Limits the bytes per second, which are read in 20 steps per second. The wait comes
-/// before each read instead of after it, so that a message of n bytes takes at least n / rate until
-/// its end is read.
+/// Limits the rate at which a message is read, in bytes per second, by 20 small reads per second.
+/// The wait comes before each read instead of after it, so that a message of n bytes takes at least
+/// n / rate until its end is read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReadThrottle {
     octets_per_s: f64,

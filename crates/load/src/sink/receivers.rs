@@ -1,9 +1,9 @@
-//! Rules that imitate receivers by limits that the receivers or the makers of their software
+//! Rules that imitate well-known mail receivers, based on limits that the receivers or the makers of their software
 //! document. Each file in `crates/load/receivers` names the document that states its limits.
 use super::rulebook::Rulebook;
 use mailrun_text::words::is_misspelling;
 
-/// A receiver whose documented limits a sink can apply.
+/// A mail service or server, such as Gmail or Postgrey, whose documented limits a sink can apply.
 #[derive(Clone, Copy, Debug)]
 pub struct Receiver {
     pub name: &'static str,
@@ -17,7 +17,6 @@ macro_rules! receiver {
 }
 
 impl Receiver {
-    /// All receivers, in the order in which they are listed for the user.
     pub const ALL: [Self; 5] =
         [receiver!("exchange"), receiver!("exim"), receiver!("gmail"), receiver!("postgrey"), receiver!("yahoo")];
 

@@ -46,12 +46,12 @@ pub(super) struct SinkReport {
     pub(super) announced: Buckets,
     /// Lists of the messages that arrived, for the runs for which an HTTP client has asked `/arrivals/RUN`.
     arrivals: Vec<(RunId, ArrivalLog)>,
-    /// Beginning of the name of each list of arrivals, which no other process of a sink has.
+    /// Prefix of the names of arrival lists. It is unique to this process, so that clients notice a restart.
     process: String,
 }
 
-/// Counts of a sink at the beginning of a run. A sink that serves several runs subtracts them, so that no run is
-/// charged with faults or clients of an earlier run.
+/// Counts of a sink at the beginning of a run. A sink that serves several runs subtracts them, so that the record of a
+/// run does not contain faults or clients of an earlier run.
 #[derive(Debug, Default)]
 struct RunStart {
     at: Duration,
@@ -150,8 +150,8 @@ impl SinkReport {
         self.series.retain(|(run, _)| run.is_none_or(|run| self.total.runs.find(run).is_some()));
     }
 
-    /// Returns the figures per second of a run. `begin` must be the start of any second of the run, because a run's
-    /// seconds need not begin at whole seconds of the clock. Second 0 is the one in which the run began.
+    /// Returns the figures per second of a run. `begin` must be a time at which a second of the run begins, because the
+    /// seconds of a run need not be whole seconds of the clock. Second 0 is the one in which the run began.
     fn series_of(&mut self, run: Option<RunId>, begin: Duration) -> &mut Series {
         let index = self.series.iter().position(|(known, _)| *known == run).unwrap_or_else(|| {
             self.series.push((run, Series::new(second_of(self.run_start(run, begin), begin))));
@@ -267,7 +267,6 @@ impl SinkReport {
         record
     }
 
-    /// Returns the number of watched mailboxes that are not open at present.
     pub(super) fn closed_mailboxes(&self) -> u64 {
         self.watched.as_ref().map_or(0, |watched| watched.closed())
     }

@@ -39,13 +39,12 @@ use mailrun_text::words::is_misspelling;
 use std::fmt;
 use std::time::Duration;
 
-/// Maximum length of a rule in bytes.
 const MAX_RULE_BYTES: usize = 1000;
 /// Maximum length of a reply's text in bytes. RFC 5321 §4.5.3.1.5 allows 512 octets including code and line end.
 const MAX_REPLY_BYTES: usize = 500;
 /// Default number of triplets that a greylist remembers, which take 4 MB.
 const DEFAULT_TRIPLETS: usize = 100_000;
-/// Default maximum delay of a tarpit.
+/// Maximum delay of a tarpit rule that states no maximum itself.
 const TARPIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A command of a client, or another event of a session to which rules can apply.
@@ -174,10 +173,10 @@ pub(super) enum RuleAction {
     Corrupt,
 }
 
-/// What shares the rate of a `limit` rule. For example, each recipient can have a token bucket of its own.
+/// Tells which commands share the rate of a `limit` rule. For example, each recipient can have a rate of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitKey {
-    /// Everything to which the rule applies shares one rate.
+    /// All commands to which the rule applies share one rate.
     All,
     Recipient,
     Domain,
@@ -188,7 +187,7 @@ pub struct Rule {
     text: String,
     pub(super) commands: CommandSet,
     pattern: Option<AddressPattern>,
-    /// True if the rule applies only to mail from <>.
+    /// True if the rule applies only to mail from <>, such as bounces.
     is_for_notices: bool,
     pub(super) action: RuleAction,
     /// Probability with which the rule acts, from 0 to 1. Without a chance in the rule, it is 1.
@@ -412,7 +411,7 @@ fn own_command(action: &RuleAction) -> Option<RuleCommand> {
     }
 }
 
-/// Returns the commands of a rule that names none. For example, `drop 1%` applies to `.`.
+/// Returns the commands for a rule that names none. For example, `drop 1%` applies to the end of a message (`.`).
 fn usual_command(action: &RuleAction) -> CommandSet {
     let mut commands = CommandSet::default();
     commands.add(own_command(action).unwrap_or(RuleCommand::Dot));

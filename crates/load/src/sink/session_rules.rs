@@ -47,7 +47,7 @@ pub(super) struct CommandContext<'a> {
 
 #[derive(Debug)]
 pub(super) struct RuleDecision {
-    /// Minimum delay of the answer, which is the sum of all delays that the rules order.
+    /// Sum of all delays that the rules ask for. The sink answers no earlier.
     pub(super) delay: Duration,
     pub(super) effect: RuleEffect,
     /// The rule that refused the command or cut the connection, or `None` if none did.
@@ -106,7 +106,6 @@ impl RuleEffect {
     }
 }
 
-/// Effects of the rules on the reading of the next message.
 #[derive(Debug, Default)]
 struct BodyRules {
     throttle: Option<ReadThrottle>,
@@ -124,7 +123,7 @@ pub(super) enum ReadStep {
     All,
     AtMost(usize),
     NotBefore(Duration),
-    /// The sink must stop reading the message and cut the connection, as this rule orders.
+    /// The sink must stop reading the message and cut the connection, because of this rule.
     Stop(RuleEffect, Arc<RuleState>),
 }
 
@@ -154,7 +153,7 @@ impl RecipientList {
     }
 }
 
-/// Slots that a transaction holds in `domain cap` rules. Dropping this value releases the slots for other transactions.
+/// Makes `domain cap` rules count a transaction as open, until this value is dropped.
 #[derive(Debug, Default)]
 pub(super) struct DomainSlots(Vec<(Arc<RuleState>, DomainKey)>);
 
@@ -404,8 +403,8 @@ impl SessionRules {
         body_rules.reset_due().or_else(|| body_rules.abort.map(abort))
     }
 
-    /// Forgets the transaction. Returns its slots in `domain cap` rules, which the caller must hold until the message
-    /// is answered, because the transaction counts as open until then.
+    /// Forgets the transaction. The caller must hold the returned guard until the message is answered, because rules
+    /// such as `domain cap` count the transaction as open until then.
     pub(super) fn end_transaction(&mut self) -> DomainSlots {
         self.body_rules = None;
         self.recipients = RecipientList::default();
@@ -421,7 +420,7 @@ impl BodyRules {
 }
 
 impl DomainSlots {
-    /// Releases all slots but the first `kept`.
+    /// Removes the transaction from all counts of open transactions but the first `kept`.
     fn release_after(&mut self, kept: usize) {
         for (rule_state, domain) in self.0.drain(kept..) {
             if let PolicyState::DomainCap(domains) = &*rule_state.policy {

@@ -7,7 +7,7 @@
 //! | `/ledger` | every run's counts |
 //! | `/ledger/RUN` | one run's counts; PUT announces a run, whose record then counts from there |
 //! | `/arrivals/RUN?after=N` | messages of a run one by one, but for the first N (`arrivals`) |
-//! | `/ledger/RUN/units` | which units arrived, bounced or were rewritten: the bits (`mailrun_measurement::Ledger::read_arrivals`) |
+//! | `/ledger/RUN/units` | recipients whose mail arrived, bounced or was rewritten, as bits (`mailrun_measurement::Ledger::read_arrivals`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
 //! | `/metrics` | counts so far, in the text format of Prometheus |
 //! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
@@ -134,7 +134,6 @@ async fn ledger(State(view): ReportState, Path(run): Path<String>) -> Response {
     }
 }
 
-/// Begins to count a run before its first message arrives. Does nothing if the run is already known.
 async fn announce(State(view): ReportState, Path(run): Path<String>) -> Response {
     let mut view = lock(&view);
     if let Ok(run) = run.parse::<RunId>() {

@@ -30,7 +30,6 @@ static INSUFFICIENT_STORAGE: Reply = Reply::fixed("452 4.3.1 Insufficient system
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A worker's counts on their way to the collector.
 pub(super) type TallyTransfer = tally_exchange::TallyTransfer<SinkTally>;
 
 #[derive(Debug)]
@@ -76,13 +75,12 @@ impl SinkContext {
         }
     }
 
-    /// Returns true if the sink was started for this run.
     pub(super) fn is_own_run(&self, run: RunId) -> bool {
         self.own_run == Some(run)
     }
 
-    /// Returns, on this host's monotonic clock, the start of any second of the run to which the trace belongs. A run's
-    /// seconds need not begin at whole seconds of the clock.
+    /// Returns a time on this host's monotonic clock at which a second of the trace's run begins. The seconds of a run
+    /// need not be whole seconds of the clock.
     fn zero_of(&self, trace: &Trace) -> Duration {
         let zero = trace.zero.time();
         if trace.clock.is_realtime() {
@@ -239,7 +237,7 @@ pub(super) struct SinkMessage {
     pub(super) message_writer: Option<MessageWriter>,
     /// True if a rule has changed a byte of the message.
     pub(super) is_changed: bool,
-    /// Slots under domain caps, which are released when the message has been answered.
+    /// Makes `domain cap` rules count the transaction as open until the message has been answered.
     pub(super) _domain_slots: DomainSlots,
 }
 
@@ -329,8 +327,8 @@ impl SinkWorkerState {
         self.tally.borrow_mut().count_error(error, || None);
     }
 
-    /// Returns true until the tally describes a message without a trace. One description for each tally is enough,
-    /// because a record shows only the first such message of a run.
+    /// Returns true if the tally does not yet describe a message without a trace. One description for each tally is
+    /// enough, because a record shows only the first such message of a run.
     pub(super) fn describes_untraced(&self) -> bool {
         self.tally.borrow().untraced_sample.is_none()
     }
@@ -377,7 +375,7 @@ impl SinkWorkerState {
         self.cached_rules.borrow().clone()
     }
 
-    /// Counts a refusal or a cut that a rule ordered among the errors and the ordered faults.
+    /// Counts a refusal or a cut connection that a rule caused, as an error and as a fault that the user asked for.
     pub(super) fn count_effect(
         &self,
         command: RuleCommand,
@@ -394,7 +392,7 @@ impl SinkWorkerState {
         tally.ordered.replies += u64::from(code > 0);
     }
 
-    /// Counts the recipients whose mail was dropped or counted twice by a rule as faults that the user ordered.
+    /// Counts recipients whose mail a rule dropped or counted twice, as faults that the user asked for.
     pub(super) fn count_ordered<'a>(&self, result: &TraceResult, effects: impl Iterator<Item = &'a RuleEffect>) {
         if sequence(result).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
@@ -405,7 +403,7 @@ impl SinkWorkerState {
         }
     }
 
-    /// Stores and counts a message as the rules order. Returns the answer to the end of the data.
+    /// Stores and counts a message as the rules say. Returns the answer to the end of the data.
     pub(super) fn accept_message(&self, arrival: SinkMessage, now: Duration) -> Answer {
         let SinkMessage {
             found,
@@ -436,12 +434,12 @@ impl SinkWorkerState {
         effect.into_answer()
     }
 
-    /// Counts the recipients of a message without a reply (`lose reply`) as faults that the user ordered.
+    /// Counts the recipients of a message without a reply (`lose reply`) as faults that the user asked for.
     pub(super) fn count_unanswered(&self, recipients: &[SinkRecipient]) {
         self.tally.borrow_mut().ordered.unanswered += recipients.len() as u64;
     }
 
-    /// Counts a message that a rule has changed (`corrupt`) as a fault that the user ordered. `times` is 2 if another
+    /// Counts a message that a rule has changed (`corrupt`) as a fault that the user asked for. `times` is 2 if another
     /// rule makes the message itself count twice.
     pub(super) fn count_corrupted(&self, result: &TraceResult, times: u64) {
         if sequence(result).is_some() {
@@ -612,7 +610,6 @@ impl SinkWorkerState {
         }
     }
 
-    /// Returns the time at which the message was created, on this host's monotonic clock.
     fn creation_time(&self, trace: &Trace, now: Duration) -> CreationTime {
         let age = match () {
             () if trace.clock == self.context.monotonic => now.checked_sub(trace.created),
@@ -629,7 +626,6 @@ impl SinkWorkerState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CreationTime {
-    /// The creation time on this host's monotonic clock.
     Known(Duration),
     /// The creation time is later than the arrival, because the clocks of the two hosts differ.
     InFuture,
@@ -688,8 +684,8 @@ fn count_in_stage(
     }
 }
 
-/// Marks in the ledger for which recipients a message has arrived. Recipients in domains other than the worker's first,
-/// and recipients whose address a server has changed or added, are only listed here and marked when tallies are merged.
+/// Marks in the ledger for which recipients a message has arrived. Recipients outside the worker's first domain, and
+/// recipients whose address a server has changed or added, are only listed until the workers' counts are merged.
 fn mark_units(run: &mut RunTally, trace: &Trace, recipients: &[SinkRecipient]) {
     for SinkRecipient { id, domain, delivery } in recipients {
         let recipient = trace.numbering.number(*id);

@@ -53,8 +53,8 @@ pub(super) struct PatternDomains {
     pub(super) is_cut: bool,
 }
 
-/// Form in which a recipient's number is added to the local part of its address. From there, the sink reads which
-/// recipient of the message it is.
+/// Form in which a recipient's number is added to the local part of its address. The sink reads the number there to
+/// tell the recipients of a message apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecipientTag {
     /// The address stays as it is, without a number added.
@@ -91,7 +91,6 @@ impl AddressPattern {
         Ok(pattern)
     }
 
-    /// Appends the text for the message with this number to `out`.
     pub(super) fn write_text(&self, rng: &mut SeededRng, number: u64, out: &mut Vec<u8>) {
         for piece in &self.parts {
             match piece {
@@ -363,7 +362,7 @@ fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
     write!(out, "{number:0digits$}").expect("a vector takes all");
 }
 
-/// Inserts the tag before the `@` of the address that begins at `start`.
+/// Inserts the recipient's number, as `tag` says, before the `@` of the address that begins at `start`.
 fn append_tag(tag: RecipientTag, number: u32, start: usize, out: &mut Vec<u8>) {
     let plus = match tag {
         RecipientTag::Bare => return,

@@ -48,11 +48,8 @@ struct SourceLoad {
     /// Earliest time since the last tick at which a message was due (open loop) or created (closed loop).
     first_due: Option<Duration>,
     stalls: StallDetector,
-    /// Schedules of all workers, by which messages become due in an open loop.
     schedules: Vec<ArrivalSchedule>,
-    /// Number of messages in `schedules` that have become due so far.
     due_so_far: u64,
-    /// Time at which the load was stopped early, or `None` if it was not.
     stopped_at: Option<Duration>,
 }
 

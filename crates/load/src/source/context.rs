@@ -1,4 +1,3 @@
-//! State that the workers and the collector of a run share.
 use super::domains::RecipientDomains;
 use super::envelopes::Envelopes;
 use super::message_set::{MessageSet, MessageSetSummary};
@@ -28,9 +27,9 @@ pub(super) struct SourceContext {
     /// Time at which this part began, if the load is divided into parts.
     pub(super) shard_start: Option<ShardStart>,
     pub(super) began: Duration,
-    /// Second 0 of the record, at which the load began or, for a part of a load, all parts were to begin.
+    /// Start of second 0 of the record: when the load began or, for a part of a load, when all parts should begin.
     pub(super) zero: Duration,
-    /// End of the warm-up. Messages that were created earlier are accounted for, but not timed.
+    /// End of the warm-up. Messages that were created earlier are counted, but not timed.
     pub(super) warm_up_until: Duration,
     /// Times at which the stages of the load end; empty if the load has no stages.
     pub(super) load_stage_ends: Vec<Duration>,

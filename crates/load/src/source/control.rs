@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Each host of a distributed load has 2^30 message numbers of its own. This is the exponent.
+/// Binary logarithm of how many message numbers each host of a distributed load has for itself.
 pub(crate) const NUMBERS_LOG2: u32 = 30;
 
 #[derive(Clone, Debug, Default)]
@@ -89,7 +89,6 @@ pub struct LoadControl {
     next_message: AtomicU64,
 }
 
-/// The number of users that the load should have, and the time at which this number was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UserTarget {
     pub(super) users: u32,

@@ -56,7 +56,6 @@ pub enum InvalidMessagePolicy {
     Skip,
 }
 
-/// All messages of a corpus, in the form in which they are sent.
 #[derive(Debug)]
 pub(super) struct Corpus {
     pub(super) kind: &'static str,
@@ -337,7 +336,6 @@ fn number_below(word: &str, digits: RangeInclusive<usize>, end: u32) -> Option<u
     word.parse().ok().filter(|number| is_number && *number < end)
 }
 
-/// Removes a byte order mark at the beginning.
 fn without_mark(text: &[u8]) -> &[u8] {
     BYTE_ORDER_MARKS.iter().find_map(|mark| text.strip_prefix(*mark)).unwrap_or(text)
 }

@@ -7,7 +7,6 @@ use mailrun_measurement::domains::{DomainTally, MAX_DOMAINS};
 use memchr::memrchr;
 use std::collections::HashMap;
 
-/// Domains of a run's recipients, in the order of the patterns.
 #[derive(Debug)]
 pub(super) struct RecipientDomains {
     names: Vec<String>,

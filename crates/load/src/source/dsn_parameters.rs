@@ -104,7 +104,7 @@ impl DsnParameters {
     }
 
     /// Appends the DSN parameters of MAIL to `text`, in which all parameters of MAIL begin at `begin`. `number` is the
-    /// number of `message` without its marks of warm-up and stage.
+    /// number of `message` without the bits for its stage and the warm-up.
     pub(crate) fn write_mail(&self, seed: u64, number: u64, message: &MessageName, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_parameter("RET=", returns.keyword(), begin, text);

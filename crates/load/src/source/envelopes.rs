@@ -115,7 +115,6 @@ impl Envelopes {
         buffer.recipients().map(|address| String::from_utf8_lossy(address).into_owned()).collect()
     }
 
-    /// Returns, for the message with this number, the number of each recipient's domain.
     pub(super) fn domains_of(&self, number: u64, recipients: u32, domains: &RecipientDomains) -> Vec<u16> {
         let mut buffer = EnvelopeBuffer::default();
         self.generator().write_envelope([number; 2], recipients, MailParameters::NONE, &mut buffer);
@@ -129,7 +128,7 @@ impl Envelopes {
         }
     }
 
-    /// Returns the ledger's numbers of the recipients of the envelope in this slot of the buffer.
+    /// Returns the ledger's numbers of an envelope's recipients. `slot` is the envelope's index in the buffer.
     pub(super) fn recipient_numbers<'a>(&'a self, buffer: &'a EnvelopeBuffer, slot: usize) -> &'a [u32] {
         match self {
             Self::Fixed(same) => &same.numbers,
@@ -139,7 +138,6 @@ impl Envelopes {
 }
 
 impl FixedEnvelopes {
-    /// Returns the variant of the envelope for a server that offers `extensions`.
     fn envelope_for(&self, extensions: &Extensions) -> &Arc<Envelope> {
         let eight_bit = extensions.eight_bit_mime && self.needs_eight_bit;
         let utf8 = extensions.smtp_utf8 && self.needs_utf8;
@@ -262,8 +260,8 @@ impl EnvelopeBuffer {
         &self.text[self.ends[self.ends.len() - 2]..]
     }
 
-    /// Makes an envelope from the content of this buffer. It takes the memory of the session's last
-    /// envelope but one, unless the SMTP client still holds that.
+    /// Makes an envelope from the content of this buffer. Reuses the memory of the session's
+    /// envelope before the last one, unless the SMTP client still holds that envelope.
     fn reuse_envelope(&mut self) -> Arc<Envelope> {
         let mut kept = self.envelopes[self.current_slot].take();
         match kept.as_mut().and_then(Arc::get_mut) {
@@ -275,7 +273,6 @@ impl EnvelopeBuffer {
         envelope
     }
 
-    /// Makes an envelope from the content of this buffer, in new memory.
     fn new_envelope(&self) -> Envelope {
         // An envelope needs addresses, so create it with placeholders, which `write` replaces.
         let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");

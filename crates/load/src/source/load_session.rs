@@ -1,5 +1,5 @@
-//! The source's side of a session. It claims the session's messages, decides what each reply means
-//! for them, and measures their times.
+//! The source's side of a session: claims messages to send, decides what each reply means for them,
+//! and measures their times.
 use super::context::SourceContext;
 use super::domains::{MessageDomains, RecipientDomains, UnitFate};
 use super::envelopes::{EnvelopeBuffer, EnvelopeInput};
@@ -32,7 +32,7 @@ use std::time::Duration;
 pub(super) struct OutgoingMessage {
     claim: ClaimedMessage,
     content: MessageChoice,
-    /// Slot of the session's buffer that holds the message's envelope.
+    /// Index, 0 or 1, of the message's envelope in the session's [`EnvelopeBuffer`].
     envelope_slot: usize,
     /// Time from which latency counts: when the message was created (closed loop) or due (open
     /// loop).
@@ -42,26 +42,23 @@ pub(super) struct OutgoingMessage {
     /// True once the peer has answered a command of the message. If the connection breaks after
     /// that, the message is given up instead of sent over another connection.
     answered: bool,
-    /// True if the connection ended before it was [certain](Event::settled) that the peer had
-    /// accepted the message. The peer may have it, so a refusal of the session is not about it.
+    /// True if the connection ended before it was [certain](Event::settled) that the peer had accepted the message. The
+    /// peer may have it, so a refused session does not mean that the message was refused.
     may_be_accepted: bool,
     /// Bits of the first 64 recipients. A set bit means that the recipient was accepted.
     accepted: u64,
     /// Bits of further recipients, 64 in each word. Empty for messages with up to 64 recipients.
     accepted_beyond: Vec<u64>,
-    /// Number of recipients that the peer has refused so far.
     rejected: u32,
     /// Only in LMTP: number of recipients, from the first on, for whom the peer has answered the
     /// end of the data. The peer has taken responsibility for those of them that are still marked
     /// as accepted (RFC 2033 §4.2).
     answered_recipients: usize,
-    /// Durations of the phases of the message's dialogue that have ended so far.
     phases: MessagePhases,
     phase_ended_at: Duration,
     domains: MessageDomains,
 }
 
-/// Tells whether a message that is given up counts as rejected or as failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MessageFailure {
     /// The server refused the session or a command of the message with 4xx or 5xx.
@@ -221,7 +218,6 @@ impl LoadSession {
         }
     }
 
-    /// True if the session has a message that waits for a connection.
     pub(super) fn has_message(&self) -> bool {
         !self.messages.is_empty()
     }
@@ -346,7 +342,7 @@ impl LoadSession {
         self.messages.extend(kept);
     }
 
-    /// Counts all results that have become certain with this reply.
+    /// Counts the results of all messages whose results have become certain with this reply.
     fn settle(&mut self, event: &Event<'_>, now: Duration) {
         while let Some((message, outcome, at)) = self.answered.pop_front() {
             self.finish_transaction(message, outcome, at);
@@ -359,8 +355,8 @@ impl LoadSession {
     }
 
     /// Treats messages whose results are not certain as unanswered again, because a reply may be
-    /// missing. If commands of a later message had been sent, replies to them may have been taken
-    /// for LMTP replies about recipients, so these are forgotten.
+    /// missing. In LMTP, replies to commands of a later message may have been taken for replies
+    /// about recipients. The number of answered recipients is then reset.
     fn take_back_answered(&mut self) {
         let is_certain = self.answered.is_empty() && self.messages.len() == 1;
         for (mut message, outcome, _) in self.answered.drain(..).rev() {

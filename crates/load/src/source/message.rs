@@ -21,7 +21,6 @@ const ID_DIGITS: usize = 16;
 const AUTO_SUBMITTED: &[u8] = b"Auto-Submitted: auto-generated\r\n";
 const MESSAGE_ID_PREFIX: &[u8] = b"Message-ID: <";
 
-/// Clock from which the times in traces are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceClock {
     /// CLOCK_MONOTONIC, whose times are exact but can only be compared within one host.
@@ -229,13 +228,10 @@ impl SizedTemplate {
         self.head.set_zero(zero);
     }
 
-    /// Returns the size of the smallest message that can be rendered.
     pub(super) fn min_bytes(stamp: TraceStamp, fields: &[u8]) -> usize {
         stamp.bytes() + fields.len() + 2 + LINE_BYTES
     }
 
-    /// Renders a message of this size with this sequence number and start time, followed by the end
-    /// of data.
     pub(super) fn render(&self, size: u64, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let (lines, filler) = self.split(size);
         let bytes = outbox.bytes();
@@ -280,7 +276,6 @@ pub(super) fn message_id_placeholder(run: RunId) -> String {
     format!("<{}.{}@mailrun>", "0".repeat(ID_DIGITS), &run.to_string()[..8])
 }
 
-/// Formats a time as the value of the header field Date.
 pub(crate) fn date(now: jiff::Timestamp) -> Result<String> {
     let date = now.to_zoned(jiff::tz::TimeZone::system());
     jiff::fmt::rfc2822::to_string(&date).context("the year is not of four digits")
@@ -353,7 +348,6 @@ mod tests {
         TraceStamp::new(RunId([7; 16]), Tracing::On, TraceClock::Monotonic, RecipientNumbering::SINGLE)
     }
 
-    /// Returns a message in the outbox as a receiver sees it.
     fn received(outbox: &mut Outbox) -> Vec<u8> {
         let wire = outbox.to_vec();
         let mut reader = data::DataReader::new(1_000);

@@ -135,7 +135,6 @@ struct MimeText {
     subject: String,
     paragraphs: Vec<String>,
     attachment_type: (&'static str, &'static str),
-    /// Random part of the boundaries of both multiparts in the message.
     boundary: String,
 }
 
@@ -206,7 +205,6 @@ impl MimeText {
     }
 }
 
-/// Breaks a paragraph into lines, and appends them to `text`.
 fn wrap(paragraph: &str, text: &mut String) {
     let mut column = 0;
     for word in paragraph.split(' ') {

@@ -35,7 +35,7 @@ pub struct SourceOptions {
     /// sizes and take precedence.
     pub sizes: Option<Distribution>,
     /// Number of recipients of each message. If there are several `recipient_patterns`, each
-    /// recipient has its own.
+    /// recipient has a pattern of its own.
     pub recipients: Distribution,
     pub reuse: Option<Distribution>,
     pub think: Option<Distribution>,
@@ -50,7 +50,6 @@ pub struct SourceOptions {
     pub subject: Option<String>,
     pub file: Option<PathBuf>,
     pub corpus: Option<CorpusOptions>,
-    /// True if generated messages are MIME messages with attachments.
     pub mime: bool,
     /// Rate of an open loop, which is offered however slow the server is, or `None` for a closed
     /// loop.
@@ -111,7 +110,6 @@ pub enum AllowedTargets {
     Public,
 }
 
-/// Rule by which the BODY parameter of MAIL is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyParameter {
     /// BODY=8BITMIME if the content of the message needs it, and no parameter otherwise.

@@ -46,15 +46,14 @@ impl LoadPlan {
         (sequence < self.end).then_some(sequence)
     }
 
-    /// True if no more messages will be given out: all have been, time is over, or the load was
-    /// stopped.
+    /// True if no more messages will be given out, because all have been, because time is over, or
+    /// because the load was stopped.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.stopped.load(Ordering::Relaxed)
             || self.until.is_some_and(|until| now >= until)
             || self.next.load(Ordering::Relaxed) >= self.end
     }
 
-    /// True if all requested messages have been given out.
     pub(super) fn is_exhausted(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.end
     }

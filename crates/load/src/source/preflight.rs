@@ -32,7 +32,6 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_EXTENSIONS: usize = 50;
 /// Maximum number of characters that are kept of each of the server's texts.
 const MAX_TEXT_CHARS: usize = 200;
-/// Interval at which the trial checks whether the user has asked to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Options that the error message suggests if a certificate is not accepted.

@@ -1,9 +1,9 @@
 //! The recipients of messages: their addresses, and the numbers by which the ledger distinguishes the recipients of a
 //! message.
 //!
-//! A number consists of some bits of the hash of the address. The only recipient of a message needs no number if it is
-//! drawn from a pattern. If it is always the same address, the number costs nothing and shows whether mail arrived
-//! under another address. For several recipients, the source draws addresses until their numbers differ
+//! A number consists of some bits of the hash of the address. A message's only recipient needs no number if its address
+//! is drawn from a pattern. If its address is constant, a number costs nothing, and shows whether mail arrived under
+//! another address. For several recipients, the source draws addresses until their numbers differ
 //! ([`RecipientNumbering::address_bits`]). More bits cost the ledger more memory, and fewer bits cost more draws.
 //!
 //! With `--tag-recipients`, the number is written into the address instead. A server may then rewrite the domain, as
@@ -231,8 +231,8 @@ fn numbering_of(patterns: &[AddressPattern], limit: u64) -> Result<RecipientNumb
     Ok(RecipientNumbering::address_bits(bits))
 }
 
-/// Checks that each pattern with few addresses has a free one for each message, whichever addresses are drawn for the
-/// message's other recipients.
+/// Checks that each pattern with few addresses has an unused address for each message, whichever addresses are drawn
+/// for the message's other recipients.
 fn check_free(patterns: &[AddressPattern], is_wide: impl Fn(&&AddressPattern) -> bool) -> Result<()> {
     let literals: BTreeSet<String> =
         patterns.iter().filter_map(AddressPattern::literal).map(str::to_ascii_lowercase).collect();

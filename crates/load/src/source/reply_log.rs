@@ -15,7 +15,7 @@ const MAX_REPLIES: usize = 8192;
 #[derive(Debug, Default)]
 pub(super) struct ReplyLog {
     entries: Vec<LoggedReply>,
-    /// Index of the entry that is overwritten next, once all entries are in use.
+    /// Index of the reply that is overwritten next, once the log is full.
     next: usize,
 }
 

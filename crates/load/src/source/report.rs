@@ -128,7 +128,6 @@ fn slowest(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Ve
     tally.slowest.sorted().into_iter().map(row).collect()
 }
 
-/// Lists the messages that the server did not accept.
 fn missing(context: &SourceContext, tally: &SourceTally, origin: Duration) -> Vec<MissingMessage> {
     let row = |one: &MissingTransaction| MissingMessage {
         message: one.message,

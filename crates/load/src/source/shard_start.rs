@@ -1,4 +1,4 @@
-//! A part of a load that several sources send: its share, and the time at which all parts begin.
+//! One source's share of a load that several sources send, and the time at which all of them begin.
 use anyhow::{Result, bail, ensure};
 use jiff::Timestamp;
 use mailrun_measurement::record::{OfferedStage, Workload};
@@ -21,7 +21,6 @@ pub struct SourceShard {
     pub plan: PlanHash,
     /// Number of messages that all parts send together, or `None` if time ends the run.
     pub(super) messages: Option<u64>,
-    /// Number of sessions that all parts have together.
     pub(super) sessions: u32,
 }
 
@@ -29,7 +28,6 @@ pub struct SourceShard {
 pub(super) struct ShardStart {
     /// Time on the monotonic clock at which this part really began.
     pub(super) began: Duration,
-    /// Time by which this part began later than planned.
     pub(super) late: Duration,
 }
 

@@ -25,9 +25,7 @@ use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub struct TransportOptions {
-    /// Point of the session at which TLS starts, if the session uses TLS.
     pub tls: TlsMode,
-    /// True if the server's certificate is not verified.
     pub tls_insecure: bool,
     /// File with trusted certificates. Without it, the certificates of the system are trusted.
     pub ca: Option<PathBuf>,
@@ -89,7 +87,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// Parses an IPv4 address `A` or a range `A-B`. Fails for anything else.
+    /// Parses an IPv4 address `A`, or a range `A-B` of at most 65,536 addresses.
     pub fn parse(text: &str) -> Result<Self, String> {
         let error = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
         let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| error());

@@ -20,7 +20,6 @@ use tokio::sync::mpsc;
 /// have.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The running workers.
 pub(super) struct SourceWorkers {
     /// Receives what each worker has counted since its last tally. The channel closes when the last
     /// worker has ended.
@@ -70,8 +69,8 @@ pub(super) fn start(setting: &Arc<SourceContext>) -> Result<SourceWorkers> {
     Ok(SourceWorkers { tallies, threads })
 }
 
-/// Waits until a worker has its event loop. If the worker could not make one, returns the error of
-/// its thread.
+/// Waits until a worker has its event loop. If the worker could not create its event loop, returns
+/// the error of its thread.
 fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>) -> Result<JoinHandle<io::Result<()>>> {
     if begins.recv().is_ok() {
         return Ok(thread);
@@ -84,7 +83,6 @@ fn wait_until_started(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>)
     }
 }
 
-/// Runs a worker until all of its sessions have ended.
 async fn run(arguments: SourceWorkerArgs, buffers: WorkerBuffers) {
     let recorder = Rc::new(SourceWorkerState::new(arguments));
     // Each session holds a clone of the sender, so `recv` returns once all sessions have ended.

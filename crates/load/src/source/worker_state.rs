@@ -27,7 +27,7 @@ pub(super) const TALLY_INTERVAL: Duration = Duration::from_millis(250);
 /// percentile, and cost next to nothing.
 const WAKE_UP_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Interval at which a schedule checks whether the number of users has changed.
+/// Interval at which a worker that waits for a due time checks whether the number of users has changed.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(20);
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_894_9;
 
@@ -37,7 +37,6 @@ pub(super) struct ClaimedMessage {
     pub(super) number: u64,
     /// Time at which the message was due (open loop) or claimed (closed loop).
     pub(super) since: Duration,
-    /// Time at which a session began the message.
     pub(super) began: Duration,
     pub(super) recipients: u32,
     /// True if the message was created during the warm-up, so that it is accounted for but not
@@ -58,8 +57,8 @@ pub(super) struct SourceWorkerArgs {
 }
 
 impl SourceWorkerArgs {
-    /// Returns the schedule by which this worker's messages become due. If the load is controlled,
-    /// the rate in the options is the rate of a single user.
+    /// Returns the schedule by which this worker's messages become due. If a controller sets the number of users, the
+    /// rate in the options is the rate of a single user.
     fn schedule(&self, offer: OfferedRate, users: Option<UserTarget>) -> ArrivalSchedule {
         let options = &self.context.options;
         let Some(target) = users else { return options.schedule(offer, self.context.began, self.number, self.workers) };
@@ -80,8 +79,8 @@ impl SourceWorkerArgs {
     }
 }
 
-/// A session's entry in the list of sessions that wait for a message. A session keeps a single
-/// entry, so that asking again does not put it on the list twice.
+/// Entry of a session in the list of sessions that wait for a message. Each session has a single entry, so that a
+/// session that asks twice is not listed twice.
 #[derive(Debug, Default)]
 pub(super) struct ParkEntry(Rc<Cell<ParkState>>);
 
@@ -91,10 +90,10 @@ enum ParkState {
     Running,
     Parked,
     Woken,
-    /// The session is busy, but still on the list: something else than the list woke it, and it
+    /// The session is busy, but its entry is still in the list, because something else woke the session and it then
     /// claimed a message.
     BusyListed,
-    /// The session was told to end, because the control of the load wants fewer sessions.
+    /// The session was told to end, because the load now needs fewer sessions.
     Surplus,
 }
 
@@ -104,13 +103,13 @@ struct ParkedSession {
 }
 
 impl ParkEntry {
-    /// Records that the session waits. Returns true if it must be put on the list.
+    /// Marks the session as waiting. Returns true if the caller must add it to the list of waiting sessions.
     fn park(&self) -> bool {
         !matches!(self.0.replace(ParkState::Parked), ParkState::Parked | ParkState::BusyListed)
     }
 
-    /// Records that the session has claimed a message. Returns true if the session was waiting for
-    /// it. A session that was busy took the message up late because of the server.
+    /// Marks the session as busy with a message. Returns true if it waited for the message. Otherwise the session was
+    /// busy before, so the server caused any delay of the message.
     fn claim(&self) -> bool {
         let (was_waiting, state) = match self.0.get() {
             ParkState::Parked => (true, ParkState::BusyListed),
@@ -141,7 +140,7 @@ pub(super) struct SourceWorkerState {
     replies: RefCell<ReplyLog>,
     /// Schedule that says when messages are due in an open loop, or `None` in a closed loop.
     schedule: Option<RefCell<ArrivalSchedule>>,
-    /// Number of users for which the schedule was last made. Used only if the load is controlled.
+    /// Number of users for which the schedule was last computed, or `None` if no controller sets this number.
     scheduled_users: Cell<Option<UserTarget>>,
     parked: RefCell<VecDeque<ParkedSession>>,
     /// Wakers of the sessions that pause between messages, one for each session.
@@ -193,8 +192,6 @@ impl SourceWorkerState {
         count(&mut self.tally.borrow_mut());
     }
 
-    /// Returns the number of sessions that this worker should have, which is its share of all
-    /// sessions.
     fn session_share(&self) -> usize {
         let options = &self.args.context.options;
         let control = options.control.as_ref().filter(|_| self.schedule.is_none());
@@ -314,7 +311,6 @@ impl SourceWorkerState {
         self.pausing.borrow_mut().push(cx.waker().clone());
     }
 
-    /// Puts the session on the list of waiting sessions, unless it is there already.
     fn park(&self, cx: &mut Context<'_>, entry: &ParkEntry) {
         if entry.park() {
             let place = Rc::clone(&entry.0);
@@ -322,7 +318,6 @@ impl SourceWorkerState {
         }
     }
 
-    /// In an open loop, wakes a waiting session for each message that becomes due.
     pub(super) async fn wake_on_schedule(&self) {
         let Some(schedule) = &self.schedule else { return std::future::pending().await };
         loop {
@@ -387,7 +382,7 @@ impl SourceWorkerState {
         }
     }
 
-    /// Sends the last tally, however far behind the collector is.
+    /// Sends the last tally, even if the collector has not returned an earlier one yet.
     pub(super) fn send_last_tally(&self) {
         self.replace_tally(Box::default());
     }
@@ -429,7 +424,6 @@ fn yield_once() -> impl FnMut(&mut Context<'_>) -> Poll<()> {
 mod tests {
     use super::*;
 
-    /// Puts the session on the list if it has to be there.
     fn park(entry: &ParkEntry, list: &mut Vec<ParkedSession>) {
         if entry.park() {
             list.push(ParkedSession { waker: Waker::noop().clone(), state: Rc::clone(&entry.0) });

@@ -1,3 +1,3 @@
-//! The properties that each parser must have for any input. The property tests and the fuzz targets call these
-//! functions, which panic if a property is violated.
+//! Checks for property tests and fuzz targets. Each function passes arbitrary bytes to the parsers of a Locust master's
+//! messages, and panics if a result violates an invariant, such as a limit.
 pub mod locust_master;

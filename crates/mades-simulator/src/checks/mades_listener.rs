@@ -29,7 +29,7 @@ fn stored(queues: &MemoryQueues) -> (usize, usize) {
     })
 }
 
-/// Connects two peers to the same queues. They take turns to send the pieces of the same input.
+/// Connects two peers to the same queues, and lets them send the same input piece by piece in turn.
 fn visited(octets: &[u8], choice: u8) {
     let queues = MemoryQueues::new(LIMITS);
     let mut visits = [(); 2].map(|()| FuzzSession::new(queues.clone(), mechanisms(choice), MOST_BYTES));

@@ -1,5 +1,5 @@
-//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
-//! call these functions, which panic if a promise is broken.
+//! Checks for property tests and fuzz targets. Each function passes arbitrary bytes to a parser or to the listener, and
+//! panics if a result violates an invariant, such as a limit.
 pub mod mades_letter;
 pub mod mades_listener;
 pub mod mades_plan;

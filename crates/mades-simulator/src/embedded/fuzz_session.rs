@@ -1,4 +1,4 @@
-//! The listener without sockets, for fuzz targets.
+//! A session of the embedded listener without sockets, so that fuzz targets can feed it any bytes.
 use super::queues::MemoryQueues;
 use super::session::{Admission, BrokerSession};
 use bytes::{Buf, BytesMut};

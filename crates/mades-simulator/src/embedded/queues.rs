@@ -66,7 +66,7 @@ pub(super) struct ConsumerId(u64);
 
 #[derive(Debug)]
 pub(super) enum TakeResult {
-    /// The consumer must settle this message later.
+    /// The next message, which the consumer must settle later.
     Message(EnqueuedMessage),
     Empty,
     /// Other consumers get the messages first, and this consumer is notified when it may ask again.
@@ -106,7 +106,7 @@ struct MemoryQueue {
     owner: Option<Arc<Notify>>,
     consumers: Vec<QueueConsumer>,
     last_served: Option<ConsumerId>,
-    /// The references are weak, because a connection may end while it waits.
+    /// Producers that wait for room. The references are weak, because a connection may end while it waits.
     waiting_producers: Vec<Weak<Notify>>,
 }
 
@@ -123,14 +123,13 @@ struct State {
     consumed_notify: Option<Arc<Notify>>,
 }
 
-/// The queues of a broker in memory, which all clones share.
+/// The queues of the embedded broker. All clones share the same queues.
 #[derive(Clone, Debug)]
 pub struct MemoryQueues {
     state: Arc<Mutex<State>>,
 }
 
 impl MemoryQueues {
-    /// Makes an empty set of queues, each of which will get these limits.
     pub fn new(limits: QueueLimits) -> Self {
         let queues = Vec::new();
         let by_name = HashMap::new();

@@ -25,7 +25,7 @@ struct ConsumerLink {
     link: LinkId,
     queue: QueueIndex,
     id: ConsumerId,
-    /// Set while the queue counts this consumer as waiting. Other consumers then leave it its share.
+    /// Set while the queue counts this consumer as waiting, so that other consumers leave messages to it.
     wants_messages: bool,
 }
 
@@ -87,7 +87,6 @@ impl BrokerSession {
         &mut self.connection
     }
 
-    /// Processes the input, and moves messages to and from the queues.
     pub(super) fn process(&mut self, input: &mut BytesMut) -> Result<(), ConnectionError> {
         if self.admission == Admission::Refused {
             return self.refuse(input);

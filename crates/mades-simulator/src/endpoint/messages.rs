@@ -38,12 +38,11 @@ pub(super) struct OutboxMessage {
     body: EncodedMessage,
     id: Uuid,
     payload_bytes: usize,
-    /// Position of the content of the first data section in the body.
+    /// Byte range of the content of the first data section within `body`.
     first_data: Range<usize>,
 }
 
 impl OutboxMessage {
-    /// Reads a message from the outbox, and treats parts that cannot be read as missing.
     pub(super) fn read(mut message: EncodedMessage, id: Uuid) -> Self {
         let first = message.pieces().first().cloned().unwrap_or_default();
         let mut outbox_message = Self { id, ..Self::default() };
@@ -129,8 +128,8 @@ impl OutboxMessage {
         self.body = EncodedMessage::from(octets.slice(..end));
     }
 
-    /// Returns the identity, the size, the kind and the flaw of the message, by which the model
-    /// decides what to do with it.
+    /// Returns the identity, the size and the kind of the message, and the reason to refuse it, if any. The model
+    /// decides by these data what to do with the message.
     pub(super) fn consumed(&self, plan: &SimulatorPlan) -> ConsumedMessage {
         let id = self.ba_message_id.as_deref();
         let identity = id.and_then(RunMessageId::read).map(|identity| (identity.sequence, identity.run));
@@ -494,7 +493,6 @@ mod tests {
         ]
     }
 
-    /// Returns a message as the bench writes it.
     fn submitted(payload_octets: &[u8]) -> Vec<u8> {
         let mut template = OutgoingProperties::new("ecp-endpoint", "TEST").template(RUN, payload(payload_octets));
         template.fill(12, 34).encoded().whole().to_vec()
@@ -504,7 +502,7 @@ mod tests {
         OutboxMessage::read(EncodedMessage::from(submitted(payload_octets)), ID)
     }
 
-    /// Reads a message as the bench does. fe2o3-amqp must be able to read it too.
+    /// Decodes a message as the bench does, and checks that the independent library fe2o3-amqp can decode it too.
     fn read(message: &EncodedMessage) -> DecodedMessage {
         decoded_by_fe2o3(message);
         DecodedMessage::decode(message).unwrap()

@@ -51,7 +51,7 @@ struct PendingSend {
 enum LinkReport {
     Received(EncodedMessage, BrokerDelivery),
     Settled((MessageKey, EndpointStep), SendResult),
-    /// The connection was lost, so the broker will deliver its messages again that were not accepted.
+    /// The connection was lost, so the broker will redeliver all messages that were not accepted.
     Disconnected,
     /// The links ended with an error that reconnecting cannot cure.
     Failed(Error),
@@ -188,7 +188,6 @@ impl BrokerQueues {
     }
 }
 
-/// The brokers that hold the queues, and the links to attach to them.
 struct BrokerLinks {
     a: Broker,
     b: Broker,
@@ -449,7 +448,6 @@ mod tests {
         vec![0, 0x53, 0x75, 0xa0, 1, 7].into()
     }
 
-    /// Starts a broker with these limits in this process. Returns it with its queues.
     async fn broker(limits: QueueLimits, options: ListenOptions) -> (Broker, MemoryQueues) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("amqp://{}", listener.local_addr().unwrap()).parse().unwrap();

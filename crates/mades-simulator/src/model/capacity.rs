@@ -8,16 +8,15 @@ use std::time::Duration;
 
 const MAX_WORKERS: u32 = 10_000;
 
-/// Limits of a leg of the route. Without a value, there is no limit.
+/// Limits of a part of a message's route. A missing value means that there is no limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::rate")]
     pub rate_per_s: Option<f64>,
-    /// Maximum number of payload bytes per second.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::byte_rate")]
     pub bytes_per_s: Option<f64>,
-    /// Number of messages that are processed at the same time.
+    /// Number of messages that are processed at the same time, or `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::some_count")]
     pub workers: Option<u32>,
     /// Time that a worker needs for a message, for example to sign and encrypt it.

@@ -31,7 +31,7 @@ enum DelayShape {
     Uniform(Duration, Duration),
     Exponential(Duration),
     LogNormal(Duration, f64),
-    /// Until the file has been read, the list is empty and the delay is zero.
+    /// Times from a file. Until the file has been read, the list is empty and the delay is zero.
     Times(Vec<Duration>),
 }
 

@@ -6,7 +6,6 @@ use super::quantity::{self, PlanTime};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The kind of endpoints in the pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EndpointMode {
@@ -124,11 +123,11 @@ pub struct SimulatorPlan {
     /// Component codes of endpoint B, or an empty list to accept every receiver code.
     pub receivers: Vec<String>,
     pub sender_code: String,
-    /// The way of a message from the outbox to the reply.
+    /// Part of the route from the outbox to the reply.
     pub accept: Leg,
-    /// The way of a message from the reply to B's inbox.
+    /// Part of the route from the reply to B's inbox.
     pub network: Leg,
-    /// The way back from the inbox to A: the event DELIVERED, or the reply of a toolbox.
+    /// Way back from the inbox to A, for the event DELIVERED or the reply of a toolbox.
     pub acknowledge: Leg,
     pub receive: DelayDistribution,
     /// Set if B's application sends an acknowledgement document to A's inbox for each message.
@@ -153,10 +152,9 @@ pub struct SimulatorPlan {
     pub max_stored_size: u64,
 }
 
-/// Default limit of a payload in bytes.
 const DEFAULT_MAX_PAYLOAD_SIZE: u64 = 64 << 20;
-/// Number of bytes that a message may have besides its payload, and that a payload may exceed its limit by, before the
-/// link of the outbox ends.
+/// Number of bytes that the outbox link accepts above the payload limit, for the other sections of the message, and so
+/// that a payload slightly above its limit gets an error reply instead of ending the link.
 const MESSAGE_SIZE_ROOM: u64 = 1 << 20;
 
 impl Default for SimulatorPlan {

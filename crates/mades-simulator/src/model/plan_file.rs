@@ -46,7 +46,7 @@ const FAULTS: &[PlanKey] = &[
 /// Reads a plan file, and applies it to a preset.
 ///
 /// # Errors
-/// Lists all mistakes in the order of the file, one per line: `plan.toml:1:8: …`.
+/// Fails if the file has mistakes. The error lists them in the order of the file, one per line: `plan.toml:1:8: …`.
 pub fn read(text: &str, file: &Path, preset: &SimulatorPlan) -> Result<SimulatorPlan, String> {
     let errors = ErrorCollector::default();
     if let Some(root) = Section::root(text, MAX_PLAN_BYTES, &errors) {

@@ -53,10 +53,8 @@ pub enum RefusalReason {
     TooLong,
 }
 
-/// A step that the caller must perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndpointStep {
-    /// Accept the delivery from the outbox.
     Accept,
     Reply(ReplyKind),
     /// Put the message into B's inbox, after changing one byte of it if `changed` is set.
@@ -79,7 +77,6 @@ pub enum EndpointStep {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplyKind {
-    /// The ECP endpoint accepted the message.
     Accepted,
     Refused(RefusalReason),
     /// An EDX toolbox reports, as the final status, that the message was received.
@@ -93,7 +90,6 @@ pub enum SendEventKind {
     Delivered,
     Received,
     Failed,
-    /// The connectivity test has reached its receiver.
     Traced,
 }
 
@@ -121,7 +117,7 @@ struct SimulatedMessage<M> {
     receiver: ReceiverAnswer,
 }
 
-/// What B's application has done with a message in its inbox. It is recorded only if RECEIVED waits for that.
+/// What B's application has done with a message in its inbox. Recorded only if the event RECEIVED waits for this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceiverAnswer {
     Outstanding,
@@ -728,7 +724,6 @@ impl<M> Simulator<M> {
         }
     }
 
-    /// Sets the fate of a message, unless the message already has a fate.
     fn set_fate(&mut self, key: MessageKey, fate: MessageFate) {
         if let Some(message) = self.message_mut(key).filter(|message| message.record.fate == MessageFate::Unfinished) {
             message.record.fate = fate;
@@ -766,7 +761,6 @@ impl<M> Simulator<M> {
         self.totals.of_mut(kind)
     }
 
-    /// Decrements the number of open steps, and finishes the message after its last step.
     fn close_step(&mut self, key: MessageKey) {
         let Some(message) = self.message_mut(key) else { return };
         message.open_steps -= 1;

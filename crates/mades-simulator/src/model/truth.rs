@@ -1,5 +1,5 @@
-//! The simulator's record of what it did, for each message and in total. The report of the bench is
-//! compared with it.
+//! The simulator's record of each message, and the totals of all messages. The bench's own counts are compared with
+//! this record.
 use mailrun_measurement::Latencies;
 use mailrun_measurement::record::LatencyMs;
 use serde::{Serialize, Serializer};
@@ -12,34 +12,33 @@ use uuid::Uuid;
 pub enum MessageFate {
     #[default]
     Unfinished,
-    /// The message is in B's inbox, and A has reported that.
+    /// The message is in the receiving endpoint's inbox, and the sending endpoint has reported that.
     Delivered,
     Refused,
     Lost,
     Failed,
     Traced,
-    /// The broker rejected the message, or the reply or event about it, or B's application rejected the message.
+    /// The broker rejected the message, its reply or its event, or the receiver's application rejected the message.
     Undeliverable,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DocumentKind {
-    /// A message that does not acknowledge another message.
     #[default]
     Message,
-    /// A document that B's application sends, or a bench's message that names the acknowledged
-    /// message in `baCorrelationID`.
+    /// A document that the receiver's application sends, or a message of the bench that names the acknowledged message
+    /// in `baCorrelationID`.
     Acknowledgement,
 }
 
-/// Bit in which the number of an acknowledgement differs from the number of its message.
+/// Bit that distinguishes the random decisions about an acknowledgement from the decisions about its message.
 const ACKNOWLEDGEMENT_BIT: u64 = 1 << 63;
 
 impl DocumentKind {
-    /// Returns the number for random decisions about a document, derived from the number of its
-    /// message. An acknowledgement has a number of its own, because otherwise it would always have
-    /// the same fate as its message.
+    /// Returns the number from which the random decisions about a document are derived. An acknowledgement gets
+    /// another number than the message that it acknowledges, because otherwise both would always have the same
+    /// fate.
     pub(crate) fn chance_number(self, number: u64) -> u64 {
         match self {
             Self::Message => number,
@@ -101,20 +100,18 @@ pub struct MessageRecord {
     /// acknowledges, so only the kind distinguishes them.
     #[serde(skip_serializing_if = "DocumentKind::is_message")]
     pub kind: DocumentKind,
-    /// Time at which the message was taken from the outbox, or sent by B's application.
+    /// Time at which the message was taken from the outbox or, for a document, sent by the receiver's application.
     #[serde(serialize_with = "nanoseconds")]
     pub consumed: Duration,
-    /// Time at which the reply was settled. For ECP the reply is the first step, and for EDX it is
-    /// the last step.
+    /// Time at which the reply was settled. An ECP endpoint replies before all other steps, and an EDX toolbox after
+    /// them.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub replied: Option<Duration>,
-    /// Time at which the message was settled in the inbox.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub inboxed: Option<Duration>,
     /// Time at which the event DELIVERED, or the event of a connectivity test, was settled.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub delivered: Option<Duration>,
-    /// Time at which the event RECEIVED was settled.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub received: Option<Duration>,
     pub fate: MessageFate,
@@ -139,20 +136,20 @@ fn as_text<S: Serializer>(faults: &InjectedFaults, serializer: S) -> Result<S::O
     done.then(|| faults.to_string()).serialize(serializer)
 }
 
-/// Counts of the whole run, in which `consumed` is the sum of the six fates and the unfinished messages.
+/// Counts of all messages. `consumed` is the sum of the six fates, such as `delivered`, and the unfinished messages.
 #[derive(Clone, Debug, Default)]
 pub struct SimulationTotals {
     /// Number of messages that were still in the outbox at the end, which is known only for queues in this process.
     pub waiting: u64,
     pub consumed: u64,
     pub bytes: u64,
-    /// Number of messages that are in B's inbox, and whose delivery A has reported.
+    /// Number of messages in the receiving endpoint's inbox whose delivery the sending endpoint has reported.
     pub delivered: u64,
     pub refused: u64,
     pub lost: u64,
     pub failed: u64,
     pub traced: u64,
-    /// Number of messages that the broker rejected, or whose reply or event it rejected.
+    /// Number of messages that were rejected by the broker or the receiver, or whose reply or event was rejected.
     pub undeliverable: u64,
     pub replies: u64,
     /// Number of messages that were settled in the inbox, including duplicates.
@@ -161,11 +158,10 @@ pub struct SimulationTotals {
     pub events_received: u64,
     pub events_failed: u64,
     pub events_tracing: u64,
-    /// Number of messages whose reply was left out on purpose.
     pub unanswered: u64,
     pub duplicated: u64,
     pub corrupted: u64,
-    /// Number of changed messages in the inbox, including each copy.
+    /// Number of messages that are in the inbox with changed content. Each copy of such a message counts.
     pub corrupt_copies: u64,
     /// Number of messages that failed without a report, because the only reply of the toolbox was
     /// suppressed.
@@ -174,15 +170,13 @@ pub struct SimulationTotals {
     /// Number of messages that were put into the inbox after a message of the same run with a
     /// higher number.
     pub overtaken: u64,
-    /// Number of documents in the inbox that reject their message, without duplicates.
+    /// Number of acknowledgement documents in the inbox that reject their message. Duplicates are not counted.
     pub rejecting: u64,
-    /// Times from the outbox to the settled reply.
+    /// Times from when a message was taken out of the outbox until its reply was settled.
     pub to_reply: Latencies,
-    /// Times from the outbox to the inbox.
     pub to_inbox: Latencies,
-    /// Times from the outbox to DELIVERED, or to the event of a connectivity test.
+    /// Times from the outbox to the event DELIVERED or, for a connectivity test, to the event of the test.
     pub to_delivered: Latencies,
-    /// Times from the outbox to RECEIVED.
     pub to_received: Latencies,
     /// Counts of acknowledgement documents, which no other count includes. `None` if the run had no
     /// acknowledgement documents.

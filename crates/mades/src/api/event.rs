@@ -62,9 +62,7 @@ pub struct SendEvent<'m> {
     /// State that the event reports, or `None` if the body has no text.
     pub state: Option<EventState>,
     pub correlation: Option<Cow<'m, str>>,
-    /// Id that the sender's endpoint gave the message.
     pub message_id: Option<Cow<'m, str>>,
-    /// Id that the sender's business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
     pub error_code: Option<Cow<'m, str>>,
     pub error_message: Option<Cow<'m, str>>,
@@ -94,7 +92,7 @@ impl<'m> SendEvent<'m> {
 }
 
 /// Reads the state in the body, which should be an amqp-value string. A single `data` section is accepted too, as in
-/// go-mades-bench, but it is reported as an oddity.
+/// go-mades-bench, but it is reported as a deviation from the reference.
 fn state(message: &DecodedMessage, oddities: &mut Vec<Oddity>) -> Option<EventState> {
     let content = content(message);
     let text = match &content {

@@ -4,11 +4,10 @@ use uuid::Uuid;
 
 const UUID_CHARACTERS: usize = 36;
 
-/// Identity of a message in transit. The sequence number determines the place of the message in the
-/// bench's table of messages in flight.
+/// Identity of a message of a run. The bench uses the sequence number to find the message in its table of messages in
+/// flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunMessageId {
-    /// Number of the message within the run, counted from 0.
     pub sequence: u64,
     pub run: Uuid,
 }

@@ -6,9 +6,7 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq)]
 pub struct InboxMessage<'m> {
     pub correlation: Option<Cow<'m, str>>,
-    /// Id that the sender's endpoint gave the message.
     pub message_id: Option<Cow<'m, str>>,
-    /// Id that the sender's business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
     /// Id of the conversation to which the message belongs, for example the id of the message that it answers.
     pub ba_correlation_id: Option<Cow<'m, str>>,

@@ -61,7 +61,7 @@ enum BodyKind {
     Empty,
 }
 
-/// A received message whose sections have been checked, and whose clones share its bytes.
+/// A received message whose sections have been checked. Clones are cheap, because they share its bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedMessage {
     octets: Bytes,
@@ -153,7 +153,7 @@ impl DecodedMessage {
         Reader::new(&self.octets[from..to]).value().ok()
     }
 
-    /// Returns a field of the properties by its position in the section, counted from 0.
+    /// Returns a field of the section `properties` by its position, counted from 0.
     fn property(&self, number: u32) -> Option<Value<'_>> {
         let mut fields = self.section(self.properties)?.as_list()?;
         fields.skip(number).ok()?;
@@ -289,7 +289,6 @@ pub struct AmqpMessage {
 }
 
 impl AmqpMessage {
-    /// Returns the length of the encoded message in bytes.
     pub fn bytes(&self) -> usize {
         self.sections.len() + self.payload.len()
     }
@@ -312,8 +311,8 @@ pub struct SectionFields<'a> {
 }
 
 impl SectionFields<'_> {
-    /// Writes the sections before the body. `correlation` writes the correlation-id or null, and
-    /// `entries` the keys and values of the application properties.
+    /// Writes the sections before the body. The closure `correlation` must write the correlation-id or null, and
+    /// `entries` must write the keys and values of the application properties.
     pub fn write(
         &self,
         out: &mut Vec<u8>,

@@ -83,12 +83,11 @@ pub enum Oddity {
         property: &'static str,
         found: &'static str,
     },
-    /// The body is in a section of another type than expected.
     WrongSection {
         expected: &'static str,
         found: &'static str,
     },
-    /// The text with this name is not valid UTF-8.
+    /// This part of the message, for example its body, is not valid UTF-8.
     NotText(&'static str),
     UnknownState,
     BadStatusDocument,

@@ -13,7 +13,6 @@ pub struct OutgoingProperties {
     pub message_type: String,
     pub business_type: String,
     pub sender_application: String,
-    /// Set if the broker must keep the messages when it restarts.
     pub is_durable: bool,
     /// Priority of the messages, or `None` to write no priority, which means 4 (AMQP 1.0 part 3 §3.2.1).
     pub priority: Option<u8>,
@@ -50,7 +49,6 @@ pub struct OutgoingTemplate {
     properties: OutgoingProperties,
     run: Uuid,
     identity: String,
-    /// Identity of the message that this message refers to, as text.
     about: String,
     message: AmqpMessage,
 }
@@ -114,17 +112,12 @@ pub struct Submission<'m> {
     pub receiver_code: Option<Cow<'m, str>>,
     pub message_type: Option<Cow<'m, str>>,
     pub business_type: Option<Cow<'m, str>>,
-    /// Id that the business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
-    /// Id of the conversation to which the message belongs.
     pub ba_correlation_id: Option<Cow<'m, str>>,
     pub sender_application: Option<Cow<'m, str>>,
-    /// File extension that the payload would have if it were stored as a file.
     pub file_extension: Option<Cow<'m, str>>,
     pub is_tracing: bool,
-    /// Set if the sender asks the broker to keep the message when the broker restarts.
     pub is_durable: bool,
-    /// Creation time in milliseconds since 1970.
     pub created_at_ms: Option<i64>,
     pub oddities: Vec<Oddity>,
 }

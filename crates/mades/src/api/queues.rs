@@ -1,8 +1,7 @@
-/// Names of the queues of an endpoint, with a prefix that distinguishes endpoints at one broker.
+/// Names of an endpoint's queues. They share a prefix, so that several endpoints can use one broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointQueueNames {
     pub outbox: String,
-    /// Queue with the endpoint's replies to the messages in the outbox.
     pub reply: String,
     pub inbox: String,
     /// Queue in which the endpoint reports send events. An EDX toolbox has no such queue, and reports the state in its
@@ -10,9 +9,7 @@ pub struct EndpointQueueNames {
     pub send_event: Option<String>,
 }
 
-/// Default prefix of the queues of an ECP endpoint.
 pub const ECP_PREFIX: &str = "ecp.endpoint";
-/// Default prefix of the queues of an EDX toolbox.
 pub const EDX_PREFIX: &str = "edx.endpoint";
 
 impl EndpointQueueNames {

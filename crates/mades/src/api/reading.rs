@@ -1,5 +1,5 @@
-//! Reads the properties of messages leniently. If a value has an unexpected type, the reader uses
-//! it as far as possible and reports an oddity.
+//! Reads the properties of messages leniently. If a value has an unexpected type, the reader uses the value as far as
+//! possible and reports the deviation.
 use super::{AmqpMessageId, DecodedMessage, Oddity, RunMessageId};
 use mailrun_amqp::Scalar;
 use std::borrow::Cow;

@@ -1,5 +1,5 @@
-//! Replies of an endpoint to a message in its outbox. A reply accepts the message, refuses it with
-//! a reason, or has a status document (EDX).
+//! Replies of an endpoint to a message in its outbox. A reply accepts the message, refuses it with a reason, or
+//! contains a status document (EDX).
 use super::reading::{BodyContent, PropertyReader, content, first_identity};
 use super::{DecodedMessage, Oddity, RunMessageId, StatusDocument, names};
 use std::borrow::Cow;
@@ -14,7 +14,7 @@ pub struct ErrorReply<'m> {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyOutcome<'m> {
-    /// The endpoint accepted the message under [`Reply::message_id`].
+    /// The endpoint accepted the message and gave it the id [`Reply::message_id`].
     Accepted,
     Refused(ErrorReply<'m>),
     Status(Box<StatusDocument>),
@@ -25,9 +25,7 @@ pub enum ReplyOutcome<'m> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply<'m> {
     pub correlation: Option<Cow<'m, str>>,
-    /// Id that the endpoint gave the message.
     pub message_id: Option<Cow<'m, str>>,
-    /// Id that the business application gave the message.
     pub ba_message_id: Option<Cow<'m, str>>,
     pub outcome: ReplyOutcome<'m>,
     pub oddities: Vec<Oddity>,

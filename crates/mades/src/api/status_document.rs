@@ -27,7 +27,7 @@ const MAX_HISTORY: usize = 1000;
 pub struct MessageStatus {
     /// The state itself: one of `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED` and `FAILED`.
     pub value: String,
-    /// Time of the change, as the text in the document, which is not parsed.
+    /// Time of the change, as written in the document: the text is not parsed.
     pub changed_at: Option<String>,
     pub text: Option<String>,
 }
@@ -43,7 +43,7 @@ pub struct StatusDocument {
     pub last: MessageStatus,
     /// Id that the toolbox gave the message, or `None` if the toolbox refused the message before giving it an id.
     pub original_message_id: Option<String>,
-    /// Time at which the receiver got the message, as the text in the document, which is not parsed.
+    /// Time at which the receiver got the message, as written in the document: the text is not parsed.
     pub received_at: Option<String>,
     /// All states in the order in which they were reached.
     pub history: Vec<MessageStatus>,

@@ -1,6 +1,6 @@
-//! Reads any text as a threshold, and as an encoded histogram. Either the text is refused with an
-//! error message, or the threshold's expression reads as the same threshold, and evaluating it does
-//! not panic.
+//! Reads any text as a threshold, and as an encoded histogram. A text that is refused as a threshold must give an error
+//! message. An accepted threshold must stay the same when its expression is read again, and evaluating it must not
+//! panic.
 use crate::Latencies;
 use crate::record::Record;
 use crate::threshold::{RunProtocol, Threshold, fate_of};

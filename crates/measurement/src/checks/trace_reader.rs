@@ -4,7 +4,6 @@ use crate::seeded::SeededRng;
 use crate::trace::{ClockId, RecipientNumbering, RunId, Trace, TraceReader, TraceResult, ZeroPhase, checksum};
 use std::time::Duration;
 
-/// Cuts bytes into blocks, most of them short.
 fn cut(choice: u8, mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut random = SeededRng::new(choice.into(), 0_u64, 0);
     let mut blocks = Vec::new();

@@ -32,8 +32,6 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// Checks that a converted message is 7-bit, and that restoring it in blocks returns the original
-/// body.
 pub(crate) fn check_restored(message: &[u8], converted: &[u8], block: usize) {
     assert!(crate::is_seven_bit(converted) && converted.starts_with(MARKER), "{}", converted.escape_ascii());
     let top = memchr::memchr(b'\n', converted).map_or(0, |end| end + 1);

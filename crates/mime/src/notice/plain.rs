@@ -14,14 +14,14 @@ use super::recipient::{NoticeAction, NoticeRecipient, is_reply, mailbox};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Section {
-    /// Text outside of the sections below, which names no recipients.
+    /// Text outside of the other sections, which names no recipients.
     #[default]
     Text,
     /// Exim: addresses are indented by two columns, and their reasons by more.
     Exim(NoticeAction),
     /// sendmail: addresses begin their lines, and their reasons are indented.
     Sendmail(NoticeAction),
-    /// sendmail: the replies of the next hop.
+    /// sendmail: transcript of the session with the next hop, which contains the replies that explain the failure.
     Transcript,
     /// qmail (QSBMF): each paragraph begins with an address and a colon.
     Qmail,
@@ -30,7 +30,8 @@ pub(super) enum Section {
 }
 
 impl Section {
-    /// Reads the next line, without its end. Recipients are added to `recipients` if there is room.
+    /// Reads a line, without its end, and returns the section of the next line. Adds at most `limit` recipients in
+    /// total.
     pub(super) fn line(self, line: &[u8], recipients: &mut Vec<NoticeRecipient>, limit: usize) -> Self {
         if self == Self::Returned {
             return self;
@@ -112,7 +113,7 @@ impl Section {
     }
 }
 
-/// Takes a line of a recipient's reason or, if the line begins with the words `original`, the original address.
+/// Adds a line to a recipient's reason. If it begins with the words `original`, sets the original address instead.
 fn explain(recipient: Option<&mut NoticeRecipient>, line: &[u8], original: &[u8]) {
     let Some(recipient) = recipient else { return };
     match line.strip_prefix(original) {

@@ -21,11 +21,11 @@ pub enum NoticeAction {
 /// A recipient, as a notification describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NoticeRecipient {
-    /// The recipient as the sender first named it, or an empty text if the notification does not say so.
+    /// Address to which the sender sent the message, or an empty text if the notification does not contain it.
     pub original: String,
-    /// Address to which the server tried to deliver, which servers may have rewritten.
+    /// Address to which the server tried to deliver. It differs from `original` if servers have rewritten it.
     pub address: String,
-    /// Tells whether the server gave up or tries again.
+    /// Tells whether the server gave up, tries again, or did something else with the message.
     pub action: NoticeAction,
     /// Enhanced status code, such as `5.1.1`, or an empty text if the notification has none.
     pub status: String,
@@ -58,7 +58,7 @@ impl NoticeRecipient {
         self.diagnostic.push_str(&line);
     }
 
-    /// Takes the status from the reply if the notification has no field for it.
+    /// Takes the enhanced status code from the reply if the notification has no field for it.
     pub(super) fn complete(&mut self) {
         if self.status.is_empty() {
             let word = self.diagnostic.split(' ').nth(1).filter(|_| is_reply(self.diagnostic.as_bytes()));
@@ -87,7 +87,6 @@ pub(super) fn mailbox(address: &[u8]) -> String {
     text(inner, MAX_ADDRESS_CHARACTERS)
 }
 
-/// Returns the printable characters of a text, at most `limit` of them.
 fn text(bytes: &[u8], limit: usize) -> String {
     String::from_utf8_lossy(bytes).chars().filter(|character| !character.is_control()).take(limit).collect()
 }

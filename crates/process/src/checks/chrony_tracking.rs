@@ -1,5 +1,5 @@
 //! Checks the parser of `chronyc -c tracking` with any bytes. If the parser finds a bound, the
-//! report must have 14 fields, and the bound must agree with the fields that are its parts.
+//! report must have 14 fields, and the bound must agree with the fields that determine it.
 use crate::chrony::parse_tracking;
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
-//! call these functions, which panic if a promise is broken.
+//! Checks of the relay's parsers and DSNs with arbitrary input. Property tests and fuzz targets
+//! call these functions, which panic if a guarantee is broken.
 pub mod aliases;
 pub mod bounce;
 pub mod config;

@@ -43,7 +43,7 @@ impl Config {
     /// delivery to public addresses even if the file does not.
     ///
     /// # Errors
-    /// Returns all mistakes in the files.
+    /// Fails if the files contain mistakes, and returns all of them.
     pub fn read_within(file: &Path, reach: DeliveryScope) -> Result<Self, ConfigErrors> {
         Self::read_with(file, &ConfigEnvironment { delivery_scope: reach, ..ConfigEnvironment::of_process() })
     }
@@ -52,7 +52,7 @@ impl Config {
     /// used. A starting relay does not need this check, because it opens the spool.
     ///
     /// # Errors
-    /// Returns all mistakes in the files.
+    /// Fails if the files contain mistakes, and returns all of them.
     pub fn check(file: &Path, reach: DeliveryScope, can_store_in: &StorageCheck) -> Result<Self, ConfigErrors> {
         Self::read_with(
             file,

@@ -137,7 +137,7 @@ impl<'a> RouteReader<'a, '_> {
         mx.or(lmtp).or(maildir).or(discard.map(|()| RouteTarget::NextHop(NextHop::Discard)))
     }
 
-    /// Checks that exactly one key names the target, and that the other keys suit it.
+    /// Checks that exactly one key names the target, and that the other keys suit this target.
     fn check_keys(self, section: &Section<'a>) {
         const TARGET_KEYS: [&str; 5] = ["smtp", "mx", "lmtp", "maildir", "discard"];
         const SMTP_KEYS: [&str; 8] =

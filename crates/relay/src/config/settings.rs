@@ -43,7 +43,7 @@ pub struct Config {
     /// other users may read.
     pub(super) file_warnings: Vec<String>,
     pub(crate) login_limits: LoginLimits,
-    /// Clients whose failed logins count only for the user, and not for the address.
+    /// Clients whose failed logins count only against the user, and not against their address.
     pub(crate) login_exempt: Networks,
     pub router: Router,
     pub(crate) delivery: DeliveryLimits,
@@ -58,8 +58,8 @@ pub struct Config {
     pub control: PathBuf,
     /// Number of workers, or `None` for half the number of processors.
     pub workers: Option<usize>,
-    /// Time for which event loops look for events before they sleep. It is only for measurements, so
-    /// the file has no key for it.
+    /// Time for which event loops poll for events before they sleep. It is only for measurements,
+    /// so the file has no key for it.
     pub busy_poll: BusyPoll,
     pub log: LogLevel,
 }
@@ -90,7 +90,7 @@ impl Networks {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// Returns the rights of a client, if these networks are trusted.
+    /// Trusts clients that have logged in, that are local, or that are in these networks.
     pub(crate) fn access(&self, client: Client, login: LoggedIn) -> Access {
         match (client, login) {
             (_, LoggedIn::Yes) | (Client::Local, LoggedIn::No) => Access::Trusted,
@@ -107,9 +107,9 @@ pub struct SpoolConfig {
     /// Maximum number of bytes that the spool may take on disk. When the spool is full, clients get
     /// 452.
     pub max_bytes: u64,
-    /// Maximum number of bytes of bodies in memory. Other bodies are read again from the spool.
+    /// Maximum size of all message bodies in memory. Other bodies are read again from the spool.
     pub memory_bytes: u64,
-    /// Set if new damage in the spool must keep the relay from starting.
+    /// Set if the relay must not start when it finds new damage in the spool.
     pub refuse_damage: bool,
 }
 
@@ -215,7 +215,7 @@ impl RelayLimits {
 pub(crate) struct LoginLimits {
     pub(crate) failures: u32,
     pub(crate) user_failures: u32,
-    /// Period in which failed logins are counted. After it, the count begins again at 0.
+    /// Period in which failed logins are counted. Afterwards, the count begins again at 0.
     pub(crate) period: Duration,
     /// Time for which logins are refused after too many failures, without checking the password.
     pub(crate) lock_duration: Duration,
@@ -224,8 +224,8 @@ pub(crate) struct LoginLimits {
 }
 
 impl Default for LoginLimits {
-    /// Both times are ten minutes, as in fail2ban. The limits tolerate a user who tries several
-    /// passwords before the right one.
+    /// Failed logins count for ten minutes, and a lockout lasts ten minutes, as in fail2ban. The
+    /// limits tolerate a user who tries several passwords before the right one.
     fn default() -> Self {
         Self {
             failures: 10,
@@ -303,7 +303,6 @@ impl SuccessDsnPolicy {
     pub(crate) const ALL: [(Self, &'static str); 3] =
         [(Self::Everyone, "everyone"), (Self::Networks, "networks"), (Self::Nobody, "nobody")];
 
-    /// Returns true if the sender is notified of success.
     pub(crate) fn is_for(self, client: Client, login: LoggedIn, networks: &Networks) -> bool {
         match self {
             Self::Everyone => true,

@@ -28,7 +28,7 @@ impl ControlClient {
     /// Connects to the relay that listens on this control socket.
     ///
     /// # Errors
-    /// Fails if no relay is running there.
+    /// Fails if no relay answers on the socket.
     pub fn connect(control: &Path) -> Result<Self> {
         let stream = socket::connect(control, REPLY_TIMEOUT).map_err(|error| {
             anyhow!("no relay answers at {} ({}); check that it is running", control.display(), reason(&error))
@@ -41,8 +41,8 @@ impl ControlClient {
     ///
     /// # Errors
     /// Fails if the relay's answer is incomplete, so that the caller does not know whether the
-    /// relay has executed the request. `each` must keep an error of its own, such as a broken pipe
-    /// of the output, and return `Break`, so that it is not taken for an error of the connection.
+    /// relay has executed the request. If `each` fails, for example because its output is closed,
+    /// it must keep the error and return `Break`, because the error is not one of the connection.
     pub fn send(
         &mut self,
         request: &ControlRequest,

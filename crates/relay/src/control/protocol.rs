@@ -22,10 +22,8 @@ pub(crate) const MAX_REQUEST_BYTES: usize = 4096;
 pub enum ControlRequest {
     /// Lists entries of the queue in no particular order.
     List {
-        /// Lists only entries for this next hop.
         #[serde(default)]
         hop: Option<String>,
-        /// Lists only entries in this state, such as deferred entries.
         #[serde(default)]
         state: Option<EntryState>,
         #[serde(default)]
@@ -107,13 +105,11 @@ pub struct EntryRow {
     pub state: EntryState,
     pub recipients: u64,
     pub attempts: u32,
-    /// Unix time at which the relay received the message, in seconds.
     pub received_unix_s: u64,
     pub age_s: u64,
     /// Unix time in seconds at which the relay retries a deferred entry, or connects again to the
     /// unreachable next hop of a ready entry. `None` for all other entries.
     pub next_unix_s: Option<u64>,
-    /// Unix time at which the message expires, in seconds.
     pub expires_unix_s: u64,
     /// Last refusal of the entry, or the reason why the next hop cannot be reached.
     pub refusal: Option<RefusalRow>,
@@ -168,7 +164,6 @@ pub struct MessageRow {
     pub sender: String,
     pub recipients: u64,
     pub bytes: u64,
-    /// Unix time at which the relay received the message, in seconds.
     pub received_unix_s: u64,
     pub client_name: String,
     pub client_address: Option<String>,
@@ -221,7 +216,7 @@ pub struct TotalsRow {
     pub entries: u64,
     #[serde(rename = "couriers")]
     pub connections: u64,
-    /// Number of bytes that messages take in memory.
+    /// Number of bytes of memory that the messages in the queue occupy.
     #[serde(rename = "letter_bytes")]
     pub message_bytes: u64,
     pub spool_messages: u64,

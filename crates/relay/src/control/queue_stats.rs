@@ -56,8 +56,8 @@ fn totals(relay: &RunningRelay) -> TotalsRow {
     }
 }
 
-/// Returns the statistics of one worker. Next hops beyond the largest are summed up without copying
-/// them, because the copies would take time of the worker's event loop.
+/// Returns the statistics of one worker. Next hops beyond the `MAX_DESTINATIONS` largest are summed
+/// up without copying them, because copies would take time of the worker's event loop.
 fn worker_stats(worker: &Rc<RelayWorker>) -> (crate::qmgr::QueueTotals, usize, Vec<HopRow>) {
     let queue = worker.queue.borrow();
     let hops = worker.destinations().borrow();
@@ -122,7 +122,7 @@ fn merge(sum: &mut HopRow, row: &HopRow) {
     }
 }
 
-/// Returns the next hops with the most entries, followed by a row that sums up the others.
+/// Returns the rows of the largest next hops, followed by a row that sums up the others.
 fn largest(mut hops: Vec<HopRow>) -> Vec<HopRow> {
     // Sort rows that already sum up several hops to the end, so that they go into the final sum.
     hops.sort_by(|a, b| {

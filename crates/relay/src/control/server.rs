@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// millisecond.
 const LIST_PAGE_ENTRIES: u32 = 500;
 /// Maximum number of messages that a worker changes in one turn. It is less than a page of a list,
-/// because each change may write a note.
+/// because each change may write to the spool.
 const CHANGE_PAGE_ENTRIES: u32 = 100;
 const MAX_CONNECTIONS: usize = 16;
 const IO_TIMEOUT: Duration = Duration::from_secs(60);

@@ -31,7 +31,7 @@ impl CaContent {
 }
 
 impl CaFiles {
-    /// Takes over the contents that were read with a configuration, and forgets the files of the
+    /// Stores the CA files that were read with a new configuration, and forgets the files of the
     /// previous configuration.
     pub(crate) fn replace(&self, router: &Router) {
         let files = router.securities().filter_map(|security| security.ca_file.as_ref());

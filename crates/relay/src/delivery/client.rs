@@ -71,7 +71,7 @@ pub(crate) enum ConnectionResult {
 
 enum NextTransaction {
     Transaction(Arc<Envelope>),
-    /// The queue has no message for this connection. The task is woken when there is one.
+    /// The queue has no message for this connection. The task is woken when there is a message.
     Wait,
     /// The message is being converted by another thread. The task is woken when the conversion is
     /// done.
@@ -431,7 +431,7 @@ impl SmtpDelivery {
         }
     }
 
-    /// Finishes the oldest message, whose result is now certain.
+    /// Reports the result of the oldest message, which is now certain, to the queue.
     fn finish_transaction(&mut self) {
         let Some(mut pipelined) = self.in_flight.pop_front() else { return };
         self.answered -= 1;
@@ -449,7 +449,7 @@ impl SmtpDelivery {
         self.worker.finish_delivery(pipelined.request, result);
     }
 
-    /// Returns the oldest message that is not completely answered. The next reply belongs to it.
+    /// Returns the oldest message that still lacks replies. The next reply belongs to this message.
     fn current(&mut self) -> Option<&mut PipelinedMessage> {
         self.in_flight.get_mut(self.answered)
     }

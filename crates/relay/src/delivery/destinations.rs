@@ -15,18 +15,18 @@ use std::time::Duration;
 /// Number of destinations that are kept even if they are idle, because their TLS sessions save
 /// handshakes.
 const RETAINED_DESTINATIONS: usize = 1_000;
-/// A pass checks this many destinations, and in addition one in `SCAN_DIVISOR` of all. It takes a
-/// fraction of a millisecond, and twenty passes find every idle destination.
+/// Number of destinations that each search for idle destinations checks, in addition to one in `SCAN_DIVISOR` of all. A
+/// search takes a fraction of a millisecond, and twenty searches check every destination.
 const MIN_SCANNED: usize = 64;
 const SCAN_DIVISOR: usize = 20;
 
-/// Maximum number of hosts per destination whose TLS settings are kept. This is more than one answer
-/// of DNS names, but a domain can name other hosts in each answer.
+/// Maximum number of hosts per destination whose TLS settings are kept. One DNS answer names fewer hosts, but a domain
+/// can name other hosts in each answer.
 const MAX_HOSTS: usize = 64;
 
 struct HostTls {
-    /// Content of the route's CA file when `security` was last made or tried. If the content has
-    /// changed, `security` is made again.
+    /// Content of the route's CA file from which `security` was last made, even if that failed. If the file has new
+    /// content, `security` is made again.
     pem: Option<Arc<[u8]>>,
     security: Option<ClientSecurity>,
 }
@@ -36,19 +36,18 @@ pub(crate) struct Destinations {
     ids: HashMap<NextHop, DestinationId, foldhash::fast::RandomState>,
     /// All destinations, indexed by their numbers. `None` marks a free number.
     entries: Vec<Option<DestinationEntry>>,
-    /// Free numbers, the lowest of which is reused first.
     free_ids: BinaryHeap<Reverse<u32>>,
-    /// Position of the next destination to check for idleness.
+    /// Index of the destination that was last checked for idleness. The next search continues after it.
     next: usize,
 }
 
 struct DestinationEntry {
     next_hop: NextHop,
-    /// TLS settings by host. Certificates are parsed once per host and when they change, but not
-    /// for each connection.
+    /// TLS settings by host, kept so that certificates are parsed only once per host and again when they change,
+    /// instead of for each connection.
     hosts: RecentMap<Arc<str>, HostTls>,
     name: Arc<str>,
-    /// Until this time, the destination gets one message at a time.
+    /// Until this time, connections send one message at a time, because a session with several messages has failed.
     unstreamed_until: Duration,
 }
 
@@ -78,8 +77,8 @@ impl Destinations {
         (key, true)
     }
 
-    /// Checks some of the destinations in turn, and forgets those that are idle. Returns their
-    /// numbers.
+    /// Forgets idle destinations, and returns their numbers. Each call checks only some of the destinations, in turn,
+    /// so that no call takes long.
     pub(crate) fn forget_idle(&mut self, is_idle: impl Fn(DestinationId) -> bool) -> Vec<DestinationId> {
         let mut forgotten = Vec::new();
         if self.ids.len() <= RETAINED_DESTINATIONS {
@@ -116,15 +115,14 @@ impl Destinations {
         Arc::clone(&self.entry(key).name)
     }
 
-    /// Limits a destination to one message at a time until this time, after a session with several
-    /// messages in transit has failed.
+    /// Limits a destination to one message at a time until the given time, after a session with several messages in
+    /// transit has failed.
     pub(crate) fn disable_streaming(&mut self, key: DestinationId, until: Duration) {
         if let Some(entry) = &mut self.entries[key.0 as usize] {
             entry.unstreamed_until = until;
         }
     }
 
-    /// Returns true if a connection to this destination may have several messages in transit.
     pub(crate) fn may_stream(&self, key: DestinationId, now: Duration) -> bool {
         self.entry(key).unstreamed_until <= now
     }
@@ -132,7 +130,7 @@ impl Destinations {
     /// Returns the TLS settings for a host of this destination.
     ///
     /// # Errors
-    /// Fails if the certificates or the name cannot be used.
+    /// Fails if the CA certificates cannot be used, or if the host's name is not valid for a TLS certificate.
     pub(crate) fn security(
         &mut self,
         key: DestinationId,
@@ -218,7 +216,6 @@ mod tests {
             self.queue.put(arrival, self.now);
         }
 
-        /// Delivers the next message, or reports the destination as unreachable.
         fn visit(&mut self, reason: DisconnectReason) {
             let Some(ConnectionAction::Open(mut slot)) = self.queue.next_connection_action(self.now) else {
                 panic!("no connection is opened")

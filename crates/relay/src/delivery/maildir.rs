@@ -31,7 +31,6 @@ const MAX_NAME_ATTEMPTS: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaildirMessage<'a> {
-    /// The sender's address, which is empty for a DSN.
     pub(crate) sender: &'a [u8],
     pub(crate) recipient: &'a [u8],
     /// Header and text as received, with CRLF and without dot-stuffing.
@@ -49,7 +48,6 @@ pub(crate) struct MaildirNames {
     pid: u32,
     host: String,
     serial: AtomicU64,
-    /// Maildirs whose directories this process has made durable.
     durable_roots: Mutex<HashSet<PathBuf>>,
 }
 
@@ -79,20 +77,20 @@ impl MaildirNames {
         Ok(())
     }
 
-    /// Returns a name that it has not returned before. `now` counts from the Unix epoch.
+    /// Returns a file name that no earlier call has returned. `now` is the time since the Unix epoch.
     fn next(&self, now: Duration) -> String {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         format!("{}.M{:06}P{}Q{serial}.{}", now.as_secs(), now.subsec_micros(), self.pid, self.host)
     }
 }
 
-/// Delivers into the Maildir `root`, which is created if necessary. Returns the path of the new
-/// file. `now` counts from the Unix epoch. A caller that builds `root` from an address must ensure
-/// that the address cannot lead elsewhere.
+/// Delivers into the Maildir `root`, which is created if necessary. Returns the path of the new file. `now` is the time
+/// since the Unix epoch. A caller that builds `root` from an address must ensure that the address cannot lead to a path
+/// outside of the intended directory.
 ///
 /// # Errors
-/// Returns a [`MaildirError`] if the message is possibly not delivered. The caller must then try
-/// again, even though this can deliver the message twice.
+/// Returns a [`MaildirError`] if the message may not have been delivered. The caller must then try again, even though
+/// this can deliver the message twice.
 pub(crate) fn deliver(
     root: &Path,
     names: &MaildirNames,
@@ -113,7 +111,7 @@ pub(crate) fn deliver(
     delivered.map_err(failed)
 }
 
-/// Calls `act` with new names until a name is free. Creates the Maildir if it is missing.
+/// Calls `act` with new file names until it succeeds with one. Creates the Maildir if it is missing.
 fn with_unique_name<T>(
     root: &Path,
     names: &MaildirNames,
@@ -207,7 +205,7 @@ pub(crate) enum MaildirError {
     Full { path: PathBuf, source: io::Error },
     #[error("{}: {}; the owner of the mailbox must delete mail or needs a larger quota", .path.display(), reason(.source))]
     Quota { path: PathBuf, source: io::Error },
-    /// This process may not write there, or the path is not a Maildir.
+    /// The process may not write into the Maildir, or the path is not a Maildir.
     #[error("{}: {}; it must be a directory that mailrun can write to", .path.display(), reason(.source))]
     Denied { path: PathBuf, source: io::Error },
     #[error("{}: {}", .path.display(), reason(.source))]
@@ -231,7 +229,7 @@ impl MaildirError {
         }
     }
 
-    /// Returns the reply codes that a next hop would have sent (RFC 3463).
+    /// Returns the reply code and enhanced status code (RFC 3463) that a server would send for this error.
     pub(crate) fn code(&self) -> (u16, EnhancedStatusCode) {
         match self {
             Self::Full { .. } => (452, EnhancedStatusCode(4, 3, 1)),

@@ -58,7 +58,6 @@ pub(crate) async fn run(worker: Rc<RelayWorker>, slot: SlotGuard) {
     }
 }
 
-/// Delivers on this host, one message after another, until the queue has no more messages.
 async fn deliver_locally(
     worker: &Rc<RelayWorker>,
     mut slot: SlotGuard,

@@ -1,4 +1,3 @@
-//! Renders the parameters of MAIL and RCPT for a server with certain extensions.
 use crate::message::Message;
 use crate::message::envelope::{DeliveryRefusal, EnvelopeRecipient};
 use mailrun_smtp::Extensions;

@@ -1,4 +1,3 @@
-//! A message in transit on a connection, and the replies to it so far.
 use crate::counters::RelayCounters;
 use crate::delivery::required_extensions::{self, DeliveryForm};
 use crate::delivery::result::{accepted_status, combine_statuses};
@@ -12,9 +11,7 @@ use mailrun_smtp::reply::is_session_fault;
 
 pub(crate) struct PipelinedMessage {
     pub(crate) request: DeliveryGuard,
-    /// The converted message, if the original cannot be sent unchanged.
     pub(crate) converted: Option<Message>,
-    /// Numbers of the recipients that are not sent to the server.
     pub(crate) left_out: Vec<u16>,
     /// The refusal of each recipient that is sent to the server, in the order of the request, or
     /// `None` as long as the recipient is not refused.
@@ -104,17 +101,17 @@ impl PipelinedMessage {
         }
     }
 
-    /// Returns a result that defers all recipients if a refusal, such as a 421, was about the
-    /// session. Such a refusal counts even if the last reply is not certain.
+    /// Returns a result that defers all recipients if a refusal, such as a 421, was about the session and not about the
+    /// message. This result applies even if the last reply is not certain.
     pub(crate) fn session_fault(&self) -> Option<DeliveryResult> {
         let fault = self.refused.iter().flatten().find(|refusal| is_session_fault(refusal.code))?;
         let status = RecipientStatus::Deferred(fault.clone());
         Some(DeliveryResult::SessionFault(vec![status; self.request.recipients.len()]))
     }
 
-    /// Returns the result of a message whose session ended before the last reply was certain. With
-    /// `is_refused`, the server ended the session with 421, and has accepted only what it had
-    /// answered before. With `is_ambiguous`, a reply may be missing, so all replies are ignored.
+    /// Returns the result of a message whose session ended before the last reply was certain. `is_refused` means that
+    /// the server ended the session with 421, and so has accepted only what it had answered before. `is_ambiguous`
+    /// means that a reply may be missing, so all replies are ignored.
     pub(crate) fn unfinished_result(
         &mut self,
         is_refused: bool,

@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub(crate) struct DeliveryForm {
     /// The converted message, if the original cannot be sent unchanged.
     pub(crate) converted: Option<Message>,
-    /// Numbers of the recipients whose addresses the server does not accept. At least one recipient
-    /// remains.
+    /// Numbers of the recipients that are left out because the server does not accept their addresses. At least one
+    /// other recipient remains.
     pub(crate) left_out: Vec<u16>,
 }
 
@@ -27,8 +27,8 @@ pub(crate) fn is_long_conversion(message: &Message, extensions: &Extensions) -> 
     message.body.len() > MAX_INLINE_BYTES && may_need_conversion(message, extensions)
 }
 
-/// Chooses the form in which a server with these extensions gets the message for these recipients.
-/// `host` is the name of the converting host.
+/// Chooses the form in which a server with these extensions gets the message for these recipients. If the message is
+/// converted, its header names `host` as the converting host.
 ///
 /// # Errors
 /// Returns a refusal that tells the sender which extension is missing.
@@ -95,7 +95,7 @@ fn left_out(
     if others.is_empty() && !left_out.is_empty() { Err(smtputf8_missing()) } else { Ok(left_out) }
 }
 
-/// Returns the message without 8-bit bytes, if the server does not accept them.
+/// Returns the message encoded without 8-bit bytes, or `None` if the message is sent unchanged.
 fn converted(message: &Message, extensions: &Extensions, host: &str) -> Result<Option<Message>, DeliveryRefusal> {
     if !may_need_conversion(message, extensions) {
         return Ok(None);

@@ -38,7 +38,7 @@ const MAX_CACHE_ENTRIES: u64 = 100_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MailServer {
-    /// Name that the certificate must have: the host's name, or its address.
+    /// Name that the server's TLS certificate must have: the host's name, or its address.
     pub(crate) name: Arc<str>,
     pub(crate) address: SocketAddr,
 }
@@ -47,12 +47,12 @@ pub(crate) struct MailServer {
 pub(crate) enum Unroutable {
     #[error("{0} does not exist")]
     NoSuchDomain(String),
-    /// The domain accepts no mail (RFC 7505).
+    /// The domain declares with a null MX record that it accepts no mail (RFC 7505).
     #[error("{0} accepts no mail")]
     TakesNoMail(String),
     #[error("no mail server of {0} has an address")]
     NoAddress(String),
-    /// This relay itself is the best server for the domain.
+    /// No mail exchanger of the domain is better than this relay itself, so delivery would loop.
     #[error("mail to {0} loops back to this relay")]
     Loop(String),
     #[error("{0} is not a valid address literal")]
@@ -61,8 +61,8 @@ pub(crate) enum Unroutable {
     Public(IpAddr),
     #[error("DNS lookup of {domain} failed: {why}")]
     LookupFailed { domain: String, why: String },
-    /// The configured next hop is wrong, or DNS has lost its name. That is not the fault of the
-    /// recipients, so their mail waits until the configuration or DNS is corrected.
+    /// The configured next hop has no usable address. That is not the fault of the recipients, so their mail waits
+    /// until the configuration or DNS is corrected.
     #[error("the configured next hop is not usable: {0}")]
     NextHop(Box<Self>),
 }
@@ -72,7 +72,7 @@ impl Unroutable {
         Self::LookupFailed { domain: domain.to_owned(), why: why.to_owned() }
     }
 
-    /// Returns the reply code and the enhanced code (RFC 3463, RFC 7505 §4).
+    /// Returns the SMTP reply code and the enhanced status code for this error (RFC 3463, RFC 7505 §4).
     pub(crate) fn codes(&self) -> (u16, &'static str) {
         match self {
             Self::NoSuchDomain(_) | Self::BadLiteral(_) => (550, "5.1.2"),
@@ -97,12 +97,12 @@ pub(crate) struct Exchanger {
     pub(crate) host: String,
 }
 
-/// Returns the hosts to try with their preferences, in the order of preference. `seed` determines
-/// the order among hosts with the same preference. Hosts that are not better than `own_name` are
-/// left out, because they would send the mail back (RFC 5321 §5.1).
+/// Returns the hosts to try for a domain, with their preferences, in the order of preference. `seed` determines the
+/// order among hosts with the same preference. Hosts that are not better than `own_name` are left out, because they
+/// would send the mail back (RFC 5321 §5.1).
 ///
 /// # Errors
-/// Fails if no host is left.
+/// Fails if the domain accepts no mail, or if no host is better than `own_name`.
 pub(crate) fn order_hosts(
     domain: &str,
     exchangers: &[Exchanger],
@@ -140,12 +140,12 @@ pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
     mailrun_smtp::address::address_literal(domain.as_bytes())
 }
 
-/// Addresses of servers, each with the preference of its host, or with the host's position in a
-/// route.
+/// Addresses of servers, each with the MX preference of its host or, if a route lists the hosts, with the host's
+/// position in that list.
 type RankedServers = Vec<(u16, MailServer)>;
 
-/// Leaves out this relay, and mail exchangers that are not better than this relay, because they
-/// would send the mail back (RFC 5321 §5.1).
+/// Removes this relay from a list of servers, and with it the mail exchangers that are not better than this relay,
+/// because they would send the mail back (RFC 5321 §5.1).
 fn without_own(mut servers: RankedServers, target: &SmtpTarget, own: &OwnAddresses) -> Vec<MailServer> {
     let is_own = |server: &MailServer| own.contains(&Endpoint::Tcp(server.address));
     let ranks: Vec<u16> = servers.iter().filter(|(_, server)| is_own(server)).map(|(rank, _)| *rank).collect();
@@ -156,7 +156,7 @@ fn without_own(mut servers: RankedServers, target: &SmtpTarget, own: &OwnAddress
     servers.into_iter().map(|(_, server)| server).collect()
 }
 
-/// Leaves out duplicates, and addresses to which the relay may not send mail.
+/// Removes duplicate addresses, and addresses to which the relay may not send mail.
 fn reachable(servers: Vec<MailServer>, reach: DeliveryScope) -> Result<Vec<MailServer>, Unroutable> {
     let public = servers.iter().map(|one| one.address.ip()).find(|ip| !is_local_address(*ip));
     let mut seen = HashSet::new();
@@ -185,7 +185,7 @@ struct LookupRequest {
 }
 
 impl Resolver {
-    /// Starts the thread that queries DNS. It sets DNS up at the first query, so that a relay that
+    /// Starts the thread that queries DNS. The thread sets up its resolver at the first query, so that a relay that
     /// needs no DNS needs no resolv.conf.
     pub(crate) fn start(dns: &DnsConfig, own_name: &str, own: Arc<OwnAddresses>) -> io::Result<Self> {
         let (questions, requests) = mpsc::channel(MAX_PENDING_LOOKUPS);
@@ -205,13 +205,13 @@ impl Resolver {
         &self.own
     }
 
-    /// Returns the servers of a next hop in the order in which they should be tried. There is at
-    /// least one. `seed` decides the order among equals, so a new seed for each connection spreads
-    /// the load. `scope` must come from the current configuration, because a reload may change it.
-    /// The future can be awaited on any event loop.
+    /// Returns the servers of a next hop, at least one, in the order in which they should be tried. `seed` decides
+    /// the order among equally preferred servers, so a new seed for each connection spreads the load. `scope` must
+    /// come from the current configuration, because a reload may change it. The future can be awaited on any event
+    /// loop.
     ///
     /// # Errors
-    /// Fails if there is no server, or if DNS does not answer.
+    /// Fails if the next hop has no server to which the relay may send mail, or if DNS does not answer.
     pub(crate) async fn resolve(
         &self,
         to: &SmtpTarget,
@@ -286,7 +286,6 @@ struct LookupContext {
     own_name: String,
     own: Arc<OwnAddresses>,
     resolver: tokio::sync::OnceCell<TokioResolver>,
-    /// Resolver for name servers that do not understand EDNS.
     resolver_without_edns: tokio::sync::OnceCell<TokioResolver>,
 }
 
@@ -435,7 +434,6 @@ fn build(dns: &DnsConfig, edns: Edns) -> Result<TokioResolver, NetError> {
     builder.build()
 }
 
-/// Describes a name server that is queried over UDP, and over TCP for long answers.
 fn name_server(address: &SocketAddr) -> NameServerConfig {
     let at = |mut connection: ConnectionConfig| {
         connection.port = address.port();
@@ -444,12 +442,12 @@ fn name_server(address: &SocketAddr) -> NameServerConfig {
     NameServerConfig::new(address.ip(), true, vec![at(ConnectionConfig::udp()), at(ConnectionConfig::tcp())])
 }
 
-/// Returns the names and addresses of a domain's servers in the order in which they should be
-/// tried. There is at least one. The domain may be an address literal (`[192.0.2.1]`). `seed`
-/// decides the order among equals.
+/// Returns the names and addresses of a domain's servers, at least one, in the order in which they should be
+/// tried. The domain may be an address literal (`[192.0.2.1]`). `seed` decides the order among servers of the same
+/// preference.
 ///
 /// # Errors
-/// Fails if there is no server, or if `scope` excludes all of them because their addresses are
+/// Fails if the domain has no server, or if `scope` excludes all of its servers because their addresses are
 /// public.
 pub fn mail_servers(domain: &str, port: u16, scope: DeliveryScope, seed: u64) -> Result<Vec<(String, SocketAddr)>> {
     let own = Arc::new(OwnAddresses::new([].iter()));
@@ -577,7 +575,6 @@ mod tests {
         }
     }
 
-    /// A name server on loopback that has a few names and counts its queries.
     struct NameServer {
         address: SocketAddr,
         requests: Arc<AtomicUsize>,

@@ -1,4 +1,3 @@
-//! Combines the statuses of the recipients into the result of a delivery request.
 use crate::counters::RelayCounters;
 use crate::delivery::slots::SlotWaiter;
 use crate::message::envelope::{Confirmation, DeliveryRefusal, EnvelopeRecipient};
@@ -15,9 +14,9 @@ pub(crate) fn accepted_status(recipient: &EnvelopeRecipient, how: Confirmation) 
     if is_asked { RecipientStatus::Confirmed(how) } else { RecipientStatus::Delivered }
 }
 
-/// Combines the recipients' statuses, and counts them. If all recipients are delivered without a
-/// DSN, the result needs no list. If a refusal was about the session, such as a 421, the queue
-/// tries again soon.
+/// Combines the recipients' statuses into the result of a request, and counts them. If all recipients are delivered
+/// without a DSN, the result needs no list. If a refusal was about the session, such as a 421, the result tells the
+/// queue to try again soon.
 pub(crate) fn combine_statuses(counters: &RelayCounters, statuses: Vec<RecipientStatus>) -> DeliveryResult {
     for status in &statuses {
         match status {
@@ -40,7 +39,7 @@ fn is_session_fault(status: &RecipientStatus) -> bool {
     matches!(status, RecipientStatus::Deferred(refusal) if mailrun_smtp::reply::is_session_fault(refusal.code))
 }
 
-/// Fails all messages that this connection gets from the queue, and then returns the connection.
+/// Fails all messages that the queue offers for this connection, and then gives the connection back.
 pub(crate) fn fail_all(worker: &Rc<RelayWorker>, mut slot: SlotGuard, refusal: &DeliveryRefusal) {
     let mut waiter = SlotWaiter::default();
     while let NextMessage::Deliver(request) =

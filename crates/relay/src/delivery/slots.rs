@@ -1,4 +1,3 @@
-//! Delivery connections that wait for a message, by destination. The worker wakes or closes them.
 use crate::qmgr::DestinationId;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -22,8 +21,8 @@ enum WaiterState {
 }
 
 impl SlotWaiter {
-    /// Ends the connection's wait for a message. The waiter's entry in the list becomes stale, and
-    /// a later `add` or `wake` drops it.
+    /// Ends the connection's wait for a message. Its entry in the list of waiting connections becomes stale, and a
+    /// later `add` or `wake` removes the entry.
     pub(crate) fn cancel(&mut self) {
         if self.0.get() == WaiterState::Waiting {
             self.0.set(WaiterState::Busy);

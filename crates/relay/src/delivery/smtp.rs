@@ -1,5 +1,3 @@
-//! Delivers by SMTP: finds the servers of the next hop, and tries them one after another, like
-//! Postfix's smtp(8).
 use crate::delivery::client::{ConnectionResult, MAX_BATCH, QUIT_TIMEOUT, SmtpDelivery};
 use crate::delivery::resolver::{MailServer, Unroutable};
 use crate::delivery::result::fail_all;

@@ -77,7 +77,6 @@ fn describe_next_step(action: DsnAction) -> Cow<'static, str> {
     }
 }
 
-/// Writes a recipient, the server's reply, and the meaning of the reply.
 fn write_recipient(recipient: &DsnRecipient<'_>, out: &mut String) {
     let address = text::sanitize(recipient.address, Charset::Utf8);
     let note = original_address(recipient).map(|original| format!(" (you wrote to {original})"));
@@ -105,7 +104,7 @@ fn original_address(recipient: &DsnRecipient<'_>) -> Option<String> {
     is_other.then(|| text::sanitize(&address, Charset::Ascii))
 }
 
-/// Explains a code to a person who does not know mail systems (RFC 3463 §3).
+/// Explains an enhanced status code (RFC 3463 §3) to a person who does not know mail systems.
 fn advice(status: EnhancedStatusCode) -> Option<&'static str> {
     let advice = match (status.0, status.1, status.2) {
         (2, ..) => return None,

@@ -1,4 +1,3 @@
-//! Facts from which a DSN is written: the message, and the outcome for each recipient.
 use crate::message::envelope::OriginalAddress;
 use jiff::Timestamp;
 use mailrun_smtp::dsn::{Notify, Return};
@@ -51,7 +50,7 @@ pub(crate) struct DsnRecipient<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum DsnAction {
     Failed,
-    /// The message is not delivered yet. The relay keeps trying until this time.
+    /// The message is not delivered yet, and the relay keeps trying until the time `until`.
     Delayed {
         until: Timestamp,
     },

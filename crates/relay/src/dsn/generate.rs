@@ -86,8 +86,8 @@ async fn generate(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, mess
     }
 }
 
-/// Sends the remaining DSNs later. Meanwhile, the message takes no memory, and other DSNs get their
-/// turn.
+/// Pauses, and then sends the DSNs of the event that could not be stored before. Meanwhile, the message takes no
+/// memory, and other DSNs get their turn.
 fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent: usize) {
     if let (DsnEvent::Settled { fates, .. }, 1..) = (&mut event, sent) {
         // The DSN about failures is sent first, so once a DSN was sent, only the one about the
@@ -102,7 +102,7 @@ fn send_later(worker: &Rc<RelayWorker>, id: MessageId, mut event: DsnEvent, sent
     });
 }
 
-/// Gives the message back to the queue, because no DSN can be sent.
+/// Logs that the sender cannot be notified, and tells the queue unless the DSN was only about a delay.
 fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str) {
     let DsnEvent::Settled { pending, fates, .. } = event else {
         return tracing::error!(target: LOG_TARGET, %id, %error, "the sender cannot be notified that the message is delayed");
@@ -118,7 +118,7 @@ fn give_up(worker: &Rc<RelayWorker>, id: MessageId, event: DsnEvent, error: &str
     worker.dsn_failed(pending, &fates);
 }
 
-/// Counts a task that writes DSNs. The task counts as running until this value is dropped.
+/// Counts a task that writes DSNs as running, from the creation of this value until it is dropped.
 struct DsnTask {
     worker: Rc<RelayWorker>,
 }
@@ -142,8 +142,8 @@ impl Drop for DsnTask {
     }
 }
 
-/// Guards a DSN whose message stays in the spool until the DSN is stored. If the task panics, the
-/// message goes back to the queue.
+/// A DSN that is being written. Its message stays in the spool until the DSN is stored, and goes back to the queue if
+/// the task that writes the DSN panics.
 struct DsnGuard {
     worker: Rc<RelayWorker>,
     id: MessageId,
@@ -383,7 +383,6 @@ async fn store(worker: &Rc<RelayWorker>, id: MessageId, message: Message, groups
     }
 }
 
-/// Returns the action that a DSN reports for this fate, and the reason.
 fn action_of(fate: &RecipientFate) -> Option<(DsnAction, Option<&DeliveryRefusal>)> {
     Some(match fate {
         RecipientFate::Delivered | RecipientFate::Removed => return None,

@@ -29,7 +29,6 @@ mod read_back;
 /// for as long as the spool is full.
 const MAX_DSN_TASKS: u32 = 32;
 
-/// Limits the number of DSNs that are written at the same time.
 #[derive(Default)]
 pub(crate) struct DsnTasks {
     pending: RefCell<VecDeque<(MessageId, DsnEvent)>>,

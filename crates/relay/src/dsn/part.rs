@@ -1,4 +1,3 @@
-//! A part of a DSN's `multipart/report`, and the boundary between its parts.
 use super::text;
 use std::borrow::Cow;
 

@@ -70,7 +70,6 @@ fn write(facts: &DsnFacts<'_>, recipients: &[DsnRecipient<'_>]) -> Dsn {
     compose(facts, recipients, LIMIT, at(90)).expect("somebody is notified")
 }
 
-/// Returns the parts of a DSN as a reader sees them: the types, and the decoded bytes.
 fn parts(dsn: &Dsn) -> Vec<(String, Vec<u8>)> {
     let message = MessageParser::default().parse(&dsn.message).expect("it is a message");
     let kind = message.content_type().expect("it has a type");

@@ -62,9 +62,9 @@ impl<'a> Returned<'a> {
     }
 }
 
-/// Returns the whole message in a form that can be sent to any server, if there is one.
-/// `message/rfc822` must not be encoded as a whole, so the parts of the message are encoded instead
-/// (RFC 2046 §5.2.1). `message/global` may be encoded as a whole (RFC 6532 §3.7).
+/// Returns the whole message in a form that can be sent to any server, or `None` if no such form exists.
+/// `message/rfc822` must not be encoded as a whole, so the parts of the message are encoded instead (RFC 2046 §5.2.1).
+/// `message/global` may be encoded as a whole (RFC 6532 §3.7).
 fn whole<'a>(facts: &DsnFacts<'a>) -> Option<Cow<'a, [u8]>> {
     let message = facts.message;
     let header = &message[..header_bytes(message)];
@@ -76,7 +76,7 @@ fn whole<'a>(facts: &DsnFacts<'a>) -> Option<Cow<'a, [u8]>> {
     is_global.then_some(Cow::Borrowed(message))
 }
 
-/// Splits a text into lines, including their ends. LF ends a line, whatever comes before it.
+/// Splits a text into lines, including their ends. LF ends a line, with or without CR before it.
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|octet| *octet == b'\n')
 }

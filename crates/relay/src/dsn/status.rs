@@ -25,7 +25,7 @@ pub(crate) fn part(facts: &DsnFacts<'_>, reported: &[DsnRecipient<'_>], charset:
     DsnPart::new(kind, "Delivery report", Cow::Owned(body.into_bytes()))
 }
 
-/// Writes the fields about the message (RFC 3464 §2.2).
+/// Writes the per-message fields of a `message/delivery-status` part (RFC 3464 §2.2).
 fn message_fields(facts: &DsnFacts<'_>) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| text::fold(value, &format!("{name}: "), " ", &mut out);
@@ -38,7 +38,7 @@ fn message_fields(facts: &DsnFacts<'_>) -> String {
     out
 }
 
-/// Writes the fields about a recipient (RFC 3464 §2.3).
+/// Writes the per-recipient fields of a `message/delivery-status` part (RFC 3464 §2.3).
 fn recipient_fields(recipient: &DsnRecipient<'_>, charset: Charset) -> String {
     let mut out = String::new();
     let mut field = |name: &str, value: &str| text::fold(value, &format!("{name}: "), " ", &mut out);

@@ -1,8 +1,8 @@
-//! Makes foreign texts safe for a DSN, so that none of their lines can pass for a line of ours.
+//! Makes texts of other hosts safe for a DSN, so that none of their lines can be mistaken for a line of the DSN.
 use std::fmt::Write;
 
-/// Maximum length of a text in bytes. The limit leaves room for a reply line of 512 bytes (RFC 5321
-/// §4.5.3.1.5) within a line of a message, which has at most 998.
+/// Maximum length of a text in bytes. It is more than a reply line of 512 bytes (RFC 5321 §4.5.3.1.5), and less than a
+/// line of a message, which may have 998.
 const MAX_TEXT_BYTES: usize = 800;
 const FOLD_COLUMN: usize = 76;
 
@@ -38,8 +38,8 @@ pub(crate) fn sanitize(text: &[u8], charset: Charset) -> String {
     out
 }
 
-/// Replaces all characters that are not allowed in names by `_`, and cuts the name after 255
-/// characters.
+/// Replaces all characters by `_` that host names, address literals and queue ids cannot contain, and cuts the name
+/// after 255 characters.
 pub(crate) fn sanitize_token(name: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || "-._:[]".contains(c) { c } else { '_' };
     name.chars().map(fit).take(255).collect()

@@ -78,14 +78,14 @@ impl WithProtocol {
     }
 }
 
-/// Origin of a session and its messages. It decides about the rights of a client that has not logged
+/// Origin of a session and its messages. It determines the rights of a client that has not logged
 /// in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Client {
     /// The relay itself, or a program that was admitted by the permissions of a Unix-domain socket.
     Local,
     Remote(IpAddr),
-    /// A client whose address the proxy that passed it on does not know. It is never trusted.
+    /// A client whose address is unknown to the proxy that forwarded its connection. It is never trusted.
     Unknown,
 }
 
@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Returns the address for reports, in which a local client has none.
+    /// Returns the address as a text for reports: `unknown` if it is not known, and `None` for a local client.
     pub(crate) fn text(self) -> Option<String> {
         match self {
             Self::Local => None,
@@ -162,7 +162,6 @@ pub(crate) struct OriginalAddress {
 }
 
 impl OriginalAddress {
-    /// Returns an upper bound of the memory that this address takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         const FIXED_BYTES: usize = size_of::<OriginalAddress>() + 80;
         FIXED_BYTES + self.kind.len() + self.address.len()
@@ -224,13 +223,12 @@ pub(crate) enum RecipientFate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmation {
     Delivered,
-    /// A next hop that sends no DSNs has accepted the message.
     Relayed,
     Expanded,
 }
 
-/// A change in the progress of a message. Notes in the spool preserve it over a restart, so that no
-/// work is repeated. Recipients are identified by their numbers in the envelope.
+/// A change in the progress of a message, stored in the spool so that no work is repeated after a restart. Recipients
+/// are identified by their numbers in the envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
     /// The recipients are finished, except that the sender may have to be notified of their fate.
@@ -238,7 +236,6 @@ pub(crate) enum Fact {
         recipients: Vec<u16>,
         fate: RecipientFate,
     },
-    /// The DSN about the recipients' fate is in the spool.
     DsnStored {
         recipients: Vec<u16>,
     },
@@ -248,7 +245,6 @@ pub(crate) enum Fact {
         next_unix_s: u64,
         refusal: DeliveryRefusal,
     },
-    /// The DSN about the recipients' delay is in the spool.
     DelayDsnStored {
         recipients: Vec<u16>,
     },
@@ -279,7 +275,6 @@ pub(crate) struct MalformedEnvelope {
     pub(crate) offset: usize,
 }
 
-/// Error for an envelope or note that exceeds the limits of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {MAX_RECIPIENTS} recipients, or a text of more than {MAX_TEXT_BYTES} bytes")]
 pub(crate) struct EnvelopeTooLarge;
@@ -529,7 +524,7 @@ impl DeliveryRefusal {
     }
 }
 
-/// How far a message has come for each of its recipients, computed from the notes of its delivery attempts.
+/// Progress of a message for each of its recipients, computed from the notes that the spool keeps about the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MessageProgress {
     pub(crate) recipients: Vec<RecipientProgress>,

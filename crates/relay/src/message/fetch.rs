@@ -42,7 +42,6 @@ pub(crate) async fn fetch(spool: &Spool, pool: &BlockingPool, id: Id) -> Fetched
     }
 }
 
-/// Pause between two attempts to store a message in a full spool.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Message {
@@ -57,8 +56,8 @@ impl Message {
     }
 }
 
-/// Stores a message without which another cannot be finished, such as a DSN. A full spool has
-/// reserved space for it. If that space is used up too, this waits until deliveries make room.
+/// Stores a message, such as a DSN, without which another message cannot be finished. It may use the space that a full
+/// spool reserves for such messages. If that space is used up too, this waits until deliveries make room.
 ///
 /// # Errors
 /// Fails if the spool cannot store the message for a reason other than lack of space.

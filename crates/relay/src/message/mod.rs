@@ -10,7 +10,7 @@ use mailrun_net::Outbox;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Minimum size of a body that is sent without first copying it into the outbox.
+/// Minimum size, in bytes, of a body that is sent without first copying it into the outbox.
 const COPY_LIMIT: usize = 16 * 1024;
 
 #[derive(Clone, Debug)]

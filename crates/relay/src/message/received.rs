@@ -16,7 +16,7 @@ use mailrun_smtp::address::address_literal;
 
 /// Recommended maximum length of a header line, without its line end (RFC 5322 §2.1.1).
 const MAX_LINE_BYTES: usize = 78;
-/// Maximum length of a domain (RFC 5321 §4.5.3.1.2).
+/// Maximum length of a domain in bytes (RFC 5321 §4.5.3.1.2).
 const MAX_NAME_BYTES: usize = 255;
 
 /// Content of a `Received:` field, except the date, which all messages of one second share.
@@ -39,7 +39,6 @@ pub(crate) struct ReceivedField<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TlsParameters<'a> {
-    /// Version of TLS, such as `TLSv1.3`.
     pub(crate) version: &'a str,
     /// Cipher suite, such as `TLS_AES_256_GCM_SHA384`. rustls' names begin with `TLS13_`.
     pub(crate) cipher: &'a str,
@@ -192,7 +191,6 @@ impl DateCache {
         Self { unix_s: 0, date: date(Timestamp::UNIX_EPOCH) }
     }
 
-    /// Formats the Unix time `unix_s`. The text is kept for further calls in the same second.
     pub(crate) fn date(&mut self, unix_s: i64) -> &str {
         if unix_s != self.unix_s {
             let at = Timestamp::from_second(unix_s.clamp(0, LAST_SECOND)).unwrap_or(Timestamp::MAX);

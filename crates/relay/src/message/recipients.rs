@@ -10,7 +10,6 @@ pub(crate) struct RecipientGroup {
     /// The next hop is kept instead of its number in the queue, because another next hop may get
     /// that number before the message is stored.
     pub(crate) next_hop: NextHop,
-    /// Positions of the group's recipients in the envelope.
     pub(crate) recipients: Vec<u16>,
 }
 
@@ -27,12 +26,11 @@ const ADDRESS_COPIES: usize = 3;
 pub(crate) struct RecipientList {
     recipients: Vec<EnvelopeRecipient>,
     groups: Vec<RecipientGroup>,
-    /// Indexes of the groups by next hop. Empty if there are fewer than two groups.
+    /// Indexes of the groups by next hop. Empty if there are fewer than two groups, which need no index.
     group_numbers: HashMap<NextHop, usize, foldhash::fast::RandomState>,
-    /// Recipients by group and normalised address. Empty if there are fewer than two recipients.
+    /// Numbers of the recipients by group and normalised address. Empty if there are fewer than two recipients.
     numbers: HashMap<(usize, Box<str>), u16, foldhash::fast::RandomState>,
     bytes: usize,
-    /// Upper bound of the bytes that the recipients take in an encoded envelope.
     encoded_bytes: usize,
 }
 
@@ -52,7 +50,6 @@ impl RecipientList {
         }
     }
 
-    /// Returns an upper bound of the memory that the list takes, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.bytes as u64
     }
@@ -86,8 +83,8 @@ impl RecipientList {
         self.group_number(next_hop).is_some_and(is_key)
     }
 
-    /// Adds a recipient. If the list has its mailbox already, this only adds the requested
-    /// notifications to the existing recipient.
+    /// Adds a recipient. If its mailbox is already in the list, this only adds the requested notifications to the
+    /// existing recipient.
     pub(crate) fn add(&mut self, router: &Router, recipient: EnvelopeRecipient, next_hop: NextHop) {
         let number = self.recipients.len() as u16;
         let bytes = recipient_bytes(&recipient.address, &next_hop);
@@ -151,7 +148,7 @@ fn recipient_bytes(address: &[u8], next_hop: &NextHop) -> usize {
     RECIPIENT_BYTES + ADDRESS_COPIES * address.len() + path
 }
 
-/// Returns a key for the mailbox of an address at its next hop. A Maildir has only one key.
+/// Returns a key that is equal for all addresses of one mailbox at a next hop. A Maildir is one mailbox.
 fn mailbox_key(router: &Router, address: &[u8], next_hop: &NextHop) -> Box<str> {
     match next_hop.mailbox() {
         Some(_) => "".into(),
@@ -228,7 +225,6 @@ mod tests {
         sum + list.numbers.keys().map(|(_, key)| allocation(key.len())).sum::<usize>()
     }
 
-    /// A router for two domains with forty mailboxes each, and overlapping aliases.
     fn router() -> Router {
         let users: Vec<String> = (0..40).map(|number| format!("u{number}")).collect();
         let file = |path: &Path| match path.file_name().and_then(OsStr::to_str) {

@@ -26,7 +26,6 @@ pub struct SpoolReport {
     /// not wait for the disk. If false, no client got one.
     pub(crate) torn_was_unsynced: bool,
     pub(crate) damage: Vec<DamageRow>,
-    /// Messages whose envelope cannot be read.
     pub(crate) unreadable: Vec<LeftOut>,
 }
 
@@ -38,11 +37,10 @@ pub(crate) struct SegmentRow {
     pub(crate) messages: u64,
 }
 
-/// Numbers of recipients, summed over all unfinished messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RecipientCounts {
     pub(crate) to_deliver: u64,
-    /// Recipients whose fate is known, but whose DSN is still to be sent.
+    /// Recipients whose delivery has succeeded or failed for good, but whose DSN is still to be sent.
     pub(crate) to_tell: u64,
     pub(crate) done: u64,
 }

@@ -6,7 +6,7 @@ pub(super) struct SpooledMessage {
     pub(super) message: InspectedMessage,
     pub(super) envelope: MessageEnvelope,
     pub(super) progress: MessageProgress,
-    /// True if a note of the message is unreadable, so that a delivery or a DSN may be repeated.
+    /// True if a progress note of the message is unreadable, so that a delivery or a DSN may be repeated.
     pub(super) has_bad_note: bool,
 }
 

@@ -1,4 +1,3 @@
-//! Exports each message of a spool as two files, one with the content and one with the envelope.
 use super::OfflineSpool;
 use super::content::{LeftOut, SpooledMessage, UnreadableMessage, lossy};
 use super::output::OutputDirectory;
@@ -20,7 +19,6 @@ pub struct ExportSummary {
     pub messages: u64,
     /// Messages whose content or envelope is damaged. Only their readable part is exported.
     pub damaged: Vec<LeftOut>,
-    /// Number of damaged places in the spool, where messages or notes may have been lost.
     pub damage: u64,
 }
 
@@ -48,11 +46,10 @@ struct EnvelopeRow {
     ret: Option<&'static str>,
     envid: Option<String>,
     held: bool,
-    /// True if the content in the `.eml` file is undamaged.
     content_is_sound: bool,
     bytes: u64,
-    /// True if a note could not be read, so that deliveries may have progressed further than this
-    /// file says.
+    /// True if a progress note of the message could not be read, so that deliveries may have progressed further than
+    /// this file says.
     has_bad_note: bool,
 }
 
@@ -104,7 +101,6 @@ fn write_content(directory: &Path, content: &SpooledMessage, exported: &mut Expo
     write(&directory.join(format!("{id}.json")), &json)
 }
 
-/// Writes the content of a message whose envelope cannot be read.
 fn write_unreadable(directory: &Path, unreadable: &UnreadableMessage, exported: &mut ExportSummary) -> Result<()> {
     exported.damaged.push(unreadable.left_out());
     match (unreadable.id, &unreadable.body) {

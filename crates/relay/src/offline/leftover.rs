@@ -1,5 +1,5 @@
-//! Finds the mail of a measurement run that a stopped relay still has in its queue. A unit is one
-//! recipient of one message. A trace in each message names the run and the message's number.
+//! Finds the mail of a measurement run that a stopped relay still has in its queue. Each recipient of a message is one
+//! unit. A trace in each message names the run and the number of the message.
 use crate::message::envelope::{MessageEnvelope, MessageProgress};
 use anyhow::{Result, anyhow};
 use mailrun_measurement::ledger::Ledger;

@@ -47,7 +47,7 @@ impl OfflineSpool {
         }
     }
 
-    /// Counts the damaged places where messages or notes may have been lost.
+    /// Counts the damaged places where messages, or notes about their progress, may have been lost.
     fn damage_count(&self) -> u64 {
         self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count() as u64
     }

@@ -33,12 +33,11 @@ pub struct SalvageSummary {
     /// Number of messages that all recipients have received, but whose DSN was still to be sent.
     /// This is counted only for a Maildir.
     pub delivered: u64,
-    /// Old and new queue id of each message. This is filled only for a spool.
+    /// Old and new queue id of each message in a new spool. Empty if the target is a Maildir.
     pub(crate) renamed: Vec<RenamedMessage>,
     pub left_out: Vec<LeftOut>,
-    /// Queue ids of messages with an unreadable note, whose delivery or DSN may be repeated.
+    /// Queue ids of messages with an unreadable progress note, whose delivery or DSN may be repeated.
     pub with_bad_notes: Vec<String>,
-    /// Number of damaged places in the spool, where messages or notes may have been lost.
     pub damage: u64,
 }
 
@@ -190,7 +189,7 @@ impl StoreBatch {
         self.messages.len() >= MAX_BATCH_MESSAGES || self.bytes >= MAX_BATCH_BYTES
     }
 
-    /// Waits until all messages of the batch are stored, and copies the notes of each message.
+    /// Waits until all messages of the batch are stored, and copies the progress notes of each message.
     fn note(&mut self, spool: &Spool, salvaged: &mut SalvageSummary) -> Result<(), Error> {
         for (receipt, message) in self.messages.drain(..) {
             let stored = receipt.wait()?;

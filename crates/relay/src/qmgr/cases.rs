@@ -1,4 +1,4 @@
-//! Tests of the properties that the queue promises (see the module `qmgr`).
+//! Tests of the queue's guarantees, which the module `qmgr` lists. For example, no entry is lost.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +40,6 @@ fn queue(change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     MailQueue::new(options, START)
 }
 
-/// Returns a queue with `messages` messages for each destination. Each message has one recipient.
 fn filled(messages: u64, destinations: u32, change: impl FnOnce(&mut Options)) -> MailQueue<TestMessage> {
     let mut queue = queue(change);
     (0..messages).for_each(|id| {
@@ -454,7 +453,6 @@ fn age_is_checked_in_every_state() {
     assert_eq!(attempted_unix_s, Some(START.as_secs() + 5 * 86_400 + 1));
 }
 
-/// Returns the code of the reason for which each recipient has expired.
 fn expired_codes(fates: &[(u16, RecipientFate)]) -> Vec<(u16, u16)> {
     let codes = fates.iter().map(|(number, fate)| match fate {
         RecipientFate::Expired(Some(refusal)) => (*number, refusal.code),
@@ -463,7 +461,6 @@ fn expired_codes(fates: &[(u16, RecipientFate)]) -> Vec<(u16, u16)> {
     codes.collect()
 }
 
-/// Returns the code of the refusal with which each group of recipients is deferred.
 fn deferred_codes(facts: Vec<Fact>) -> Vec<(Vec<u16>, u16)> {
     let codes = facts.into_iter().filter_map(|fact| match fact {
         Fact::Deferred { recipients, refusal, .. } => Some((recipients, refusal.code)),
@@ -735,7 +732,6 @@ fn commands_reach_entries_in_flight() {
     assert_eq!((stats.ready, stats.held, stats.deferred), (1, 1, 0));
 }
 
-/// Applies a command to one message, and returns the facts to be stored in the spool.
 fn commanded(queue: &mut MailQueue<TestMessage>, command: OperatorCommand, id: u64) -> Vec<Fact> {
     queue.apply_command(command, MessageId(id), START).map_or(Vec::new(), |actions| actions.facts)
 }

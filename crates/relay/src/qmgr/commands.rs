@@ -1,4 +1,3 @@
-//! Executes an operator's commands (hold, release, remove, retry), one message at a time.
 use super::entry::{DestinationId, EntryIndex, EntryState, MessageId, QueueEnd};
 use super::queue::{MailQueue, millis};
 use super::result::Actions;
@@ -95,8 +94,8 @@ impl<M: Clone> MailQueue<M> {
         is_in_backoff || state == EntryState::Deferred
     }
 
-    /// Makes an entry ready at once. Also adds a note for the spool, so that the entry is ready
-    /// after a restart as well.
+    /// Makes a queue entry ready at once, and adds a note for the spool, so that the entry is also ready after a
+    /// restart.
     fn requeue(&mut self, at: EntryIndex, actions: &mut Actions) {
         actions.facts.extend(self.entries[at].deferred_facts(0));
         self.leave_state(at);

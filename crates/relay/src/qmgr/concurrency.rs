@@ -73,16 +73,16 @@ impl<M: Clone> MailQueue<M> {
         ConnectionSlot { destination: key, is_idle: false, must_quit: false, is_quitting: false, trial: Some(standing) }
     }
 
-    /// Ends the trial of a connection, because it has a session or is closed. Another attempt may
-    /// then begin in its place.
+    /// Ends the trial period of a new connection, because the connection has a session or is closed. Another attempt to
+    /// connect may then begin in its place.
     pub(super) fn end_trial(&mut self, slot: &mut ConnectionSlot) {
         if let Some(standing) = slot.trial.take() {
             self.connections.trials[standing as usize] -= 1;
         }
     }
 
-    /// Returns true if a destination of this standing may begin another trial. Failed destinations
-    /// get at most half of the connections, so that a quarter is left for new destinations.
+    /// Returns true if a destination of this standing may begin another attempt to connect. Failed destinations get at
+    /// most half of the connections, so that a quarter is left for new destinations.
     fn permits_trial(&self, standing: Standing) -> bool {
         let limit = self.options.concurrency_limit;
         let trials = &self.connections.trials;
@@ -116,8 +116,8 @@ impl<M: Clone> MailQueue<M> {
             && destination.woken.saturating_mul(destination.batch_size) < destination.count(EntryState::Ready)
     }
 
-    /// Returns the next destination to get its first connection, from the best standing that
-    /// permits a trial. Removes destinations that no longer wait from their list.
+    /// Returns the next destination to get its first connection, from the best standing that may begin another attempt
+    /// to connect. Removes destinations that no longer wait from their list.
     fn first_unserved(&mut self, now_ms: u64) -> Option<(Standing, DestinationId)> {
         let [proven, configured, new, failed] = Standing::ALL;
         // Until failed destinations use a quarter of the connections, they come before new ones,
@@ -175,7 +175,6 @@ impl<M: Clone> MailQueue<M> {
         None
     }
 
-    /// Returns an idle connection to close, if another destination waits for its first connection.
     fn next_to_close(&mut self) -> Option<ConnectionAction> {
         while self.connections.closing < self.unserved_count() {
             let key = self.connections.idle.pop_front()?;
@@ -272,9 +271,9 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(slot.destination);
     }
 
-    /// Opens no connection to a destination for a while. Connections that have a session continue,
-    /// and entries stay unchanged. Further failures in that time belong to the same outage, and do
-    /// not make the wait longer.
+    /// Stops opening connections to a destination for a while. Established sessions continue, and queue entries
+    /// stay unchanged. Further failures in that time belong to the same outage, and do not make the wait
+    /// longer.
     fn back_off(&mut self, key: DestinationId, refusal: DeliveryRefusal, now_ms: u64) {
         let reconnect = self.options.reconnect;
         let seed = self.options.seed;
@@ -295,8 +294,8 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Drops the messages of an unreachable destination from memory, so that reachable destinations
-    /// can use it. The spool still has them.
+    /// Drops the messages of an unreachable destination, so that reachable destinations can use the memory. The spool
+    /// still has the messages.
     fn drop_messages(&mut self, key: DestinationId) {
         let mut at = self.destination(key).ready.first;
         for _ in 0..MAX_DROPPED_MESSAGES {
@@ -312,8 +311,8 @@ impl<M: Clone> MailQueue<M> {
         destination.next_unread = destination.ready.first;
     }
 
-    /// Adds a destination to the lists of due actions for which it now qualifies. Nothing is
-    /// removed here, because each list entry is checked again before it is used.
+    /// Adds a destination to the lists of connection actions for which it now qualifies. Removes it from none, because
+    /// each list entry is checked again before it is used.
     pub(super) fn update_lists(&mut self, key: DestinationId) {
         let limit = self.options.destination_concurrency_limit;
         let can_wake = self.can_wake(key);

@@ -1,11 +1,9 @@
-//! Keeps account of connections: a slot for each connection, the standing of each destination, and
-//! lists of destinations for which an action may be due.
 use std::collections::VecDeque;
 
 use super::entry::DestinationId;
 use crate::message::envelope::DeliveryRefusal;
 
-/// A connection to a destination, or an attempt to connect. Its owner must return it with `closed`.
+/// A connection to a destination, or an attempt to connect. Its owner must return it to the queue with `closed`.
 #[must_use = "a slot that is not given back counts against the limits for ever"]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionSlot {
@@ -15,7 +13,7 @@ pub(crate) struct ConnectionSlot {
     /// Set if the connection has sent QUIT. It takes no more messages, but counts towards the
     /// limits until it is closed.
     pub(super) is_quitting: bool,
-    /// Standing of the destination when the attempt began. `None` once a session has been
+    /// Standing that the destination had when this attempt to connect began. `None` once a session has been
     /// established.
     pub(super) trial: Option<Standing>,
 }
@@ -28,14 +26,14 @@ impl ConnectionSlot {
     }
 }
 
-/// What is known of a destination from its last attempts. Destinations with an earlier variant get
+/// What the last attempts to connect have shown about a destination. Destinations with an earlier variant get
 /// connections first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The destination answered the last time, or is on this host.
     Proven,
     Configured,
-    /// A domain to which mail was addressed, and which has not answered yet.
+    /// A recipient's domain that has not answered an attempt to connect yet.
     New,
     Failed,
 }
@@ -43,9 +41,9 @@ pub(super) enum Standing {
 impl Standing {
     pub(super) const ALL: [Self; 4] = [Self::Proven, Self::Configured, Self::New, Self::Failed];
 
-    /// Returns the number of trials at which no destination of this standing may begin another one.
-    /// Trials of proven destinations do not count. Worse standings have lower limits, so that some
-    /// connections remain for better ones.
+    /// Returns the number of attempts to connect at which no destination of this standing may begin another one.
+    /// Attempts to reach proven destinations do not count. Worse standings have lower limits, so that some connections
+    /// remain for better ones.
     pub(super) fn trial_limit(self, limit: u32) -> u32 {
         match self {
             Self::Proven => limit,
@@ -60,7 +58,6 @@ pub(crate) enum ConnectionAction {
     Open(ConnectionSlot),
     /// Wake one of the destination's waiting connections, which then calls `take`.
     Wake(DestinationId),
-    /// Close one of the destination's waiting connections, because another destination needs it.
     Close(DestinationId),
 }
 
@@ -72,30 +69,28 @@ pub(crate) enum DisconnectReason {
     Unreachable(DeliveryRefusal),
 }
 
-/// Queues of destinations for which an action may be due. A list contains each destination at most
-/// once. A destination is checked again when its turn comes, because its state may have changed.
+/// Queues of destinations whose connections may have to be opened, woken or closed. Each queue contains a destination
+/// at most once. A destination is checked again when its turn comes, because its state may have changed.
 #[derive(Default)]
 pub(super) struct ConnectionLists {
-    /// Destinations with mail and an idle connection.
+    /// Destinations with mail and an idle connection, which can be woken.
     pub(super) wakeable: VecDeque<DestinationId>,
-    /// Destinations with mail but without a connection, by standing.
+    /// Destinations with mail but without a connection, in one queue for each [`Standing`].
     pub(super) unserved: [VecDeque<DestinationId>; Standing::ALL.len()],
     /// Set if the next trial of a new destination goes to the newest one instead of the oldest.
     pub(super) prefers_newest: bool,
     pub(super) trials: [u32; Standing::ALL.len()],
     /// Destinations with mail that may need more connections.
     pub(super) scalable: VecDeque<DestinationId>,
-    /// Destinations with connections that wait for mail.
     pub(super) idle: VecDeque<DestinationId>,
     pub(super) open: u32,
-    /// Number of connections that were told to close.
     pub(super) closing: u32,
 }
 
 impl ConnectionLists {
-    /// Returns the destination of this standing that has waited longest. For new destinations, this
-    /// alternates with the newest one, so that a domain that answers does not have to wait until
-    /// all earlier domains have failed.
+    /// Returns the destination of this standing that has waited longest. Among destinations that have not answered yet,
+    /// it alternates between the oldest and the newest, so that a domain that answers does not have to wait until all
+    /// earlier domains have failed.
     pub(super) fn next_unserved(&self, standing: Standing) -> Option<DestinationId> {
         let list = &self.unserved[standing as usize];
         if standing == Standing::New && self.prefers_newest { list.back() } else { list.front() }.copied()

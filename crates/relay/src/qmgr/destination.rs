@@ -1,4 +1,3 @@
-//! What the queue knows of a next hop: entries, connections, and whether it is reachable.
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -24,7 +23,6 @@ pub(crate) enum DestinationOrigin {
 pub(super) struct DestinationQueue {
     pub(super) ready: EntryList,
     pub(super) all: EntryList,
-    /// Times at which the entries in `all` were received.
     pub(super) ages: EntryAges,
     pub(super) counts: [u32; STATE_COUNT],
     /// Number of connections that are open or being opened.
@@ -59,8 +57,8 @@ pub(super) struct DestinationQueue {
     /// The destination's last refusal, or the reason why there was no reply.
     pub(super) refusal: Option<Arc<DeliveryRefusal>>,
     pub(super) message_bytes: u64,
-    /// First ready entry that `read_ahead` has not reached. From here on, messages may have to be
-    /// read from the spool.
+    /// First ready entry whose message has not been read ahead. From this entry on, messages may have to be read from
+    /// the spool.
     pub(super) next_unread: EntryIndex,
     pub(super) loading: u32,
     pub(super) listed: ListMembership,
@@ -69,9 +67,9 @@ pub(super) struct DestinationQueue {
 /// Number of seconds for which [`EntryAges`] keeps its memory when no entry is left.
 const SPARE_SECONDS: usize = 64;
 
-/// Number of entries received in each second, in ascending order of the seconds. It knows the oldest
-/// entry without a scan, although entries of a former run are added after newer ones. Most mail is
-/// new, and therefore counted at the back, where nothing has to be moved.
+/// Number of queue entries received in each second, in ascending order of the seconds. The oldest entry is thus known
+/// without a scan, although entries of a former run are added after newer ones. Most mail is new, and therefore counted
+/// at the back, where nothing has to be moved.
 #[derive(Default)]
 pub(super) struct EntryAges {
     seconds: VecDeque<(u64, u32)>,

@@ -9,7 +9,7 @@ const CHUNK_ENTRIES: usize = 1_024;
 
 pub(super) struct EntryTable<M> {
     chunks: Vec<Vec<QueueEntry<M>>>,
-    /// First unused slot. Unused slots form a list of the kind `ListKind::State`.
+    /// First unused slot. The unused slots form a list of the kind `ListKind::State`, so that freed slots are reused.
     free: EntryIndex,
     live: usize,
 }

@@ -140,7 +140,7 @@ pub(super) enum ListKind {
     Message = 3,
 }
 
-/// Times are in milliseconds of the queue's clock.
+/// An entry in the queue's table. Times in `_ms` are milliseconds of the queue's clock.
 pub(super) struct QueueEntry<M> {
     pub(super) links: [EntryLinks; 4],
     /// Slots of the entry in the timer wheels, indexed by `ListKind::State` and `ListKind::Age`.
@@ -175,7 +175,6 @@ pub(super) enum EntryRefusals {
 }
 
 impl EntryRefusals {
-    /// Creates the refusals of an entry from the refusals of all its recipients.
     pub(super) fn new(refused: Vec<(u16, Arc<DeliveryRefusal>)>) -> Self {
         match refused.split_first() {
             Some(((_, first), others)) if others.iter().all(|(_, other)| other == first) => {
@@ -185,7 +184,6 @@ impl EntryRefusals {
         }
     }
 
-    /// Returns the refusal of a recipient of the entry.
     pub(super) fn get(&self, number: u16) -> Option<&Arc<DeliveryRefusal>> {
         match self {
             Self::Same(refusal) => Some(refusal),
@@ -193,7 +191,7 @@ impl EntryRefusals {
         }
     }
 
-    /// Returns the refusal that lists show for the whole entry.
+    /// Returns the last recipient's refusal, which queue listings show for the whole entry.
     pub(super) fn last(&self) -> Option<&Arc<DeliveryRefusal>> {
         match self {
             Self::Same(refusal) => Some(refusal),

@@ -80,7 +80,6 @@ impl<M: Clone> MailQueue<M> {
         }
     }
 
-    /// Returns true if the destination may use this many more bytes of the memory budget.
     fn fits(&self, key: DestinationId, message_bytes: u32) -> bool {
         let free = self.options.message_bytes.saturating_sub(self.memory.used_bytes);
         let share = free.min(MAX_DESTINATION_BYTES);

@@ -12,8 +12,8 @@ use super::retry::{Backoff, RetrySchedule};
 use super::*;
 use crate::message::envelope::{DeliveryRefusal, Fact, MessageProgress, RecipientFate, encode_note};
 
-/// The limits are small, so that destinations fill up, memory runs out, and messages are delayed
-/// and expire.
+/// Number of destinations. Like the other limits of the test, it is small, so that destinations fill up, memory runs
+/// out, and messages are delayed and expire.
 const DESTINATIONS: u32 = 4;
 const DESTINATION_CONCURRENCY_LIMIT: u32 = 3;
 const CONCURRENCY_LIMIT: u32 = 5;

@@ -1,4 +1,3 @@
-//! The queue's state, and the events that add, take and look up entries.
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
@@ -25,7 +24,7 @@ pub(crate) struct Options {
     /// Maximum number of bytes of messages in memory. Other messages are read from the spool when
     /// their turn comes.
     pub(crate) message_bytes: u64,
-    /// Seed of the random factor in the delays between attempts.
+    /// Seed of the random factor that spreads the delays between attempts.
     pub(crate) seed: u64,
     /// Unix time at which the queue's clock (`now`) is zero.
     pub(crate) origin_unix: Duration,
@@ -129,7 +128,6 @@ pub(crate) struct MailQueue<M> {
 }
 
 impl<M: Clone> MailQueue<M> {
-    /// Creates an empty queue whose clock stands at `now`.
     pub(crate) fn new(options: Options, now: Duration) -> Self {
         // Limit the resolution of the timers to 1/16 of the first wait, so that rounding hardly lengthens that wait,
         // and to one second, which is precise enough for any wait.
@@ -185,7 +183,7 @@ impl<M: Clone> MailQueue<M> {
         self.update_lists(destination);
     }
 
-    /// Creates an entry and schedules its age check. The caller must then put it into a state.
+    /// Creates an entry and schedules its age check. The caller must then set the entry's first state.
     pub(super) fn create_entry(&mut self, arrival: NewEntry<M>, delay_dsn_stored: bool) -> EntryIndex {
         let schedule = &self.options.schedule;
         let lifetime = match arrival.kind {
@@ -224,8 +222,8 @@ impl<M: Clone> MailQueue<M> {
         at
     }
 
-    /// Creates the refusals of an entry from the refusals of all its recipients. Equal refusals share
-    /// their text.
+    /// Creates the refusals of an entry from the refusals of all its recipients. Equal refusals share one copy of their
+    /// text, which saves memory.
     pub(super) fn share_refusals(
         &mut self,
         key: DestinationId,

@@ -33,9 +33,7 @@ pub(crate) enum DeliveryResult {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RecipientStatus {
     Delivered,
-    /// The message was delivered, and the sender asked for a DSN.
     Confirmed(Confirmation),
-    /// The server refused the recipient permanently, with 5xx.
     Failed(DeliveryRefusal),
     /// The server answered with 4xx, or did not answer.
     Deferred(DeliveryRefusal),
@@ -61,8 +59,8 @@ pub(crate) enum DsnEvent {
     Settled {
         pending: PendingDsn,
         fates: Vec<(u16, RecipientFate)>,
-        /// Unix time in seconds of the delivery attempt that settled the recipients. `None` if they
-        /// expired between two attempts, or were settled before a restart.
+        /// Unix time, in seconds, of the delivery attempt that decided the recipients' fate. `None` if they expired
+        /// between two attempts, or if their fate was decided before a restart.
         attempted_unix_s: Option<u64>,
     },
     /// These recipients are still waiting for a retry, each for its own reason, and a delay notice is due. The
@@ -165,8 +163,8 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts: Vec::new(), dsn: None, done: false }
     }
 
-    /// Settles recipients with a final status, and defers all others, including those without a
-    /// status. If the entry has expired, its deferred recipients are settled as well.
+    /// Finishes recipients with a final status, and defers all others, including recipients without a status. If the
+    /// entry has expired, its deferred recipients are finished as well.
     fn apply_statuses(
         &mut self,
         at: EntryIndex,
@@ -248,8 +246,8 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn, done: false }
     }
 
-    /// Moves settled recipients to an entry of their own, which waits for their DSN. The remaining
-    /// recipients of the entry wait for their next attempt.
+    /// Moves finished recipients to an entry of their own, which waits for their DSN. The remaining recipients of the
+    /// entry wait for their next attempt.
     fn split_settled(&mut self, at: EntryIndex, fates: &[(u16, RecipientFate)]) -> EntryIndex {
         let whole = &self.entries[at];
         let part = QueueEntry {
@@ -276,7 +274,7 @@ impl<M: Clone> MailQueue<M> {
         part
     }
 
-    /// Finishes the entry. All recipients get the same fate, and no DSN.
+    /// Finishes all recipients of the entry with the same fate, without a DSN.
     pub(super) fn settle_all(&mut self, at: EntryIndex, fate: RecipientFate) -> Actions {
         let id = self.entries[at].id;
         let is_last = self.messages.get(&id) == Some(&at) && self.entries.next(at, ListKind::Message) == NO_ENTRY;
@@ -340,9 +338,9 @@ impl<M: Clone> MailQueue<M> {
         Actions { id, facts, dsn: None, done: false }
     }
 
-    /// Restores recipients that were settled before a restart, but whose DSN may not have been
-    /// stored (`RecipientProgress::is_dsn_due`). The entry can have any destination, because it
-    /// only waits for its DSN.
+    /// Restores recipients that were finished before a restart, except that their DSN may not have been stored
+    /// (`RecipientProgress::is_dsn_due`). The entry can have any destination, because it only waits for its
+    /// DSN.
     pub(crate) fn restore_pending_dsn(&mut self, arrival: NewEntry<M>, fates: Vec<(u16, RecipientFate)>) -> DsnEvent {
         let id = arrival.id;
         let destination = arrival.destination;
@@ -405,8 +403,8 @@ impl<M: Clone> MailQueue<M> {
 }
 
 impl<M> QueueEntry<M> {
-    /// Returns the facts that the recipients are deferred until this time, one for each refusal.
-    /// There are none if no recipient has been refused.
+    /// Returns the facts for the spool that the recipients are deferred until this time, one for each different
+    /// refusal. There are none if no recipient has been refused.
     pub(super) fn deferred_facts(&self, next_unix_s: u64) -> impl Iterator<Item = Fact> {
         let attempts = self.attempts;
         let refused = self.recipients.iter().filter_map(|number| Some((number, self.refusals.get(number)?)));
@@ -429,7 +427,6 @@ fn needing_dsn(mut fates: Vec<(u16, RecipientFate)>) -> Vec<(u16, RecipientFate)
     fates
 }
 
-/// Groups the recipients by fate, and returns one fact for each fate.
 fn facts_of(fates: &[(u16, RecipientFate)]) -> Vec<Fact> {
     let groups = grouped(fates.iter().map(|(number, fate)| (*number, fate)));
     groups.into_iter().map(|(fate, recipients)| Fact::Settled { recipients, fate: fate.clone() }).collect()

@@ -11,8 +11,8 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// The values are Postfix's defaults (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321
-    /// §4.5.4.1 recommends waits of 30 minutes in general, and shorter ones at first.
+    /// Delays between attempts to deliver a message: Postfix's defaults (`minimal_backoff_time`,
+    /// `maximal_backoff_time`). RFC 5321 §4.5.4.1 recommends waits of 30 minutes in general, and shorter ones at first.
     pub(crate) const FOR_MESSAGES: Self = Self { initial: Duration::from_secs(300), max: Duration::from_secs(4_000) };
 
     /// Derives the backoff of an unreachable destination from the backoff of its messages. The

@@ -1,4 +1,3 @@
-//! The operator's view of the queue: destinations with their counts, and entries page by page.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,6 @@ pub(crate) struct DestinationStats {
     pub(crate) held: u32,
     /// Number of entries that are finished except that their DSN is not stored yet.
     pub(crate) awaiting_dsn: u32,
-    /// Number of open connections, and of attempts to connect.
     pub(crate) connections: u32,
     pub(crate) idle: u32,
     /// Unix time at which the oldest entry was received, in seconds.
@@ -23,7 +21,6 @@ pub(crate) struct DestinationStats {
     /// Time of the queue's clock before which no connection is tried. If it is in the past, the
     /// destination is not in backoff.
     pub(crate) backoff_until: Duration,
-    /// The destination's last refusal, or the reason why there was no reply.
     pub(crate) refusal: Option<Arc<DeliveryRefusal>>,
 }
 

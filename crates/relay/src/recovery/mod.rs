@@ -103,8 +103,8 @@ fn requeue_message(worker: &Rc<RelayWorker>, left: &RecoveredMessage, redirects:
 #[derive(Default)]
 struct RecipientGroups(HashMap<GroupKey, (Vec<u16>, EntryProgress)>);
 
-/// Destination, number of attempts, time of the next attempt, whether the delay was reported, and
-/// whether there is a refusal.
+/// What recipients in one queue entry have in common: destination, number of attempts, time of the next attempt,
+/// whether the delay was reported, and whether there is a refusal.
 type GroupKey = (DestinationId, u32, u64, bool, bool);
 
 impl RecipientGroups {

@@ -26,7 +26,7 @@ const MAX_EXPANSION: usize = 1000;
 /// Maximum length of a chain of aliases, in which each alias is a target of the alias before.
 const MAX_DEPTH: usize = 50;
 const MAX_ERRORS: usize = 20;
-/// Separates name and domain in a key of the table. No address contains it.
+/// Separates name and domain in a key of the table, because no address contains this character.
 const KEY_SEPARATOR: char = '\0';
 
 /// A mistake in the alias file. Line and column count from 1, and columns are in characters.
@@ -51,7 +51,7 @@ pub(crate) struct AliasContext<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AliasTarget {
-    /// The alias file has a dot as the target, so mail to the alias is discarded.
+    /// Mail to the alias is discarded, because its target in the alias file is a dot.
     Discard,
     Mailbox {
         local_part: Box<str>,
@@ -167,7 +167,6 @@ fn qualified_key(name: &str, domain: &str) -> String {
     format!("{name}{KEY_SEPARATOR}{domain}")
 }
 
-/// Splits an address, or a bare name, into local part and domain as written.
 fn parse_address(text: &str) -> Option<(&str, Option<&str>)> {
     if let Ok(path) = Path::mailbox(text.as_bytes())
         && let Some(domain) = path.domain()
@@ -461,8 +460,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Parses the aliases of a relay for a.example and b.example, which has the mailboxes ann and
-    /// bob.
     fn parse(text: &str) -> Result<Aliases, Vec<AliasError>> {
         let is_local = |domain: &Domain<'_>| ["a.example", "b.example", "xn--bcher-kva.example"].contains(&&**domain);
         let is_user = |name: &str| ["ann", "bob"].contains(&name);

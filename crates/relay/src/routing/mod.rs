@@ -142,7 +142,6 @@ pub(crate) fn is_domain(text: &str) -> bool {
     Path::mailbox(address.as_bytes()).is_ok_and(|path| path.domain() == Some(text.as_bytes()))
 }
 
-/// The domains whose mail is delivered locally, or passed to a server behind this relay.
 #[derive(Debug, Default)]
 pub(crate) struct LocalDomains {
     pub(crate) domains: HashSet<Domain<'static>>,
@@ -230,7 +229,6 @@ enum PatternScope {
     /// Considers only patterns that name the domain or a parent domain. The pattern `*` is left
     /// out.
     Named,
-    /// Considers all patterns, including `*`.
     Any,
 }
 
@@ -251,7 +249,7 @@ impl Router {
         self.0.local.primary_domain.as_deref()
     }
 
-    /// Mail without a matching route goes to `otherwise`.
+    /// Creates a router that sends mail without a matching route to `otherwise`.
     pub(crate) fn new(local: LocalDomains, routes: Vec<Route>, otherwise: RouteTarget) -> Self {
         let mut index = RouteIndex::default();
         routes.iter().enumerate().for_each(|(number, route)| drop(index.add(number, route)));
@@ -580,8 +578,8 @@ mod tests {
         }
     }
 
-    /// Addresses that have made other relays open. An untrusted client must not be able to send to
-    /// any of them.
+    /// Tries addresses through which other relays have sent mail for anybody. An untrusted client must not be able to
+    /// send to any of them.
     #[test]
     fn untrusted_clients_reach_local_mailboxes_only() {
         let rows = [
@@ -714,7 +712,6 @@ mod tests {
         assert!(RouteError::RelayingDenied.reply().wire().starts_with(b"554 5.7.1 "));
     }
 
-    /// Texts made of random parts of addresses, most of them invalid.
     fn hostile() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(vec![
             "ann",

@@ -26,7 +26,6 @@ pub(crate) struct Lmtp {
     pub(crate) connections: Option<u32>,
 }
 
-/// An SMTP server, or several equivalent servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Smtp {
     pub(crate) target: SmtpTarget,
@@ -118,20 +117,20 @@ impl NextHopTls {
         }
     }
 
-    /// Returns the TLS settings for a host. This parses certificates, so it should be called once
-    /// per next hop and host, and not for each connection.
+    /// Returns the TLS settings for a host. This parses certificates, so it should be called once per next hop and
+    /// host, and not for each connection.
     ///
     /// # Errors
-    /// Fails if the certificates or the name cannot be used.
+    /// Fails if the CA certificates cannot be used, or if the host's name is not valid for a TLS certificate.
     pub(crate) fn client(&self, host: &str) -> Result<Option<ClientSecurity>, TlsSetupError> {
         self.client_trusting(host, self.ca_file.as_ref().map(|authority| authority.pem.clone()))
     }
 
-    /// Returns the same settings as `client`, but with `pem` as the content of the CA file, which
-    /// may have changed since the configuration was read.
+    /// Returns the same settings as `client`, but with `pem` as the content of the CA file, which may have changed
+    /// since the configuration was read.
     ///
     /// # Errors
-    /// Fails if the certificates or the name cannot be used.
+    /// Fails if the CA certificates cannot be used, or if the host's name is not valid for a TLS certificate.
     pub(crate) fn client_trusting(
         &self,
         host: &str,
@@ -177,7 +176,6 @@ impl NextHop {
         }
     }
 
-    /// Returns the maximum number of connections. `None` means the general limit.
     pub(crate) fn connections(&self) -> Option<u32> {
         match self {
             Self::Discard | Self::Maildir(_) => None,

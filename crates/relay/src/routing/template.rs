@@ -13,7 +13,6 @@ enum PathSegment {
 }
 
 impl MaildirTemplate {
-    /// Parses a path that may contain `{user}` and `{domain}`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("\"\" is not a valid path; use something like \"/var/mail/{domain}/{user}\"".to_owned());
@@ -34,7 +33,7 @@ impl MaildirTemplate {
         Ok(Self(pieces))
     }
 
-    /// Makes a relative path start from `directory`.
+    /// Resolves a relative path against `directory`. An absolute path stays unchanged.
     pub(crate) fn below(mut self, directory: &Path) -> Self {
         if let Some(PathSegment::Text(first)) = self.0.first_mut() {
             *first = directory.join(&*first).to_string_lossy().into_owned();
@@ -48,9 +47,9 @@ impl MaildirTemplate {
         self.0.contains(&PathSegment::User)
     }
 
-    /// Returns the path for a user of a domain. The user must be without quotes and in lower case,
-    /// and the domain in [`mailrun_smtp::Domain`]'s form. Returns `None` if one of them would
-    /// change the structure of the path.
+    /// Returns the path for a user of a domain. The user must be without quotes and in lower case, and the domain in
+    /// [`mailrun_smtp::Domain`]'s form. Returns `None` if the user or the domain would change the structure of the
+    /// path, for example because it contains a slash.
     pub(crate) fn fill(&self, user: &str, domain: &str) -> Option<PathBuf> {
         let mut path = String::new();
         for piece in &self.0 {

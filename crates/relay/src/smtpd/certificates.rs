@@ -9,8 +9,6 @@ use std::time::Duration;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts the thread, which watches the certificate files of listeners and routes until the process
-/// ends.
 pub(crate) fn watch(context: &Arc<RelayContext>) -> Result<()> {
     let context = Arc::clone(context);
     let mut listeners = CertificateReloader::new(&context);

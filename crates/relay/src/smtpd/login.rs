@@ -21,8 +21,8 @@ static LOCKED_REPLY: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try
 /// does not count as failed.
 static BUSY_REPLY: Reply = Reply::fixed("454 4.7.0 Too many logins at the same time, try again later\r\n");
 
-/// Longest time that a login waits while other logins are checked, and the pause between its
-/// attempts. The longest time is shorter than the timeouts of clients.
+/// Maximum time that a login waits while other logins are checked, and the interval at which it tries again. The
+/// maximum is shorter than the timeouts of mail clients.
 const CHARGE_TIMEOUT: Duration = Duration::from_secs(60);
 const CHARGE_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -31,7 +31,7 @@ pub(crate) struct SessionLogins {
     config: Arc<Config>,
     /// Key under which the client's failures are counted. `None` if they are not counted.
     client: Option<ClientKey>,
-    /// The attempt whose outcome the session will report.
+    /// Login that is being checked, until the session reports whether it succeeded.
     attempt: Option<Rc<LoginAttempt>>,
 }
 
@@ -41,12 +41,12 @@ struct LoginAttempt {
     client: Option<ClientKey>,
     user: String,
     mechanism: Mechanism,
-    /// Budget to which the login was charged, until it has succeeded or failed.
+    /// Failure budget in which this login counts as pending, until it has succeeded or failed.
     charged_to: Cell<Option<LoginBudget>>,
 }
 
 impl SessionLogins {
-    /// `client` is `None` for a Unix-domain socket, whose failures count only for the user.
+    /// `client` is `None` for a Unix-domain socket. Failures of such a client count only against the user.
     pub(crate) fn new(context: &Arc<RelayContext>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
         let counted_client = client.filter(|address| !config.login_exempt.contain(*address));
         Self {
@@ -70,7 +70,7 @@ impl SessionLogins {
         attempt
     }
 
-    /// Checks name and password after the delay that earlier failures cause.
+    /// Checks a user name and a password, after the delay that earlier failed logins have caused.
     pub(crate) fn check(&mut self, auth: &Auth<'_>) -> Answer {
         let Proof::Shown(shown) = auth.proof else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -93,8 +93,8 @@ impl SessionLogins {
         attempt.after_delay(LoginAttempt::secret)
     }
 
-    /// Waits for the delay that earlier failures cause, and then lets the session check the digest
-    /// that the client has sent.
+    /// Waits for the delay that earlier failed logins have caused, and then lets the session check the digest that the
+    /// client has sent.
     pub(crate) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(ReplyReason::AuthUnavailable.reply().clone());
@@ -111,8 +111,8 @@ impl SessionLogins {
 }
 
 impl Drop for SessionLogins {
-    /// Counts a login as failed if the session ended before its outcome was known. Otherwise its
-    /// charge would stay pending forever.
+    /// Counts a login as failed if the session ended before its outcome was known. Otherwise the login would be counted
+    /// as pending forever.
     fn drop(&mut self) {
         self.ended(LoginOutcome::Failed);
     }
@@ -128,8 +128,8 @@ impl LoginAttempt {
         waited.map_err(|_| self.refused(&LOCKED_REPLY))
     }
 
-    /// Waits for the delay of the login, charges the login to its budget, and then calls `then`. If
-    /// the login is refused instead, `then` is not called.
+    /// Waits for the delay that earlier failures cause, counts the login as pending, and then calls `then`. If the
+    /// login is refused, `then` is not called.
     fn after_delay(self: Rc<Self>, then: impl FnOnce(&Self) -> Answer + 'static) -> Answer {
         let wait = match self.wait() {
             Ok(wait) => wait,
@@ -154,7 +154,7 @@ impl LoginAttempt {
         Ok(())
     }
 
-    /// Charges the login as soon as few enough other logins are being checked.
+    /// Waits until few enough other logins are being checked, and then counts this login as pending.
     async fn charge_when_free(&self) -> Result<(), Reply> {
         let limit = clock::now() + CHARGE_TIMEOUT;
         loop {
@@ -167,7 +167,6 @@ impl LoginAttempt {
         }
     }
 
-    /// Counts a login that was refused without a check, and returns the reply to it.
     fn refused(&self, reply: &Reply) -> Reply {
         self.context.counters.logins_refused.add(1);
         reply.clone()
@@ -185,8 +184,8 @@ impl LoginAttempt {
         Answer::Secret(self.config.users.as_deref().and_then(|users| users.secret(&auth)))
     }
 
-    /// Counts the outcome of the login. Does nothing if the login was never charged, because then
-    /// no password or digest was checked.
+    /// Counts the outcome of the login. Does nothing if the login was never counted as pending, because then no
+    /// password or digest was checked.
     fn record_outcome(&self, outcome: LoginOutcome) {
         let Some(account) = self.charged_to.take() else { return };
         let guard = &self.context.login_guard;

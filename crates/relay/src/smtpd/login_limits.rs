@@ -6,10 +6,10 @@
 //!               │                         │                       └───────▶ failed: a log line
 //!               └──────── locked ─────────┴──▶ 421 4.7.0, and the proof is not checked
 //! ```
-//! The address and the user of a login are charged one failure before the login is checked, and a success returns the
-//! charge. Therefore no more guesses are checked than may fail, however many connections guess at the same time. If as
-//! many logins are being checked as may still fail, the next login waits until one of them is done, so correct logins
-//! are only delayed.
+//! The client address and the user of a login each count one pending failure before the login is checked. If it
+//! succeeds, the failure is no longer counted. Therefore no more guesses are checked than may fail, however many
+//! connections guess at the same time. If as many logins are being checked as may still fail, the next login waits
+//! until one of them is done, so correct logins are only delayed.
 //!
 //! A client that has logged in as a user before has a budget of its own for that user. Neither guesses from elsewhere
 //! nor a neighbour behind the same address can lock it out. Existing and unknown users are treated alike, so a lock
@@ -24,8 +24,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Maximum number of addresses in memory, and likewise of user names and of pairs of both. Records that were not used
-/// recently are dropped first. A record takes about 100 bytes.
+/// Maximum number of client addresses that are remembered, and likewise of user names and of pairs of address and user
+/// name. Records that were not used recently are dropped first. A record takes about 100 bytes.
 const MAX_REMEMBERED: usize = 65_536;
 /// Maximum delay of a login, as in Dovecot. With a longer delay, clients would give up before the
 /// answer.
@@ -52,8 +52,8 @@ pub(crate) enum LoginRefusal {
     Busy,
 }
 
-/// Number of allowed failures to which a login is charged. The result of the login must be applied to the same budget,
-/// even if another login has given the pair its own budget meanwhile.
+/// Tells which limits on failures apply to a login. The result of the login must be counted in the same budget, even if
+/// another login has meanwhile given the pair of client and user a budget of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoginBudget {
     /// Budget of a client and a user, if that client has logged in as that user before.
@@ -66,9 +66,9 @@ pub(crate) enum LoginBudget {
 pub(crate) enum LoginLogLine {
     /// Failures of a client since the last log line about this client, with the user and method of the latest failure.
     Failed { client: Option<ClientKey>, user: String, method: &'static str, attempts: u64 },
-    /// Failures of clients for which there was no room to count them separately.
+    /// Failed logins of all clients beyond the `MAX_LOGGED_CLIENTS` that are logged separately.
     Others { attempts: u64 },
-    /// A client or a user had too many failures, so its logins are refused for `for_s` seconds.
+    /// A client, a user or a pair of both had too many failures, so logins are refused for `for_s` seconds.
     Locked { client: Option<ClientKey>, user: Option<String>, for_s: u64 },
 }
 
@@ -76,7 +76,7 @@ pub(crate) enum LoginLogLine {
 struct FailureRecord {
     /// Number of failures within the period that began at `since`.
     failures: u32,
-    /// Number of logins that were charged and have neither succeeded nor failed yet.
+    /// Number of logins that are being checked, so that it is not known yet whether they fail.
     pending: u32,
     since: Duration,
     locked_until: Duration,
@@ -90,7 +90,7 @@ impl FailureRecord {
         }
     }
 
-    /// Forgets failures, but not the logins that are being checked.
+    /// Resets the number of failures and the lock. Logins that are being checked stay counted as pending.
     fn clear_failures(&mut self, now: Duration) {
         *self = Self { since: now, pending: self.pending, ..Self::default() };
     }
@@ -123,8 +123,8 @@ impl FailureRecord {
         self.pending = self.pending.saturating_sub(1);
     }
 
-    /// Counts a failed login. Returns true if this failure reaches the limit, which locks the address, the user or the
-    /// pair to which the record belongs.
+    /// Counts a failed login. Returns true if this failure reaches the limit, which locks the client address, the user
+    /// or the pair to which the record belongs.
     fn fail(&mut self, limit: u32, limits: &LoginLimits, now: Duration) -> bool {
         self.give_back();
         self.failures += 1;
@@ -160,10 +160,10 @@ impl LoginGuard {
         }
     }
 
-    /// Returns the time that a login must wait before it is checked.
+    /// Returns the time that a login must wait before it is checked, because of earlier failures.
     ///
     /// # Errors
-    /// Fails if the address, the user or their pair is locked.
+    /// Fails if the client address, the user, or the pair of address and user is locked after too many failures.
     pub(crate) fn wait(
         &self,
         who: LoginIdentity<'_>,
@@ -178,11 +178,11 @@ impl LoginGuard {
         if is_locked { Err(LoginLocked) } else { Ok(wait) }
     }
 
-    /// Charges a login before it is checked. [`LoginGuard::succeeded`] or [`LoginGuard::failed`]
-    /// must follow.
+    /// Counts a login as pending before it is checked. The caller must then call [`LoginGuard::succeeded`] or
+    /// [`LoginGuard::failed`].
     ///
     /// # Errors
-    /// Fails with `Locked` if the login must not be checked, and with `Busy` if it must first wait for other logins.
+    /// Fails with `Locked` after too many failures, and with `Busy` if the login must wait for other logins.
     pub(crate) fn charge(
         &self,
         who: LoginIdentity<'_>,
@@ -211,8 +211,8 @@ impl LoginGuard {
         Err(refusal)
     }
 
-    /// Takes back the charge of a login that succeeded. From now on, the pair of client and user
-    /// has a budget of its own.
+    /// Counts a login as succeeded, so it is no longer pending. From now on, the pair of client and user has a budget
+    /// of its own.
     pub(crate) fn succeeded(&self, who: LoginIdentity<'_>, account: LoginBudget, limits: &LoginLimits, now: Duration) {
         self.any_record(account, who, limits, now, |record, _| {
             record.give_back();
@@ -223,8 +223,8 @@ impl LoginGuard {
         self.pairs.lock(&pair).get_or_insert_with(pair, fresh).clear_failures(now);
     }
 
-    /// Counts the failure of a login that was charged to `account`. Returns the lines to log at
-    /// once.
+    /// Counts a login as failed in the budget in which it was pending. Returns the lines that must be logged
+    /// immediately.
     pub(crate) fn failed(
         &self,
         who: LoginIdentity<'_>,
@@ -253,7 +253,7 @@ impl LoginGuard {
         lines
     }
 
-    /// Returns the lines that are due for the log, about failures that were not logged at once.
+    /// Returns the log lines that are due. They sum up the failures that were not logged immediately.
     pub(crate) fn summaries(&self, now: Duration) -> Vec<LoginLogLine> {
         self.log().summaries(now)
     }
@@ -266,16 +266,14 @@ impl LoginGuard {
         (who.client, self.hasher.hash_one(who.user))
     }
 
-    /// Returns the budget of a login: the pair's own budget if the client has logged in as this
-    /// user before, else the shared one.
     fn budget(&self, who: LoginIdentity<'_>) -> LoginBudget {
         let pair = self.pair(who);
         let has_logged_in = self.pairs.lock(&pair).get_mut(&pair).is_some();
         if has_logged_in { LoginBudget::Pair } else { LoginBudget::Shared }
     }
 
-    /// Calls `each` for the records of the budget until a call returns true. `each` also gets the number of failures
-    /// that the record may have.
+    /// Calls `each` with every failure record of the budget and the number of failures at which that record is locked.
+    /// Stops after a call that returns true.
     fn any_record(
         &self,
         account: LoginBudget,
@@ -307,8 +305,8 @@ impl LoginGuard {
     }
 }
 
-/// Failed logins that are still to be logged. The first failure of a client is logged at once, and
-/// further failures once a minute.
+/// Failed logins that are not logged yet. The first failure of a client is logged immediately, and further failures are
+/// summed up once a minute.
 #[derive(Debug, Default)]
 struct FailureLog {
     clients: HashMap<Option<ClientKey>, FailureSummary>,
@@ -385,7 +383,6 @@ mod tests {
         LoginIdentity { client: client(last), user }
     }
 
-    /// Tries a right or a wrong password at `now`. Returns true if the password was checked.
     fn log_in(guard: &LoginGuard, who: LoginIdentity<'_>, is_right: bool, now: Duration) -> bool {
         let limits = LoginLimits::default();
         let charged = guard.charge(who, &limits, now);

@@ -46,8 +46,8 @@ const INITIAL_BYTES_LIMIT: u64 = 16 << 10;
 /// when little of that memory is free, so it takes sixteen addresses to use up everything.
 const CLIENT_SHARE_DIVISOR: u64 = 16;
 
-/// The number of bytes that the sessions of all workers may hold together, and how many of them are
-/// in use.
+/// Limits the bytes of incoming mail that the sessions of all workers may hold together, and counts the bytes in
+/// use.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
     limit: u64,
@@ -58,13 +58,12 @@ pub(crate) struct MemoryBudget {
     /// Number of bytes that untrusted clients may use before each address is limited to its share.
     unshared_limit: u64,
     untrusted_used: AtomicU64,
-    /// Shares of the untrusted clients that are connected.
+    /// Memory that the sessions of each connected untrusted address hold.
     shares: Shards<HashMap<ClientKey, Arc<ClientShare>>>,
     trusted: AdmissionQueue,
     untrusted: AdmissionQueue,
 }
 
-/// Bytes that all sessions of an untrusted address hold together.
 #[derive(Debug)]
 struct ClientShare {
     client: ClientKey,
@@ -86,7 +85,6 @@ struct AdmissionQueue {
     has_waiters: AtomicBool,
 }
 
-/// Messages that wait for room, in the order of their arrival.
 #[derive(Debug, Default)]
 struct AdmissionWaiters {
     waiting: VecDeque<(u64, Waker)>,
@@ -99,8 +97,6 @@ enum BudgetExceeded {
     Share,
 }
 
-/// Adds bytes to a counter if the result is within the limit. Otherwise, leaves it unchanged and
-/// returns false.
 fn try_add(used: &AtomicU64, bytes: u64, limit: u64) -> bool {
     let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
     used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
@@ -182,13 +178,12 @@ impl MemoryBudget {
         }
     }
 
-    /// Returns the share of an untrusted address, which all its connections use.
     fn share(&self, client: ClientKey) -> Arc<ClientShare> {
         let mut shares = self.shares.lock(&client);
         Arc::clone(shares.entry(client).or_insert_with(|| Arc::new(ClientShare { client, used: AtomicU64::new(0) })))
     }
 
-    /// Forgets the share of an address that has no other connection.
+    /// Removes the share of an address, unless another connection or message of the address still uses the share.
     fn forget(&self, share: Arc<ClientShare>) {
         let mut shares = self.shares.lock(&share.client);
         // The table and this function hold one reference each, so a third one means that the address has another
@@ -230,7 +225,7 @@ impl AdmissionWaiters {
     }
 }
 
-/// Bytes that one session holds. They are released when this value is dropped.
+/// Memory that one session has reserved for incoming mail. It is released when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     budget: Arc<MemoryBudget>,
@@ -268,7 +263,7 @@ impl Reservation {
         }
     }
 
-    /// Grows the reservation to this many bytes in total. Returns true if there is room.
+    /// Grows the reservation to this many bytes in total. Returns false if there is not enough room.
     pub(crate) fn grow(&self, bytes: u64) -> bool {
         self.try_grow(bytes).is_ok()
     }
@@ -284,8 +279,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Asks for room to begin a message whose envelope has this size. If there is none, the result tells the session to
-    /// wait for the [`PendingAdmission`] or to refuse the message.
+    /// Asks for room to begin a message whose envelope has this size. If there is no room, the result tells the session
+    /// to wait for the [`PendingAdmission`] or to refuse the message.
     pub(crate) fn admit(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> AdmissionDecision {
         let first = announced.map_or(INITIAL_BYTES_LIMIT, |bytes| bytes.min(INITIAL_BYTES_LIMIT));
         let bytes = envelope_bytes.saturating_add(first);
@@ -307,8 +302,8 @@ impl Reservation {
         self.budget.give_back(&self.owner.borrow(), self.held.take());
     }
 
-    /// Moves the session's bytes to a reservation for the message that has been received. The
-    /// session starts with no bytes for its next message.
+    /// Moves the session's bytes to a reservation that belongs to the received message, so that the session's next
+    /// message starts with an empty reservation.
     pub(crate) fn detach(self: &Rc<Self>) -> DetachedReservation {
         DetachedReservation {
             bytes: self.held.take(),
@@ -324,7 +319,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Bytes of a received message until the spool has stored it.
+/// Memory that is reserved for a received message until the spool has stored the message.
 #[derive(Debug)]
 pub(crate) struct DetachedReservation {
     bytes: u64,

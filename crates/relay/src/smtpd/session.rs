@@ -59,11 +59,10 @@ struct MailTransaction {
     recipients: RecipientList,
     body: Vec<u8>,
     received_count: ReceivedCount,
-    /// Message size that the client announced with the SIZE parameter of MAIL.
     announced_size: Option<u64>,
     /// Offset in the body at which the spool will write the queue id.
     id_at: usize,
-    /// Set if there was no room for the message, so the rest of it is dropped.
+    /// Set if there was no memory for the message, so the rest of the message is discarded.
     is_dropped: bool,
 }
 
@@ -121,7 +120,7 @@ impl SmtpdSession {
         session
     }
 
-    /// Charges the session's memory to the client for which it currently acts.
+    /// Counts the session's memory towards the share of the client for which the session currently acts.
     fn charge_client(&self) {
         match self.access() {
             // Clients without a known address cannot be told apart, so they share the budget of one client.
@@ -176,7 +175,7 @@ impl SmtpdSession {
         self.transaction.id_at = stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
     }
 
-    /// Routes a recipient, and adds the mailboxes to which it leads.
+    /// Routes a recipient, and adds the resulting mailboxes to the message. An alias can lead to several.
     fn add_recipient(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
         let router = &self.config.router;
         let sender = Path::checked_before(&self.transaction.envelope.sender);
@@ -225,7 +224,7 @@ impl SmtpdSession {
             .then(|| Reply::fixed("552 5.3.4 The message's header is too long\r\n"))
     }
 
-    /// Passes the message to the spool. The receipt tells later whether it is stored.
+    /// Passes the message to the spool. The receipt resolves when the spool has stored the message.
     fn store(&mut self, transaction: MailTransaction) -> Result<(Receipt, Message, Vec<RecipientGroup>), Reply> {
         let MailTransaction { mut envelope, recipients, body: octets, id_at, .. } = transaction;
         let (recipients, groups) = recipients.into_parts();
@@ -264,7 +263,6 @@ impl SmtpdSession {
         true
     }
 
-    /// Keeps the buffer for the session's next message if it is small.
     fn reuse_buffer(&mut self, mut octets: Vec<u8>) {
         if octets.capacity() <= INITIAL_BODY_BYTES {
             octets.clear();
@@ -325,8 +323,8 @@ fn store_error_reply(worker: &RelayWorker, error: &Error) -> Answer {
 }
 
 impl Handler for SmtpdSession {
-    /// Tells the client in the greeting if we promise less durability than a sender may expect,
-    /// before it entrusts a message to us.
+    /// Tells the client in the greeting if the relay promises less durability than a sender may expect. The client
+    /// learns this before it hands over a message.
     fn connect(&mut self, _now: Duration) -> Answer {
         let less = match self.config.spool.durability {
             DurabilityLevel::Sync => return Answer::Yes,

@@ -1,4 +1,4 @@
-//! The properties that each parser must have for any input. The property tests and the fuzz targets call these
-//! functions, which panic if a property is violated.
+//! Checks of the reports with arbitrary input, called by the property tests and the fuzz targets. For example, no text
+//! of a record may become markup. A violated property panics.
 pub mod page;
 pub mod record;

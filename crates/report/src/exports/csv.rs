@@ -29,7 +29,6 @@ pub enum CsvTable {
     Events,
 }
 
-/// The first columns of every table. They identify the run of each row.
 const RUN_COLUMNS: [&str; 2] = ["run_id", "run"];
 
 impl CsvTable {
@@ -67,7 +66,6 @@ impl CsvTable {
         Self::ALL.into_iter().find(|table| table.name() == name)
     }
 
-    /// Returns the names of all columns. The columns that identify the run come first.
     pub fn columns(self) -> Vec<String> {
         let own: &[&str] = match self {
             Self::Series => &[

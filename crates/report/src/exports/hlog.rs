@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-/// Returns the log of a run. If the record has no distributions, the log has no intervals.
 pub(super) fn hlog(record: &Record) -> String {
     // Ignore errors, because writing to memory cannot fail.
     let bytes = log(record).unwrap_or_default();
@@ -30,8 +29,8 @@ fn started(record: &Record) -> SystemTime {
     start_time.map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH))
 }
 
-/// Returns the encoded distributions with their tags. If two stages have the same name, the tag of the second one also
-/// contains the name of its party.
+/// Returns the encoded distributions, each tagged with the name of its stage or phase. If two stages have the same
+/// name, the tag of the second one also contains the name of the process that measured it.
 fn distributions(record: &Record) -> Vec<(String, &str)> {
     let mut tags = BTreeSet::new();
     let mut rows = Vec::new();

@@ -20,7 +20,7 @@ struct JunitProblem {
 enum ProblemKind {
     /// The measured value missed the threshold.
     Failure,
-    /// The value could not be measured.
+    /// The value is not known well enough to be judged, or the run is invalid.
     Error,
 }
 
@@ -168,7 +168,6 @@ fn verdict(record: &Record) -> Option<JunitProblem> {
     Some(JunitProblem { kind, word: headline.name(), message, details })
 }
 
-/// Says how a threshold was missed, or why its value is not known.
 pub(super) fn missed_text(row: &ThresholdRow) -> String {
     let text = match (row.value, row.beyond) {
         (Some(value), _) => format!("it was {value} {}", row.unit),

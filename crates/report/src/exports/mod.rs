@@ -33,21 +33,15 @@ const TEXT_WIDTH: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
-    /// A page with curves, in a single file that needs no network.
     Html,
-    /// The full report, as on a terminal.
     Text,
-    /// The report that fits a terminal of 80×24.
     Short,
     Hist,
     Markdown,
     Json,
     Csv(CsvTable),
-    /// Test results in JUnit XML, with a test case for the verdict and one for each threshold.
     Junit,
-    /// Version 0.0.4 of the text format of Prometheus.
     Prometheus,
-    /// Version 1.0 of the text format of OpenMetrics.
     OpenMetrics,
     Hlog,
     Github,
@@ -60,7 +54,7 @@ pub enum ExportFormat {
 }
 
 impl ExportFormat {
-    /// Formats that users can name, in the order of the documentation.
+    /// Formats that users can choose by name, in the order of the documentation.
     pub const NAMED: [Self; 16] = [
         Self::Html,
         Self::Markdown,

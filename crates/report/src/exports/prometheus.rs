@@ -129,7 +129,7 @@ fn ledger(out: &mut MetricsText, record: &Record) {
     }
 }
 
-/// Returns the stages without repetitions of the same name and party. A time series must not occur twice in the text.
+/// Returns one row for each stage and process, because a time series must not occur twice in the text.
 fn distinct_stages(record: &Record) -> Vec<&StageRow> {
     let mut seen = BTreeSet::new();
     record.stages.iter().filter(|row| seen.insert((row.name.name(), label_text(&row.party)))).collect()

@@ -8,7 +8,6 @@ use mailrun_measurement::record::{Arrival, Host, HostDisk, LatencyMs, Record, St
 use mailrun_text::numbers::{count, counted, latency, memory, octets, rate, seconds};
 use mailrun_text::table::{markdown_text, plain};
 
-/// Text for a fact that the record lacks.
 const MISSING: &str = "not recorded";
 /// Text that the record contains if a fact could not be found out on the host.
 const UNKNOWN: &str = "unknown";
@@ -108,7 +107,6 @@ fn items(record: &Record) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Returns a sentence that tells the reader what is left out of the publication.
 fn left_out() -> String {
     format!(
         "names of hosts and users, addresses, paths and texts of servers, shown as {LEFT_OUT}; recipients, their domains, the \

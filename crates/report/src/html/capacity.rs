@@ -151,7 +151,6 @@ fn capacity_mark(run: &CapacityRun, x: &PlotScale) -> String {
     run.capacity_per_s().map_or_else(String::new, |per_s| plot::mark(per_s, x))
 }
 
-/// Returns the table of the loads that longer trials checked, or `None` if there were no such trials.
 fn confirmation(run: &CapacityRun) -> Option<PagePart> {
     if run.confirmation.is_empty() {
         return None;

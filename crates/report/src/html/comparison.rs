@@ -118,7 +118,6 @@ fn interval_bar(figure: &ComparedFigure, margin: f64, reach: f64) -> String {
     plot::bars(&shapes)
 }
 
-/// Draws the values of all runs or rounds as points, with one plot for each figure.
 fn runs(page: &ComparisonPage) -> Option<PagePart> {
     let mut drawn: Vec<String> = Vec::new();
     for (place, figure) in page.figures.iter().take(MAX_FIGURES).enumerate() {
@@ -157,7 +156,6 @@ fn values_figure(page: &ComparisonPage, name: &str, sides: &[(usize, &[f64])]) -
     ))
 }
 
-/// Draws latency by percentile, with the median curve of each side in front of its single runs.
 fn latency(page: &ComparisonPage) -> Option<PagePart> {
     let mut curves = Vec::new();
     let mut medians = Vec::new();
@@ -192,7 +190,6 @@ fn latency(page: &ComparisonPage) -> Option<PagePart> {
     Some(PagePart { id: "percentiles", title: "Latency by percentile", body })
 }
 
-/// Draws the rates over time, with the median curve of each side in front of its single runs.
 fn rates(page: &ComparisonPage) -> Option<PagePart> {
     let of_runs = || page.sides.iter().zip(&STYLES).flat_map(|(side, _)| side.runs.iter());
     let seconds: BTreeSet<u64> = of_runs().flat_map(|run| run.rates.iter().map(|(second, _)| *second)).collect();

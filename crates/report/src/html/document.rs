@@ -16,12 +16,11 @@ const OWN_STYLE: &str = include_str!("../../assets/report.css");
 const UPLOT_HASH: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
 const OWN_HASH: &str = "k5UMJAJEGGzW1ohS90nl6wBkoNdS3Q8me3ZAfCfEhSY=";
 
-/// Maximum number of rows, one per second, in the data that readers can copy. The data of a longer run lacks the
-/// details named in `LEFT_OUT`, which readers find in `run.json`.
+/// Maximum number of rows, one per second, in the data that readers can copy from the page. The data of a longer run
+/// lacks the details named in `LEFT_OUT`, which are in `run.json`.
 const MAX_ROWS: usize = 300;
-/// Maximum size of the data that readers can copy. Larger data lacks the details named in `LEFT_OUT`.
+/// Maximum size in bytes of the data that readers can copy. Larger data lacks the details named in `LEFT_OUT`.
 const MAX_DATA_BYTES: usize = 60_000;
-/// Text that tells the reader which details are missing in the data of a long run.
 const LEFT_OUT: &str = "the seconds, the slowest and the missing messages, and the histograms, which run.json has";
 const MAX_TEXT_CHARS: usize = 1_000;
 const MAX_ENTRIES: usize = 1_000;

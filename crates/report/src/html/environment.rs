@@ -9,7 +9,7 @@ use mailrun_measurement::record::Record;
 use mailrun_text::numbers::counted;
 
 /// Shows the thresholds with value, limit and margin. Missed thresholds come first, and all other thresholds are
-/// folded.
+/// collapsed.
 pub(super) fn thresholds(runs: PageRuns<'_>) -> Option<PagePart> {
     let of = |passed| runs.both(|record| fates::thresholds_by_result(record, passed));
     let table = |(own, other): (Section, Option<Section>)| tables::section(&own, other.as_ref(), None);
@@ -42,7 +42,7 @@ pub(super) fn audit_faults(runs: PageRuns<'_>) -> Option<PagePart> {
     part(runs, "audit", "Audit", audit::faults)
 }
 
-/// Shows the messages that an audit did not find. Only ten of them are visible, and the others are folded.
+/// Shows the messages that an audit did not find. Only ten of them are visible, and the others are collapsed.
 pub(super) fn audit_losses(runs: PageRuns<'_>) -> Option<PagePart> {
     let losses = &runs.record.audit.as_ref()?.losses;
     let (shown, others) = losses.split_at(losses.len().min(SHOWN_MESSAGES));

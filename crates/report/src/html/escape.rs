@@ -75,8 +75,6 @@ mod tests {
     }
 
     proptest! {
-        /// An escaped text contains no character that has a meaning in HTML. An escaped JSON value is parsed to the
-        /// original value.
         #[test]
         fn no_mark_is_left(text in "[a-z<>&\"'/!\\u{202e}\\u{2028}\\n -]{0,60}|.*") {
             let safe = escaped(&text);

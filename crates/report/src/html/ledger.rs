@@ -38,15 +38,12 @@ fn colour(fate: &str) -> &'static str {
     }
 }
 
-/// Returns the addresses at which mail arrived although the source had not sent mail to them, or `None` if there are
-/// none.
 pub(super) fn rewrites(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(fates::rewrites)?;
     let body = tables::section(&own, other.as_ref(), None);
     Some(PagePart { id: "rewrites", title: "Rewritten and copied", body })
 }
 
-/// Returns the ledger by domain of the recipient, or `None` if the record has no figures by domain.
 pub(super) fn domains(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(domain_table)?;
     let more = match runs.record.domains.len().saturating_sub(MAX_DOMAINS) {

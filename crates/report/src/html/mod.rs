@@ -38,7 +38,6 @@ pub fn page(record: &Record, baseline: Option<&Record>) -> String {
     document::page(runs, &verdict::top(runs), &answer(runs), &details(runs))
 }
 
-/// Returns the parts that explain the verdict. They come directly below it.
 fn answer(runs: PageRuns<'_>) -> Vec<PagePart> {
     let parts = [
         environment::audit_faults(runs),

@@ -16,13 +16,13 @@ use mailrun_text::numbers::{count, counted, latency, rate};
 use serde_json::{Value, json as value};
 use std::collections::BTreeSet;
 
-/// Number of points of the static drawing, which is smaller than the plot that the scripts draw.
+/// Number of points per curve in the static drawing, which is smaller than the plot that the scripts draw.
 const DRAWN_POINTS: usize = 160;
 const HEIGHT: u32 = 150;
 const MEBIBYTE: f64 = 1_048_576.0;
 const MAX_EVENTS: usize = 100;
 const MAX_STALLS: usize = 200;
-/// Number of events that are visible at once. Further events are folded.
+/// Number of events that are visible at once. Further events are collapsed.
 const SHOWN_EVENTS: usize = 6;
 const MAX_PARTIES: usize = 6;
 /// Number of cores that a source or sink must use for its curve to be drawn. A smaller use says nothing about the run.
@@ -141,7 +141,6 @@ fn panels(runs: PageRuns<'_>) -> Vec<TimePanel> {
     all.into_iter().flatten().collect()
 }
 
-/// Returns a title such as `Latency to delivered: p50, p95 and p99 of each second`.
 fn latency_title(record: &Record) -> String {
     let of = final_stage(record).map_or_else(String::new, |row| format!(" to {}", row.name.name()));
     format!("Latency{of}: p50, p95 and p99 of each second")
@@ -200,7 +199,7 @@ fn memory(record: &Record) -> Vec<TimeCurve> {
     used(record, |row| row.rss_bytes as f64 / MEBIBYTE)
 }
 
-/// Returns one curve for each party. A source or sink that needed little CPU time is left out.
+/// Returns one curve for each process of the run. A source or sink that needed little CPU time is left out.
 fn used(record: &Record, read: fn(&UsageRow) -> f64) -> Vec<TimeCurve> {
     const STYLES: [CurveStyle; MAX_PARTIES] = [
         CurveStyle::new("accepted", &[]),
@@ -315,8 +314,8 @@ pub(super) fn events(record: &Record) -> Option<PagePart> {
     (!shown.is_empty()).then_some(PagePart { id: "events", title: "Events", body })
 }
 
-/// Returns the text of an event. For a fault, the record contains only its rule, so the words tell whether the fault
-/// began or ended.
+/// Returns the text of an event. The record names a fault only by its rule, so this text adds whether the fault began
+/// or ended.
 fn event_text(event: &EventRow) -> String {
     match event.kind {
         EventKind::FaultOn => format!("fault on: {}", event.text),

@@ -18,7 +18,7 @@ pub(super) struct PercentileCurve {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// Returns the table of latencies, and the plot of all percentiles, which is folded. Returns `None` if no latency is
+/// Returns the table of latencies, and the plot of all percentiles, which is collapsed. Returns `None` if no latency is
 /// known.
 pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(stages::latencies)?;

@@ -215,7 +215,6 @@ fn position(at: f64, value: f64, x: &PlotScale, y: &PlotScale) -> (i64, i64) {
     ((x.place(at) * VIEW).round() as i64, ((1.0 - y.place(value)) * VIEW).round() as i64)
 }
 
-/// Returns the legend of curves: their names, each with a sample of its line.
 pub(super) fn legend<'a>(rows: impl Iterator<Item = (&'a str, CurveStyle)>) -> String {
     let row = |(name, style): (&str, CurveStyle)| {
         format!(
@@ -227,7 +226,6 @@ pub(super) fn legend<'a>(rows: impl Iterator<Item = (&'a str, CurveStyle)>) -> S
     format!("<ul class=\"legend\">{}</ul>", rows.map(row).collect::<String>())
 }
 
-/// Returns the legend of points: the names of their groups, each with a sample point.
 pub(super) fn dot_legend<'a>(rows: impl Iterator<Item = (&'a str, &'static str)>) -> String {
     let row = |(name, colour): (&str, &str)| {
         format!(
@@ -292,7 +290,6 @@ pub(super) fn clock_label(seconds: f64) -> String {
     if hours > 0 { format!("{hours}:{minutes:02}:{rest:02}") } else { format!("{minutes}:{rest:02}") }
 }
 
-/// Formats a number with at most three decimals and without trailing zeros.
 fn short(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -9,7 +9,7 @@ use mailrun_text::numbers::counted;
 use mailrun_text::table::{Align, Cell, Table, right};
 
 const HEIGHT: u32 = 240;
-/// Minimum number of seconds for a plot. With fewer, there is nothing to see.
+/// Minimum number of seconds for a plot, because fewer points show no relation between rate and latency.
 const MIN_POINTS: usize = 3;
 const RANGES: usize = 4;
 
@@ -39,7 +39,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "rate", title: "Latency against offered rate", body })
 }
 
-/// Returns true if the load has different rates. With a single rate, all points would be above each other.
+/// Returns true if the load has different rates. With a single rate, all points would lie on a vertical line.
 fn is_varied(record: &Record) -> bool {
     let stages = &record.workload.stages;
     let rates = stages.iter().flat_map(|stage| [stage.from_per_s, stage.to_per_s]);

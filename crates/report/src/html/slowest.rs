@@ -1,5 +1,5 @@
 //! Shows the messages that did not arrive, and the slowest messages with their waits and phases. Ten of each are
-//! visible, and the others are folded.
+//! visible, and the others are collapsed.
 use super::escape::{escaped, isolated};
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
@@ -10,12 +10,12 @@ use mailrun_measurement::stage::Phase;
 use mailrun_text::numbers::{self, fixed, latency, octets};
 use mailrun_text::table::{Align, Cell, Table, right};
 
-/// Number of messages that are visible at once. Further messages are folded.
+/// Number of messages that are visible at once. Further messages are collapsed.
 pub(super) const SHOWN_MESSAGES: usize = 10;
 const MAX_MESSAGES: usize = 50;
 const MAX_RECIPIENTS: usize = 3;
 const MAX_PHASES: usize = 2;
-/// Minimum share of a message's time for a phase to be named.
+/// A part of a message's time, such as a phase, is named only if it took at least this share of the whole.
 const NAMED_SHARE: f64 = 0.02;
 /// Minimum share of the slowest message's time for a phase to be drawn. A shorter phase would be invisible.
 const DRAWN_SHARE: f64 = 0.002;
@@ -37,7 +37,7 @@ pub(super) fn part(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "slowest", title: "Slowest messages", body })
 }
 
-/// Shows the first rows of a table and folds the other rows. If all rows have the same value in a column, the note
+/// Shows the first rows of a table and collapses the other rows. If all rows have the same value in a column, the note
 /// states that value and the column is removed.
 fn worst(caption: &str, mut table: Table, mut bars: Vec<String>, note: &str) -> String {
     let mut common = Vec::new();

@@ -1,5 +1,5 @@
-//! Steps in sequence, drawn as bars: the phases of an SMTP session, and the way of a message over MADES. The other
-//! parts that only the page of a MADES run has are here as well.
+//! Steps in sequence, drawn as bars: the phases of an SMTP session, and the way of a message over MADES. Also contains
+//! all other parts that only the page of a MADES run has.
 use super::plot;
 use super::tables::{self, BarColumn, PagePart, PageRuns};
 use crate::figures::{Section, SectionBody};
@@ -39,7 +39,6 @@ fn both(runs: PageRuns<'_>, find: fn(&Mades) -> Option<Section>) -> Option<(Sect
     runs.both(|record| record.mades.as_ref().and_then(find))
 }
 
-/// Returns the phases with their bars, or `None` if the source did not time its phases.
 pub(super) fn phases(runs: PageRuns<'_>) -> Option<PagePart> {
     let (own, other) = runs.both(stages::phases)?;
     let bars = BarColumn { title: "mean duration, in sequence", cells: phase_bars(runs.record) };
@@ -51,7 +50,6 @@ pub(super) fn phases(runs: PageRuns<'_>) -> Option<PagePart> {
     Some(PagePart { id: "phases", title: "Phases", body })
 }
 
-/// Returns one bar for each phase. A bar begins at the end of the previous bar.
 fn phase_bars(record: &Record) -> Vec<String> {
     let means: Vec<f64> = record.phases.iter().map(|row| row.latency_ms.mean.max(0.0)).collect();
     steps(&means, "accepted")

@@ -13,7 +13,6 @@ pub(super) struct BarColumn {
     pub(super) cells: Vec<String>,
 }
 
-/// Shows a section that the text reports contain as well: its table or its facts, and then its note.
 pub(super) fn section(own: &Section, baseline: Option<&Section>, bars: Option<&BarColumn>) -> String {
     let body = match &own.body {
         SectionBody::Figures(own_table) => {

@@ -43,8 +43,8 @@ impl TimeAxis {
         times.into_iter().chain(end).collect()
     }
 
-    /// Returns the values of a curve, each of which holds until the next time. The last value is repeated for the extra
-    /// point. A second without a value gets NaN.
+    /// Returns the values of a curve. Each value holds until the next point of the axis, and the last value is repeated
+    /// for the extra point. A second without a value gets NaN.
     pub(super) fn values(&self, rows: impl Iterator<Item = (u64, f64)>) -> Vec<f64> {
         let mut values = vec![f64::NAN; self.places.len()];
         for (second, value) in rows {
@@ -79,8 +79,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A curve never has more than the permitted number of points, and its minimum and maximum
-        /// are kept.
         #[test]
         fn no_extreme_is_lost(values in proptest::collection::vec(0.0..1e6_f64, 1..5_000), points in 2_usize..1_000) {
             let axis = TimeAxis::new(0..values.len() as u64, points);

@@ -100,7 +100,6 @@ fn tiles(runs: PageRuns<'_>) -> String {
     format!("<dl class=\"tiles\">{tiles}</dl>")
 }
 
-/// Returns the key figures of the last observed stage and of the whole run.
 fn key_figures(record: &Record) -> Vec<KeyFigure<'_>> {
     let mut figures = Vec::new();
     let mut add = |name, value, text| figures.push(KeyFigure { name, value, text });

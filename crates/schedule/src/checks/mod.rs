@@ -1,4 +1,4 @@
-//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets call these functions,
-//! which panic if a promise is broken.
+//! Checks of the parsers with arbitrary input, called by the property tests and the fuzz targets. For example, parsing
+//! what was printed must give the same value. A violated property panics.
 pub mod spread;
 pub mod stages;

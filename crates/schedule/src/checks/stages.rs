@@ -1,5 +1,5 @@
-//! Checks the parser of the stages of an offered rate with any text, one stage per line. Either the
-//! parser reports a mistake, or the due times never decrease.
+//! Parses any text as the stages of an offered rate, one stage per line. The parser must either
+//! report a mistake, or return stages in which no message is due earlier than the message before it.
 use crate::offered_rate::{OfferedRate, RateStage};
 
 pub fn check(data: &[u8]) {

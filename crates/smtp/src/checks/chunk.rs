@@ -1,5 +1,5 @@
-//! Reads any bytes as the chunks of a message. The content must have the announced length, and
-//! neither the content nor its fault may depend on the division into chunks and reads.
+//! Reads any bytes as the chunks of a message. The content must have the announced length, and neither
+//! the content nor a fault found in its lines may depend on how the bytes are cut into chunks and reads.
 use super::SplitMix64;
 use crate::chunk::{ChunkPiece, ChunkReader, ContentKind};
 use crate::command::Chunk;
@@ -7,7 +7,7 @@ use crate::data::LineFault;
 
 const LINE_BYTES: usize = 10;
 
-/// Returns the content, its fault, and the number of bytes after the last chunk.
+/// Returns the content, its line fault, and the number of bytes after the last chunk, or `None` if that is missing.
 pub(crate) fn read(
     octets: ContentKind,
     chunks: &[Chunk],

@@ -1,5 +1,5 @@
-//! Parses any bytes as a command line. An accepted MAIL or RCPT must be accepted again after it is
-//! rendered, and the lines of an envelope must not contain further commands.
+//! Parses any bytes as a command line. An accepted MAIL or RCPT must parse to the same command
+//! after it is rendered. No address or parameter of an envelope may add a command to the envelope.
 use crate::command::{BodyType, Command, Mail, Recipient};
 use crate::dsn::{Notify, Return};
 use crate::envelope::Envelope;

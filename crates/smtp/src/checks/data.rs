@@ -1,6 +1,6 @@
-//! Reads any bytes as a message. Only CRLF.CRLF may end the message, and each bare line end must be
-//! noticed. The result must not depend on the blocks in which the bytes arrive, which the last byte
-//! selects. Unstuffing must undo dot-stuffing.
+//! Reads any bytes as a message. Only CRLF.CRLF may end the message, and each bare CR or LF must be
+//! reported. The result must not depend on how the bytes are cut into blocks, whose sizes are random
+//! with the last byte as the seed. Removing the dot-stuffing of a message must restore the message.
 use super::SplitMix64;
 use crate::data::{self, DataPiece, DataReader, LineFault};
 
@@ -35,7 +35,7 @@ pub(crate) fn read(blocks: &[&[u8]], line_limit: usize) -> Message {
     Message { content, flaw: reader.fault(), length: None }
 }
 
-/// Reads a message by applying RFC 5321 §4.5.2 literally. The reader must give the same result.
+/// Reads a message by applying RFC 5321 §4.5.2 literally. [`DataReader`] must give the same result.
 fn by_the_book(bytes: &[u8]) -> Message {
     let end = find(&[b"\r\n", bytes].concat(), b"\r\n.\r\n");
     let text = &bytes[..end.unwrap_or(bytes.len())];

@@ -1,5 +1,5 @@
-//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
-//! call these functions, which panic if a promise is broken.
+//! Checks that each parser handles any input correctly, for example that its result does not depend on how the input
+//! is cut into blocks. Property tests and fuzz targets call these functions, which panic if a parser fails the check.
 pub mod address;
 pub mod chunk;
 pub mod command;
@@ -19,12 +19,12 @@ impl SplitMix64 {
         (mixed ^ (mixed >> 31)) % sides
     }
 
-    /// Returns true in one of `times` calls, on average.
+    /// Returns true with a probability of 1 / `times`.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// Cuts bytes into blocks, most of which are short.
+    /// Cuts bytes into blocks of random length, at most 200 bytes. Most blocks have at most 6 bytes.
     pub fn cut<'a>(&mut self, bytes: &'a [u8]) -> Vec<&'a [u8]> {
         let mut blocks = Vec::new();
         let mut rest = bytes;

@@ -1,5 +1,5 @@
-//! Parses any bytes as a PROXY header. The parser must find the same length however many bytes have
-//! arrived, and a rendered header must parse to the same meaning.
+//! Parses any bytes as a PROXY header. The parser must return the same result whether the bytes
+//! arrive at once or one by one, and a rendered header must parse to the same meaning.
 use crate::proxy::{self, MAX_V1_BYTES, MAX_V2_BYTES, ProxyHeader, parse, render_v1, render_v2};
 
 pub fn check(data: &[u8]) {

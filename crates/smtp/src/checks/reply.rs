@@ -1,5 +1,5 @@
-//! Reads any bytes as replies. Up to the first invalid line, the result must not depend on the
-//! blocks in which the bytes arrive. The last byte selects the blocks.
+//! Reads any bytes as replies. Up to the first invalid line, the result must not depend on how the
+//! bytes are cut into blocks, whose sizes are random with the last byte as the seed.
 use super::SplitMix64;
 use crate::extensions::Extensions;
 use crate::reply::{EnhancedStatusCode, MAX_REPLY_BYTES, Reply, ReplyError, ReplyReader};

@@ -23,22 +23,20 @@ pub(super) struct ClientCore {
     pub(super) stop_after: Option<StopPoint>,
     pub(super) extensions: Extensions,
     pub(super) is_over_tls: bool,
-    /// Set if transactions are probes, which end before the message is sent.
     pub(super) is_probe: bool,
     pub(super) mechanism: Option<Mechanism>,
     pub(super) gave_up: Option<GaveUp>,
     pub(super) last_received: Duration,
-    /// Replies that the peer still owes to commands of transactions, in order.
+    /// Replies that the peer must still send to the commands of transactions, in the order of the commands.
     pub(super) due: VecDeque<DueReply>,
-    /// Commands that were sent before QUIT and have not been answered.
+    /// Unanswered commands that were sent before QUIT. Their replies come before the reply to QUIT.
     pub(super) before_quit: VecDeque<Verb>,
-    /// Number of transactions that have begun and are not over.
     pub(super) under_way: u32,
-    /// Number of transactions that are over, but whose results are not yet
-    /// [certain](super::Event::settled).
+    /// Number of transactions that are over, but whose results may still turn out to be wrong
+    /// ([`Event::settled`]).
     pub(super) unsettled: u32,
-    /// True as long as every positive reply to MAIL and RCPT has an enhanced status code with
-    /// subject 1 (addressing).
+    /// True as long as every positive reply to MAIL and RCPT has an enhanced status code with subject
+    /// 1 (addressing). A positive reply with another subject then cannot belong to MAIL or RCPT.
     pub(super) are_addresses_labelled: bool,
     /// True as long as all replies since the last certain result have enhanced status codes that
     /// fit the command. Such a code shows which kind of command a reply belongs to.
@@ -49,14 +47,14 @@ pub(super) struct ClientCore {
     pub(super) accepted_recipients: VecDeque<u32>,
     /// In LMTP, set once the message was accepted for at least one recipient.
     pub(super) is_delivered: bool,
-    /// Set from an accepted MAIL to the end of the transaction. If the transaction fails while this
-    /// is set, RSET must come before the next MAIL.
+    /// Set from an accepted MAIL until the message has been sent with DATA, or accepted. If the
+    /// transaction fails while this is set, the client must send RSET before the next MAIL.
     pub(super) mail_stands: bool,
     /// Set when a reply, such as an unexpected 503, shows that the peer has lost track of the
     /// commands. The session then ends after the current transaction.
     pub(super) is_out_of_step: bool,
-    /// Set when the peer has accepted EHLO or LHLO. If it refuses a later one, for example over
-    /// TLS, the client does not try HELO.
+    /// Set when the peer has accepted EHLO or LHLO. If the peer then refuses EHLO after TLS or
+    /// XCLIENT, the client does not try HELO.
     pub(super) is_greeted: bool,
     /// Set when the message that is being sent in chunks can no longer be accepted, because MAIL,
     /// every RCPT or a chunk was refused.
@@ -143,7 +141,7 @@ impl ClientCore {
         self.due.is_empty() || self.groups() && (!self.is_doomed || self.under_way > 1)
     }
 
-    /// Returns true if an idle session may begin a transaction before all replies have arrived.
+    /// Returns true if an idle session may begin a transaction while replies to earlier commands are still due.
     pub(super) fn may_begin_early(&self) -> bool {
         let uncertain = self.under_way + self.unsettled;
         if self.bursts() && self.under_way > 0 {

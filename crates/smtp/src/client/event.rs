@@ -2,7 +2,7 @@
 use crate::reply::{ReceivedReply, ReplyError};
 use crate::sasl::client::ExchangeError;
 
-/// What a reply answers: a command, the connection itself, or a message.
+/// The command, message or new connection that a reply answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// The connection itself, to which the server replies with its greeting.
@@ -41,7 +41,7 @@ pub struct Event<'a> {
     pub to: Verb,
     /// The reply itself, with all its lines.
     pub reply: ReceivedReply<'a>,
-    /// Set if the reply ends the transaction of its command.
+    /// Result of the command's transaction, or `None` if this reply does not end a transaction.
     pub ends: Option<Outcome>,
     /// Number of transactions, from the oldest on, whose results have become certain. An uncertain
     /// result may be wrong: if the peer left out a reply, the session has taken the reply to a
@@ -50,7 +50,7 @@ pub struct Event<'a> {
     pub settled: u32,
 }
 
-/// Result of a transaction, as far as the session knows it.
+/// Result of a transaction. It may turn out to be wrong until it is [certain](Event::settled).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The peer took responsibility for the recipients that it accepted. In LMTP, it did so only
@@ -131,8 +131,8 @@ pub enum Violation {
     /// The peer sent a reply that no command asked for.
     #[error("the peer sent an unexpected reply {0}")]
     Unasked(u16),
-    /// The peer sent a reply that the awaited command cannot have. Either an earlier reply is
-    /// missing, or the peer sent too many.
+    /// The peer sent a reply that does not fit the oldest unanswered command, such as 250 to DATA.
+    /// Either the peer left out an earlier reply, or it sent one too many.
     #[error("the peer's reply {0} does not belong to the command that awaits one: a reply is missing, or was added")]
     Misplaced(u16),
     /// The peer accepted a message before it had received all of it.

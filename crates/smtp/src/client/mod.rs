@@ -47,8 +47,8 @@ impl Client {
         Self { reader: ReplyReader::default(), state, core }
     }
 
-    /// Creates a session with these options. SCRAM-SHA-256 needs `nonce` and is not used without
-    /// it.
+    /// Creates a session with options, such as STARTTLS or AUTH. SCRAM-SHA-256 needs `nonce` and is
+    /// not used without it.
     pub fn with_options(name: Arc<str>, options: Arc<Options>, nonce: Option<Nonce>, now: Duration) -> Self {
         let mut client = Self::new(name, options.pipelining, now);
         client.core.protocol = options.protocol;
@@ -226,8 +226,8 @@ impl Client {
         self.core.bursts()
     }
 
-    /// Returns true if another message may be added to `bytes` bytes of waiting output. Returns
-    /// false if that output must be written first.
+    /// Returns true if `bytes` bytes of output may wait until another message is added. Otherwise
+    /// the caller must write the output first, so that the peer can begin.
     pub fn may_hold_back(&self, bytes: usize) -> bool {
         !self.core.bursts() || bytes < self.core.burst.bytes
     }
@@ -297,7 +297,6 @@ mod tests {
         play(Client::new("me".into(), pipelining, NOW), recipients, messages, script);
     }
 
-    /// Runs a dialogue with these options, and returns the client in its final state.
     fn dialogue_with(options: Options, recipients: &[&str], messages: u32, script: &str) -> Client {
         let client = Client::with_options("me".into(), Arc::new(options), Some([7; 18]), NOW);
         play(client, recipients, messages, script)

@@ -5,7 +5,7 @@ use crate::settings::Protocol;
 use crate::xclient::XclientRequest;
 use std::time::Duration;
 
-/// Number of commands that the client sends before it waits for their replies.
+/// How far the client sends commands ahead of the replies to earlier commands (pipelining).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PipelineMode {
     /// The client sends one command at a time and waits for its reply.
@@ -15,8 +15,8 @@ pub enum PipelineMode {
     /// offers PIPELINING (RFC 2920). The next message waits for the result of the message before
     /// it.
     Transaction,
-    /// Like `Transaction`, but the next message's commands may be sent before the result of a
-    /// message is known.
+    /// Like `Transaction`, but the client may also send the commands of the next message before it
+    /// knows the result of the current one.
     Group,
 }
 
@@ -71,8 +71,8 @@ impl BurstSize {
     /// No bursts: only the next message may begin before the current message has its result.
     pub const NONE: Self = Self::of(0);
 
-    /// Allows this number of messages under way. Output is written once it reaches 16 KiB, which a
-    /// server usually reads at once.
+    /// Allows `messages` messages under way at a time. Output is written once it reaches 16 KiB,
+    /// which a server usually reads at once.
     pub const fn of(messages: u32) -> Self {
         Self { messages, bytes: 16 * 1024 }
     }
@@ -120,7 +120,7 @@ pub struct Options {
     pub xclient: Option<XclientRequest>,
     /// Says whether envelopes ask for notifications, which requires a server that offers DSN.
     pub notifications: Notifications,
-    /// Maximum number of messages under way, and the amount of output that may wait for the next
+    /// Limits on how many messages may be under way, and on how much output may wait for the next
     /// message.
     pub burst: BurstSize,
     /// Longest wait for the reply to QUIT, if shorter than for other replies. A short wait does no harm, because

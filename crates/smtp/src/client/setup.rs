@@ -87,8 +87,8 @@ fn give_up(reason: GaveUp, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientSt
     quit(out)
 }
 
-/// Continues the setup after EHLO was accepted. A session without options is ready for its first
-/// transaction.
+/// Continues the setup after EHLO was accepted. Without `setup`, there are no further steps, so the
+/// session is ready for its first transaction.
 fn next_step(setup: Option<Box<SessionSetup>>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
     match setup {
         Some(setup) => setup.secure(core, out),
@@ -118,7 +118,6 @@ impl SessionSetup {
         self.without_tls(core, out)
     }
 
-    /// Continues without TLS, or gives up if the options require TLS.
     pub(super) fn without_tls(self: Box<Self>, core: &mut ClientCore, out: &mut Vec<u8>) -> ClientState {
         match (self.options.tls, self.has_asked_for_tls) {
             (StartTls::Required, true) => give_up(GaveUp::TlsRefused, core, out),

@@ -49,7 +49,7 @@ pub(super) enum SetUpState {
     ExpectCancelled(ExchangeError),
 }
 
-/// Data that only the steps before the first transaction need.
+/// Data that the session needs only until its first transaction, and then frees.
 #[derive(Debug)]
 pub(super) struct SessionSetup {
     pub(super) options: Arc<Options>,
@@ -84,9 +84,7 @@ pub(super) enum SendState {
     Idle,
     LockStep(Arc<Envelope>),
     Group,
-    /// 354 was received, so the caller must send the message.
     Message,
-    /// The caller must send the next chunk of the message.
     Chunks,
     /// Waits for the reply to an empty message, sent because MAIL or every recipient was refused.
     EmptyMessage,

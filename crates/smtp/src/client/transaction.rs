@@ -12,16 +12,13 @@ use std::sync::Arc;
 
 pub(super) struct ReplyStep {
     pub(super) next: SendState,
-    /// Command to which the peer has replied.
     pub(super) to: Verb,
-    /// Set if the reply ends the transaction of its command.
     pub(super) ends: Option<Outcome>,
-    /// Number of transactions whose results have become certain with this reply.
     pub(super) settled: u32,
 }
 
-/// The next state of the sending side, and the outcome of the transaction. There is no outcome
-/// until a reply has ended the transaction.
+/// The next state of the sending side, and the outcome of the transaction, which is `None` until a
+/// reply has ended the transaction.
 type SendStep = (SendState, Option<Outcome>);
 
 impl SendState {
@@ -190,7 +187,6 @@ fn data_answered(is_go_ahead: bool, core: &mut ClientCore, out: &mut Vec<u8>) ->
     }
 }
 
-/// Writes the commands of transactions, and records the replies that are then due.
 impl ClientCore {
     /// Counts the transactions whose results are certain after this reply. If every command has
     /// been answered, all results are certain. Otherwise enhanced status codes help, because only
@@ -240,7 +236,7 @@ impl ClientCore {
     }
 
     /// Returns true if the peer has accepted everything that this command depends on. If not, the
-    /// peer may reply 503 without having lost track.
+    /// peer may reply 503 although it has not lost track of the commands.
     fn is_due_for(&self, command: DueReply) -> bool {
         match command {
             DueReply::Mail | DueReply::Reset => true,
@@ -277,7 +273,6 @@ impl ClientCore {
         SendState::Group
     }
 
-    /// Records that the caller has sent the message, so that its reply is awaited.
     pub(super) fn message_sent(&mut self) -> SendState {
         self.due.push_back(DueReply::Message);
         self.mail_stands = false;

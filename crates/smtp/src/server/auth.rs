@@ -116,7 +116,7 @@ impl LoginQuestion {
     }
 
     /// Accepts, continues or refuses the login after the application's answer. `None` means yes. If
-    /// the session asked for a secret, yes is not an answer, so the login is refused.
+    /// the session asked for a secret, yes is no answer to its question, so the login is refused.
     pub(super) fn answered(self, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
         match (self, answer) {
             (Self::Check(shown), Some(reply)) if !reply.is_positive() => check_refused(&shown, reply, out),
@@ -198,8 +198,8 @@ fn failed(reason: ReplyReason, core: &mut ServerCore, out: &mut Vec<u8>) -> Stat
 
 impl AuthEnd {
     /// Reports the result of AUTH to the application. Ends the session if the client has made too
-    /// many errors or failed logins. Refusals by the session have already been counted as errors,
-    /// so only refusals by the application are counted here.
+    /// many errors or failed logins. Only a refusal by the application is counted as an error here,
+    /// because a refusal by the session has already been counted.
     pub(super) fn step<'a>(self, core: &mut ServerCore, out: &mut Vec<u8>) -> Transition<'a> {
         let is_borne = match self {
             Self::Granted => return (State::Command(CommandState::ExpectMail), Some(Event::Authenticated)),

@@ -16,9 +16,8 @@ use crate::settings::Protocol;
 use crate::xclient::Xclient;
 use std::time::Duration;
 
-/// Number of refused recipients of a transaction after which every further one counts as an idle
-/// command, so that a client cannot keep a session busy forever. It exceeds the number of recipients
-/// that a sender would name in a single transaction.
+/// Number of refused recipients of a transaction after which each further one counts as an idle command, so that a
+/// client cannot keep a session busy forever. No honest sender names this many recipients in one transaction.
 const MAX_DEFERRED_RECIPIENTS: u32 = 100_000;
 
 impl TransactionState {

@@ -25,7 +25,6 @@ pub(super) struct ServerCore {
     /// When the last message ended, or the session began. The time that the application takes to
     /// answer is added, because it does not count against the client.
     pub(super) last_message: Duration,
-    /// Bytes that were dropped because they followed STARTTLS in the clear.
     pub(super) injected: u64,
     pub(super) has_quit: bool,
     pub(super) is_over_tls: bool,
@@ -93,7 +92,7 @@ impl ServerCore {
         }
     }
 
-    /// Counts a command or an invalid line. Returns true if the client has sent too many.
+    /// Counts a command or an invalid line. Returns true if the client has sent too many since its last message.
     pub(super) fn is_too_much(&mut self, command: &Result<Command<'_>, ReplyReason>, now: Duration) -> bool {
         self.last_received = now;
         self.idle_commands += 1;
@@ -155,15 +154,15 @@ impl ServerCore {
         (self.give_up_state(reason, out), Some(Event::Answered))
     }
 
-    /// Ends the session like `give_up`, but lets the caller choose the event.
+    /// Ends the session like `give_up`, but leaves it to the caller which event to report.
     pub(super) fn give_up_state(&mut self, reason: ReplyReason, out: &mut Vec<u8>) -> State {
         self.gave_up = Some(reason);
         self.say(reason, out);
         State::Closed
     }
 
-    /// Number of replies to the end of a message. LMTP sends a reply for each recipient (RFC 2033
-    /// §4.2).
+    /// Returns the number of replies to the end of a message. LMTP sends a reply for each recipient
+    /// (RFC 2033 §4.2).
     pub(super) fn replies_to_message(&self, recipients: u32) -> u32 {
         match self.settings.protocol {
             Protocol::Smtp => 1,
@@ -171,8 +170,8 @@ impl ServerCore {
         }
     }
 
-    /// Number of replies to a chunk whose message is refused. Only the last chunk gets the replies
-    /// to the message.
+    /// Returns the number of replies to a chunk whose message is refused. Only the last chunk of a
+    /// message gets the replies to the message.
     pub(super) fn replies_to_chunk(&self, chunk: Chunk, recipients: u32) -> u32 {
         if chunk.last { self.replies_to_message(recipients) } else { 1 }
     }

@@ -178,16 +178,16 @@ impl ServerCore {
         (State::Closed, Some(Event::Discarded(reason)))
     }
 
-    /// Records that a message has got its last reply. Errors are counted from 0 again, so the limit
-    /// on errors applies to each message of a long session.
+    /// Records that a message has got its last reply. Restarts the count of errors, so that the
+    /// limit on errors applies to each message of a long session.
     pub(super) fn settled(&mut self) -> State {
         self.has_brought_mail();
         self.errors = 0;
         State::Command(CommandState::ExpectMail)
     }
 
-    /// Records that a message was received, whether it was accepted or refused. Commands without
-    /// mail are counted from 0 again.
+    /// Records that a message was received, whether it was accepted or refused. Restarts the counts
+    /// of commands without a message.
     fn has_brought_mail(&mut self) {
         self.idle_commands = 0;
         self.junk_commands = 0;

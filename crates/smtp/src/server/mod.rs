@@ -163,8 +163,8 @@ impl Server {
         };
     }
 
-    /// Number of bytes that the client sent in the clear after STARTTLS, and that were dropped. No
-    /// honest client sends any: they may have been injected (CVE-2011-0411).
+    /// Returns the number of bytes that the client sent unencrypted after STARTTLS, and that were
+    /// dropped. No honest client sends any: they may have been injected (CVE-2011-0411).
     pub fn injected_bytes(&self) -> u64 {
         self.core.injected
     }
@@ -180,9 +180,9 @@ impl Server {
         self.core.is_authenticated
     }
 
-    /// Time at which the caller must call [`Server::tick`]. Returns `None` after the end of the
-    /// session. Also returns `None` while an answer is awaited, because the client is not to blame
-    /// for that silence.
+    /// Returns the time at which the caller must call [`Server::tick`], or `None` after the end of
+    /// the session. Also returns `None` while an answer is awaited, because the client is not to
+    /// blame for that silence.
     pub fn deadline(&self) -> Option<Duration> {
         if self.is_closed() || self.awaits_answer() {
             return None;

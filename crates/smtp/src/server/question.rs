@@ -31,7 +31,6 @@ fn send<'a>(answer: Option<&'a Reply>, usual: &'a Reply, out: &mut Vec<u8>) -> &
     reply
 }
 
-/// Returns the state that follows the reply: `granted` after a positive reply, otherwise `refused`.
 fn after(reply: &Reply, granted: CommandState, refused: CommandState) -> State {
     State::Command(if reply.is_positive() { granted } else { refused })
 }
@@ -145,8 +144,8 @@ fn data_answered(
     }
 }
 
-/// Begins the message, or skips its first chunk. A positive answer is not sent to the client,
-/// because the reply to BDAT comes at the end of the chunk.
+/// Begins the message, or skips its first chunk if the application refused it. A positive answer is
+/// not sent to the client, because the reply to BDAT comes at the end of the chunk.
 fn first_chunk_answered(
     transaction: TransactionState,
     chunk: Chunk,
@@ -166,8 +165,8 @@ fn first_chunk_answered(
     }
 }
 
-/// Sends the reply to the message. In LMTP, the application may have answered for all recipients at
-/// once. Otherwise it is asked about each of them.
+/// Sends the reply to the message. In LMTP, an answer of the application applies to all recipients.
+/// If there is none, the application is asked about each recipient.
 fn message_answered(recipients: u32, answer: Option<&Reply>, core: &mut ServerCore, out: &mut Vec<u8>) -> State {
     match (core.settings.protocol, answer) {
         (Protocol::Smtp, answer) => {

@@ -1,4 +1,4 @@
-//! States of a server session. The other files of this module have the transitions between them.
+//! States of a server session. The sibling modules contain the transitions between the states.
 use super::event::Event;
 use crate::chunk::{ChunkReader, ContentKind};
 use crate::command::{Chunk, Hello};
@@ -10,8 +10,8 @@ use crate::sasl::Mechanism;
 use crate::sasl::server::{AwaitedProof, AwaitedResponse, SecretLookup, ShownSecret};
 use std::time::Duration;
 
-/// The next state, and the event to report. The event is `None` if the session needs more bytes,
-/// and for a question about a login, which `login_event` makes from the new state.
+/// The next state, and the event to report. There is no event if the session needs more bytes. For
+/// a question about a login, `login_event` makes the event from the new state.
 pub(super) type Transition<'a> = (State, Option<Event<'a>>);
 
 /// States of the session, named by what the session waits for. Each state holds only the data that
@@ -53,15 +53,13 @@ pub(super) enum State {
     ExpectQuit,
     Message(Box<DataMessage>),
     Chunk(Box<ChunkedMessage>),
-    /// Reads and drops the bytes of a refused chunk.
     Skip(Box<SkippedChunk>),
-    /// Asks for the next recipient's result, without waiting for the client.
+    /// Asks the application for the result of the next LMTP recipient, without waiting for the client.
     Delivery(DeliveryState),
-    /// Waits for the client's next line during AUTH.
     AuthResponse(AuthResponse),
     /// Asks the application about the login, without waiting for the client.
     AuthQuestion(LoginQuestion),
-    /// Reports the result of AUTH, without waiting for the client.
+    /// Reports the result of AUTH to the application, without waiting for the client.
     AuthEnd(AuthEnd),
     ExpectTls,
     Closed,
@@ -74,11 +72,11 @@ pub(super) enum CommandState {
     ExpectHello,
     ExpectMail,
     ExpectRecipient(TransactionState),
-    /// A chunk of the message has been read, but not the last chunk.
+    /// Waits for the next BDAT, because the last chunk of the message has not arrived yet.
     ExpectChunk(Box<ChunkedMessage>),
 }
 
-/// A transaction whose message has not begun.
+/// A mail transaction between MAIL and the beginning of its message (DATA or the first BDAT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TransactionState {
     /// Number of accepted recipients. DATA needs at least one.
@@ -149,13 +147,13 @@ pub(super) struct SkippedChunk {
 /// Reason for refusing a chunk. It selects the reply that follows the chunk's bytes.
 #[derive(Debug)]
 pub(super) enum ChunkRefusal {
-    /// The session refused the BDAT command, and returns to this state after the chunk.
+    /// The session refused the BDAT command for this reason. It returns to this state after the chunk.
     Command(CommandState, ReplyReason),
-    /// The client was refused at the greeting.
+    /// The application refused the client at the greeting, so its chunks are refused as well.
     TurnedAway,
-    /// The session refused the message. The number of replies exceeds 1 only in LMTP.
+    /// The session refused the message for this reason. LMTP needs this number of replies, SMTP one.
     Message(ReplyReason, u32),
-    /// The application refused with this reply, which is sent this number of times.
+    /// The application refused the chunk with this reply, which is sent this number of times.
     Said(Reply, u32),
 }
 
@@ -188,7 +186,6 @@ pub(super) struct DeliveryState {
     pub(super) recipients: u32,
 }
 
-/// An AUTH command whose exchange has not begun.
 #[derive(Debug)]
 pub(super) struct AuthRequest {
     pub(super) mechanism: Mechanism,
@@ -207,31 +204,27 @@ pub(super) enum AuthResponse {
     Acknowledgement(Box<Reply>),
 }
 
-/// A question to the application about a client that logs in.
 #[derive(Debug)]
 pub(super) enum LoginQuestion {
     /// Asks the application whether the name and the secret that the client sent belong together.
     Check(Box<ShownSecret>),
     /// Asks the application for the user's secret, because the mechanism does not send it.
     Lookup(Box<SecretLookup>),
-    /// Asks the application whether this proof may be checked.
+    /// Asks the application whether the session may check the client's proof.
     Proof(Box<PendingProof>),
 }
 
-/// A proof whose check the application has not permitted yet.
 #[derive(Debug)]
 pub(super) struct PendingProof {
     pub(super) exchange: Box<AwaitedProof>,
     pub(super) response: Vec<u8>,
 }
 
-/// Result of an exchange whose last reply has been sent.
+/// Result of an AUTH exchange whose last reply has been sent to the client.
 #[derive(Debug)]
 pub(super) enum AuthEnd {
     Granted,
-    /// The session refused the login for this reason.
     Refused(ReplyReason),
-    /// The application refused the login with a reply of its own.
     RefusedByApplication {
         /// Set if the reply is 5xx, which means that the secret was wrong.
         has_failed: bool,

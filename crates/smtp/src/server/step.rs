@@ -17,7 +17,7 @@ impl State {
         std::mem::forget(std::mem::replace(self, next));
     }
 
-    /// Returns true if no step is possible without an answer or more bytes.
+    /// Returns true if the session can do nothing without an answer from the application or more input.
     pub(super) fn is_waiting(&self, input: &[u8]) -> bool {
         match self {
             Self::Answer(_) | Self::Closed => true,
@@ -68,7 +68,6 @@ impl State {
         }
     }
 
-    /// Returns the open question about a login, if there is one.
     pub(super) fn login_event(&self) -> Option<Event<'_>> {
         match self {
             Self::Answer(OpenQuestion::Login(question)) => Some(question.event()),
@@ -86,8 +85,8 @@ impl State {
     }
 }
 
-/// Returns true if the client speaks another protocol. The first byte must suffice, because a TLS
-/// ClientHello may contain no line end.
+/// Returns true if the client speaks another protocol than SMTP or LMTP, such as TLS. The first
+/// byte must suffice, because a TLS ClientHello may contain no line end.
 fn is_other_protocol(lines: &LineReader, input: &[u8]) -> bool {
     lines.is_at_start() && input.first().is_some_and(|&first| foreign::begins_otherwise(first))
 }
@@ -107,7 +106,6 @@ fn read_command<'s, 'i: 's>(
     }
 }
 
-/// Parses a command line. The error is the reason to refuse the line.
 fn parse<'l>(line: &'l [u8], core: &ServerCore) -> Result<Command<'l>, ReplyReason> {
     let mut command = match core.settings.requires.valid_parameters {
         true => Command::parse_strictly(line),
@@ -127,7 +125,6 @@ fn fault(line: &[u8], reason: ReplyReason) -> ReplyReason {
     if foreign::is_foreign(line) { ReplyReason::OtherProtocol } else { reason }
 }
 
-/// Reads the client's next line during AUTH. `None` means that more bytes are needed.
 fn read_response<'s, 'i: 's>(lines: &'s mut LineReader, input: &mut &'i [u8]) -> Option<Result<&'s [u8], ReplyReason>> {
     match lines.next(input, MAX_EXCHANGE_LINE_BYTES) {
         ReadLine::Partial => None,

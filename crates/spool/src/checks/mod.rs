@@ -1,3 +1,3 @@
-//! Checks of the promises that each parser makes for any input. Property tests and fuzz targets
-//! call these functions, which panic if a promise is broken.
+//! Checks that this crate copes with any input: no panic, and the same result each time. Property
+//! tests and fuzz targets call these functions, which panic if a check fails.
 pub mod segment;

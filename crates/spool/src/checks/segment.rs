@@ -11,7 +11,6 @@ use crate::recovery::recover;
 use crate::{Backlog, Error, Options};
 use std::sync::Arc;
 
-/// Offset of the body's checksum in a record's header.
 const BODY_CRC_OFFSET: usize = 36;
 
 pub fn check(data: &[u8]) {
@@ -24,7 +23,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// Reads any bytes as a segment, and returns the number of messages in it.
+/// Opens a spool that has only this segment, and returns the number of its unfinished messages.
 fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     let disk = FaultyDisk::new();
     disk.put("segment-00000000", octets);
@@ -65,7 +64,7 @@ mod tests {
     use crate::{NewMessage, Spool};
     use proptest::prelude::*;
 
-    /// Returns a segment with four messages, a note on each of them, and a mark that one is done.
+    /// Returns a segment with four messages and a note on each of them. One of the messages is done.
     fn octets() -> Vec<u8> {
         let disk = FaultyDisk::new();
         let options = Options { segment_bytes: 1 << 16, ..Options::default() };

@@ -1,6 +1,6 @@
-//! Checks the parsers of quantities with arbitrary text. Each parser must either refuse the text
-//! with an error of one line, or return a value that is within its limits. If such a value is
-//! displayed and parsed again, the result must be equal.
+//! Checks the parsers of quantities with arbitrary text. A parser must either refuse the text with
+//! an error of one line, or return a value within its limits. If such a value is displayed and
+//! parsed again, the result must be equal to the value.
 use crate::quantities::{
     MAX_BYTES, MAX_COUNT, MAX_DURATION, MAX_RATE_PER_S, bytes, count, count_up_to, duration, interval, positive,
     probability, rate,

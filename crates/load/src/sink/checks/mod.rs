@@ -1,3 +1,3 @@
-//! Properties that each parser must have for any input. Property tests and fuzz targets call these
-//! functions, which panic if a property is violated.
+//! Checks of the parser of rules with arbitrary input. Property tests and fuzz targets call these
+//! functions, which panic if the parser misbehaves.
 pub mod rules;

@@ -13,14 +13,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Interval at which the directories are checked, unless the user sets another interval.
 const DEFAULT_POLL: Duration = Duration::from_millis(10);
-/// Pause after a directory could not be read.
+/// Pause before the sink tries again to read a directory that it could not read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// A directory whose last change is more recent than this is listed again at the next check. Modification times are
 /// only as exact as a tick of the kernel, so a second delivery may leave the time unchanged.
 const TIME_GRAIN: Duration = Duration::from_millis(100);
-/// Maximum number of bytes of a message that are read.
+/// Maximum number of bytes that are read of a message. Of a longer message, only its beginning is read.
 const MAX_BYTES: u64 = 64 << 20;
 /// Maximum number of bytes of a message that are read if only its header is needed.
 const HEADER_BYTES: u64 = 64 << 10;
@@ -115,7 +114,7 @@ fn base_name(name: &OsStr) -> OsString {
     OsString::from_vec(bytes[..end].to_vec())
 }
 
-/// The two directories of a Maildir with the times of their last listings, and the messages that are known.
+/// The directories `new` and `cur` with the times of their last listings, and the names of known messages.
 struct Maildir {
     directories: [(PathBuf, Option<SystemTime>); 2],
     known: HashSet<OsString>,

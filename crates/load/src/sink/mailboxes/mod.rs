@@ -41,7 +41,6 @@ use watcher::{WatchShared, Watcher};
 const TICK: Duration = Duration::from_millis(250);
 /// When the sink ends, the deletion of the messages that were counted last may take this long.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(2);
-/// Size in bytes of the buffer that all connections of the thread share.
 const READ_BYTES: usize = 64 << 10;
 
 /// The thread that watches all mailboxes. It ends when this value is dropped.
@@ -135,7 +134,7 @@ impl Drop for Watchers {
     }
 }
 
-/// Watches mailboxes for a probe, which keeps its own account of each message of a run.
+/// Watches mailboxes for a probe, and reports to it each message of a run that arrives.
 pub(crate) struct MailboxWatch {
     watchers: Watchers,
     tallies: Receiver<TallyTransfer>,
@@ -148,8 +147,8 @@ impl MailboxWatch {
     ///
     /// # Errors
     ///
-    /// Fails if a mailbox cannot be opened. The error comes with the messages that were found in others. The caller must
-    /// not ignore them, because a later watch does not report them again.
+    /// Fails if a mailbox cannot be opened. The error comes with the messages that were found in other mailboxes. The
+    /// caller must not ignore these messages, because a later watch does not report them again.
     pub(crate) fn start(
         options: MailboxOptions,
         run: RunId,
@@ -175,7 +174,6 @@ impl MailboxWatch {
         Some(arrivals)
     }
 
-    /// Returns true if all mailboxes can be read at present.
     pub(crate) fn is_up(&self) -> bool {
         self.watchers.counts.closed() == 0
     }
@@ -189,7 +187,6 @@ impl MailboxWatch {
     }
 }
 
-/// Returns the messages in the tallies that are left after the thread has ended.
 fn last_arrivals(tallies: &Receiver<TallyTransfer>, finder: &mut ArrivalFinder, run: RunId) -> Vec<Arrival> {
     tallies.try_iter().flat_map(|transfer| finder.of_worker(&transfer.tally, run)).collect()
 }

@@ -1,4 +1,3 @@
-//! Options of a sink that watches mailboxes.
 use mailrun_mailbox::MailboxUrl;
 use mailrun_measurement::{Ledger, RunId};
 use mailrun_net::Endpoint;
@@ -17,21 +16,21 @@ pub struct MailboxOptions {
     /// Interval at which to ask for new mail. If it is set, even servers that would report new mail by themselves
     /// (IDLE) are asked.
     pub poll: Option<Duration>,
-    /// True if messages count that are already there when a mailbox is first opened.
+    /// True if the sink also counts messages that were in a mailbox before it was first opened.
     pub existing: bool,
     /// True if messages are fetched whole, so that their bodies can be checked.
     pub whole: bool,
     /// Run whose messages are deleted after they were counted, or `None` to keep all messages.
     pub deletes: Option<RunId>,
-    /// Messages that a probe has found, which do not count when they are found again. If this is set, a message is
-    /// deleted only then, and only if its arrival is recorded. If the probe is killed before it records an arrival, the
-    /// message is therefore still in the mailbox.
+    /// Messages that a probe has already found, so that they do not count again. With this list, a message is deleted
+    /// only when it is found again after the probe has recorded its arrival. If the probe is killed before it records
+    /// an arrival, the message is therefore still in the mailbox.
     pub probe_mail: Option<Arc<Mutex<ProbeMail>>>,
     pub tls: MailboxTls,
 }
 
-/// The messages of a probe's run in its mailboxes. The probe keeps this while it opens its mailboxes anew, so that each
-/// message counts once.
+/// Messages of a probe's run that were found in its mailboxes. The probe keeps this list when it opens the mailboxes
+/// again, so that each message counts once.
 #[derive(Debug, Default)]
 pub struct ProbeMail {
     /// Messages whose arrival the probe has recorded, by their numbers.
@@ -48,7 +47,6 @@ struct FoundMessage {
     is_there: bool,
 }
 
-/// What a probe knows about a message that was found in a mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     New,
@@ -59,12 +57,12 @@ pub(super) enum Finding {
 }
 
 impl ProbeMail {
-    /// Notes that the arrival of the message with this number is recorded.
+    /// Remembers that the probe has recorded the arrival of the message with this number.
     pub(crate) fn record(&mut self, number: u64) {
         self.recorded.mark(number, 0);
     }
 
-    /// Notes that a message was found. `deletes` is true if the caller deletes messages that are recorded.
+    /// Remembers a message that was found. `deletes` is true if the caller deletes messages that are recorded.
     pub(super) fn find(&mut self, mailbox: &str, id: &[u8], number: u64, deletes: bool) -> Finding {
         let is_recorded = self.recorded.contains(number, 0);
         match self.found.entry((mailbox.to_owned(), id.to_owned())) {
@@ -82,8 +80,8 @@ impl ProbeMail {
     }
 
     /// Forgets the messages of these mailboxes that were to be deleted and were not found since the last call. The
-    /// caller must have listed the mailboxes in the meantime. A message is still known if its deletion has failed, so
-    /// that it does not count as a copy.
+    /// caller must have listed the mailboxes in the meantime. If the deletion of a message has failed, the message
+    /// stays known, so that it does not count as a copy.
     pub(crate) fn forget_deleted(&mut self, mailboxes: &[WatchedMailbox]) {
         let names: Vec<String> = mailboxes.iter().map(|mailbox| mailbox.url.to_string()).collect();
         self.found.retain(|(mailbox, _), found| {
@@ -92,11 +90,9 @@ impl ProbeMail {
     }
 }
 
-/// A mailbox to watch, the recipient whose mail it holds, and the login for its server.
 #[derive(Clone, Debug)]
 pub struct WatchedMailbox {
     pub url: MailboxUrl,
-    /// Address of the recipient whose mail arrives in this mailbox.
     pub address: String,
     /// User and password for the server, or `None` for a Maildir.
     pub credentials: Option<Credentials>,
@@ -113,7 +109,6 @@ pub struct MailboxTls {
 }
 
 impl MailboxOptions {
-    /// Returns true if passwords may be sent to this server without TLS.
     pub(super) fn allows_plain_login(&self, endpoint: &Endpoint) -> bool {
         self.tls.insecure || is_loopback(endpoint)
     }

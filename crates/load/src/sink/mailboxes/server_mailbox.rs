@@ -43,7 +43,7 @@ enum Session {
 }
 
 enum SessionEnd {
-    /// A session of POP3 has read all new messages. The next session begins after the interval of polling.
+    /// A POP3 session has read all new messages. The next session begins after the polling interval.
     Done,
     Network(Phase, io::Error),
     Server(SessionError),
@@ -202,7 +202,6 @@ impl ServerMailbox {
         }
     }
 
-    /// Runs a session until it ends, and counts the messages that it finds.
     async fn drive(&mut self, session: &mut Session, stream: &mut Stream, is_starting: &mut bool) -> SessionEnd {
         let mut out = Vec::new();
         let mut events = Vec::new();

@@ -1,5 +1,5 @@
-//! Tests the watching of a mailbox with a stand-in for an IMAP server. The stand-in breaks connections, refuses logins,
-//! and reports mail by IDLE or when it is asked.
+//! Tests the watching of a mailbox with a simulated IMAP server. The server breaks connections, refuses logins, and
+//! reports new mail by IDLE or only when the sink asks for it.
 use super::super::active_rules::ActiveRules;
 use super::super::rulebook::Rulebook;
 use super::super::worker_state::{SinkContext, TallyTransfer};
@@ -17,12 +17,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 const RUN: RunId = RunId([9; 16]);
-/// Time limit for a condition that a test waits for.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Default)]
 struct Inbox {
-    /// Header field of each message. The UID of a message is its index plus one.
+    /// Header field with the trace of each message in the mailbox. The UID of a message is its index plus one.
     fields: Vec<Vec<u8>>,
     /// When a test increases this number, the server closes all connections that it has accepted before.
     generation: u64,
@@ -146,7 +145,6 @@ impl Server {
     }
 }
 
-/// Returns the header field with the trace of the run's message that has this sequence number.
 fn field(sequence: u64) -> Vec<u8> {
     let mut line = vec![0; Trace::HEADER_BYTES];
     let trace = Trace {

@@ -1,4 +1,4 @@
-//! The work that is the same for all kinds of mailboxes: reading the traces of messages, and counting the messages.
+//! Reads the traces of messages in mailboxes, and counts the messages, for all kinds of mailboxes.
 use super::super::worker_state::{SinkRecipient, SinkWorkerState};
 use super::options::{Finding, MailboxOptions, WatchedMailbox};
 use mailrun_lock::lock;
@@ -16,10 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// Name of the header field that carries the trace.
 pub(super) const TRACE_FIELD: &str = "X-Mailrun";
 
-/// Counts of all watched mailboxes, from which the record is made.
 #[derive(Debug, Default)]
 pub(crate) struct WatchCounts {
     count: u64,
@@ -30,7 +28,7 @@ pub(crate) struct WatchCounts {
     poll_ns: AtomicU64,
     broken: AtomicU64,
     deleted: AtomicU64,
-    /// Number of mailboxes that are not open at present.
+    /// Number of mailboxes that are not open at present, for example because a connection broke.
     closed: AtomicU64,
     renumbered: AtomicU64,
 }
@@ -67,7 +65,7 @@ impl WatchCounts {
     }
 }
 
-/// State that the tasks of all mailboxes share. They run on the same thread.
+/// State that the tasks of all mailboxes share. It needs no locks, because they run on the same thread.
 pub(super) struct WatchShared {
     pub(super) state: Rc<SinkWorkerState>,
     pub(super) counts: Arc<WatchCounts>,
@@ -76,7 +74,7 @@ pub(super) struct WatchShared {
     pub(super) room: RefCell<Vec<u8>>,
     /// Number of messages that should be deleted but are not deleted yet.
     pub(super) undeleted: Cell<u64>,
-    /// Number of connections that are being set up.
+    /// Number of connections that are being set up, to limit how many are set up at once.
     pub(super) starting: Cell<usize>,
     pub(super) opened: Sender<Result<(), String>>,
     pub(super) options: MailboxOptions,
@@ -152,7 +150,6 @@ impl Watcher {
         self.shared.state.tally.borrow_mut().count_error(error, || Some(self.name.clone()));
     }
 
-    /// Counts messages that were deleted from the mailbox because the user had asked for that.
     pub(super) fn deleted(&self, count: u64) {
         self.shared.counts.deleted.fetch_add(count, Ordering::Relaxed);
         self.shared.undeleted.set(self.shared.undeleted.get().saturating_sub(count));

@@ -1,20 +1,20 @@
-//! Checks the readers of a corpus and of `--file` with any input. Either they refuse it, or the
-//! length and checksum of each message must be those that a receiver finds. The last octet sets the
-//! memory limit.
+//! Checks the readers of a corpus and of `--file` with arbitrary input. Either the reader refuses
+//! the input, or the length and checksum of each message must be those that a receiver finds. The
+//! last octet of the input sets the memory limit.
 use crate::source::corpus::{self, Corpus, CorpusMessage, CorpusOptions, InvalidMessagePolicy};
 use mailrun_smtp::data::{DataPiece, DataReader};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// A file that only this process uses. It is kept in memory if the host has `/dev/shm`.
+/// File for the input, which only this process uses. It is kept in memory if the host has `/dev/shm`.
 static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     directory.join(format!("mailrun-fuzz-{}.eml", std::process::id()))
 });
 
-/// Returns the message as a receiver reads it.
+/// Returns the message as a receiver reads it, without dot-stuffing and end of data.
 pub(in crate::source) fn received(letter: &CorpusMessage) -> Vec<u8> {
     let wire = [letter.headers.as_slice(), &letter.body].concat();
     let mut reader = DataReader::new(1_000);

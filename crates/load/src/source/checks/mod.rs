@@ -1,5 +1,5 @@
-//! Checks what each parser must guarantee for any input. The property tests and the fuzz targets
-//! call these functions, which panic if a guarantee is broken.
+//! Checks of the parsers of addresses, corpora and lines with arbitrary input. Property tests and
+//! fuzz targets call these functions, which panic if a parser misbehaves.
 pub mod addresses;
 pub mod corpus;
 pub mod lines;
