@@ -93,6 +93,7 @@ fn standard_output_has_one_use() {
     for (words, option) in [
         (&["sink", "--dialogue", "--json", "-"][..], "--json -"),
         (&["sink", "--live", "json", "--dialogue-of", "@a"][..], "--live json"),
+        (&["relay", "--to", "discard", "--spool", "/nonexistent/spool", "--dialogue", "--json", "-"][..], "--json -"),
     ] {
         let ended = mailrun(words);
         assert_eq!(ended.code, Some(2), "{words:?}");

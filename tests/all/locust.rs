@@ -179,18 +179,20 @@ fn a_worker_drains_and_says_so_when_it_is_terminated() {
 
 #[test]
 fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
-    let sink = Sink::start(&[]);
+    // The server answers messages only after the drain, so that the new test meets the load of the old one.
+    let sink = Sink::start(&["--fault", ".: delay 2s"]);
     let (listener, port) = listener();
     // As a Kubernetes operator for Locust starts its image.
     let words = ["--worker", "--master-host", "127.0.0.1", "--master-port", &port, &sink.address(), "--reuse"];
-    let worker = Process::start(MAILRUN, &[&words[..], &["--rate", "200", "--sessions", "2"]].concat());
+    let load = ["--rate", "200", "--sessions", "2", "--drain", "200ms"];
+    let worker = Process::start(MAILRUN, &[&words[..], &load].concat());
     let mut first = Router::accept(&listener);
     let old = first.await_identity();
     first.await_message("client_ready");
     first.send("ack", Value::Map(vec![("index".into(), 0.into())]));
     first.spawn_of("0123456789abcdef0123456789abcdef", 1.0, 1);
     first.await_message("mailrun_clock");
-    wait_until("mail", || (sink.ask("/status")["messages"].as_u64() > Some(10)).then_some(()));
+    wait_until("mail", || (sink.ask("/status")["messages"].as_u64() > Some(0)).then_some(()));
     drop(first);
     let mut second = Router::accept(&listener);
     let new = second.await_identity();
@@ -203,7 +205,7 @@ fn a_master_that_comes_back_meets_a_fresh_identity_and_its_test_is_another() {
     wait_until("mail of the new test", || {
         let ledgers = sink.ask("/ledger");
         let of_run = ledgers.as_array().unwrap().iter().find(|ledger| ledger["run_id"] == run)?;
-        (of_run["delivered"].as_u64() > Some(10)).then_some(())
+        (of_run["delivered"].as_u64() > Some(0)).then_some(())
     });
     second.send("quit", Value::Nil);
     second.await_message("stats");

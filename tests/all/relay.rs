@@ -3,6 +3,8 @@ use crate::party::{Ended, LIMIT, Process, Sink, bench, fates, is_root, mailrun, 
 use crate::secured::Files;
 use crate::stand_in::{At, StandIn};
 use crate::wire::Wire;
+use mailrun_measurement::Stage;
+use mailrun_measurement::record::Record;
 use serde_json::Value;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -232,13 +234,29 @@ fn three_flags_make_a_relay() {
 
 #[test]
 fn what_it_has_done_is_said_at_the_end() {
+    let count = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let counts = |text: &str| ["accepted", "delivered", "failed", "spool_messages"].map(|name| count(text, name));
+    let ended = ended_after_one_message(&[]);
+    assert_eq!(counts(&ended.out), [1, 1, 0, 0], "{ended:?}");
+    // A record on standard output has nothing beside it, so that a program can read it.
+    let ended = ended_after_one_message(&["--json", "-"]);
+    let record: Record = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(record.stage(Stage::Delivered).unwrap().count, 1);
+    assert_eq!(counts(&ended.err), [1, 1, 0, 0], "{ended:?}");
+}
+
+/// Runs a relay without `--live json` until it has delivered a message.
+fn ended_after_one_message(words: &[&str]) -> Ended {
     let sink = Sink::start(&[]);
     let den = Den::to(&sink.address(), "");
     let port = crate::party::low_port();
     let config = den.path("relay.toml");
     let text = fs::read_to_string(&config).unwrap().replace("127.0.0.1:0\"", &format!("127.0.0.1:{port}\""));
     fs::write(&config, text).unwrap();
-    let process = Process::start(MAILRUN, &["relay", "--config", &config]);
+    let process = Process::start(MAILRUN, &[&["relay", "--config", &config], words].concat());
     let address: SocketAddr = format!("127.0.0.1:{port}").parse().unwrap();
     wait_until("the relay to listen", || std::net::TcpStream::connect(address).ok());
     let mut wire = Wire::greeted(address);
@@ -248,11 +266,7 @@ fn what_it_has_done_is_said_at_the_end() {
     process.terminate();
     let ended = process.finish();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    let count = |name: &str| {
-        let line = ended.out.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap();
-        line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
-    };
-    assert_eq!(["accepted", "delivered", "failed", "spool_messages"].map(count), [1, 1, 0, 0], "{}", ended.out);
+    ended
 }
 
 #[test]

@@ -5,7 +5,8 @@ use crate::party::{
     Bench, BenchRun, Ended, Process, Sink, bench_as_typed, fates, is_root, low_port, mailrun, peer, skip, stage,
     wait_until,
 };
-use crate::relay::MAILRUN;
+use crate::recipes::has_control_groups;
+use crate::relay::{MAILRUN, Relay};
 use mailrun_measurement::Stage;
 use mailrun_measurement::record::{Arrival, EventKind, Party, Record, Role};
 use serde_json::Value;
@@ -163,6 +164,31 @@ fn a_command_that_fails_is_one_line() {
     expect_one_line(&ended, "/nowhere/mta");
 }
 
+#[test]
+fn a_command_that_becomes_a_daemon_is_named_and_nothing_of_it_runs_on() {
+    if !has_control_groups() {
+        return skip("a relay that becomes a daemon", "no control group of version 2 can be made here");
+    }
+    let place = tempfile::tempdir().unwrap();
+    // The command ends before the server listens, or during the load.
+    let during_load = "until grep -q '\"accepted\":[1-9]' $3/../source.stdout 2>/dev/null; do sleep 0.1; done";
+    for (start_after_s, until, code) in [(60, "sleep 0.2", 2), (0, during_load, 1)] {
+        // The daemon has neither the environment nor the process group of the command, but its standard output.
+        let text = format!(
+            "#!/bin/sh\nsetsid env -i /bin/sh -c \"sleep {start_after_s}; exec {MAILRUN} relay --listen $1 --to $2 \
+             --spool $3/spool\" &\n{until}\n"
+        );
+        let command = format!("{} {{listen}} {{to}} {{spool}}", script(place.path(), "daemon", &text));
+        let run = bench_as_typed(&["--relay", &command, "--duration", "60s", "--sessions", "2"]);
+        assert_eq!(run.ended.code, Some(code), "{:?}", run.ended);
+        let said = format!("{} {}", run.ended.out, run.ended.err);
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_named = said.contains("became a daemon: its command ended and left ");
+        assert!(is_named && said.contains("must stay in the foreground"), "{said}");
+        assert_eq!(processes_with(run.path()), 0, "nothing of it runs on");
+    }
+}
+
 fn expect_one_line(ended: &Ended, why: &str) {
     assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
     assert!(ended.err.starts_with("mailrun: ") && ended.err.contains(why), "{ended:?}");
@@ -180,6 +206,23 @@ fn ctrl_c_stops_the_source_and_lets_the_relay_deliver() {
     let [created, delivered, lost, ..] = fates(&record.ledger);
     assert!(created > 0 && delivered > 0 && lost == 0 && record.verdict.closed, "{:?}", record.ledger);
     assert!(record.verdict.reasons.iter().any(|reason| reason.contains("interrupted")), "{:?}", record.verdict);
+}
+
+#[test]
+fn ctrl_c_lets_a_running_relay_deliver_to_a_sink_elsewhere() {
+    // Because of the delay, mail is always on its way from the relay to the sink.
+    let sink = Sink::start(&["--fault", ".: delay 1s"]);
+    let place = tempfile::tempdir().unwrap();
+    let spool = place.path().join("spool");
+    let words = ["relay", "--listen", "127.0.0.1:0", "--to", &sink.address(), "--spool", spool.to_str().unwrap()];
+    let relay = Relay::listening(Process::start(MAILRUN, &[&words[..], &["--live", "json"]].concat()));
+    let bench = Bench::start(&[&relay.address(), "--sink", sink.url(), "--rate", "10", "--duration", "60s"]);
+    bench.await_accepted();
+    bench.process.interrupt_group();
+    let record = bench.finish().record_of(130);
+    let [created, delivered, ..] = fates(&record.ledger);
+    assert!(created > 0 && delivered == created && record.verdict.closed, "{:?}", record.ledger);
+    relay.stop();
 }
 
 #[test]
@@ -236,6 +279,14 @@ fn the_contest_compares_relays_round_by_round() {
     let record: Record = serde_json::from_str(&one).unwrap();
     assert_eq!((record.workload.reuse, record.workload.message_bytes), (Some(1), 400));
     assert!(record.workload.rcpt.matches(".example").count() == 5 && record.verdict.closed);
+    // A smaller comparison in the same directory must not leave runs of this one.
+    let words = ["bench", "relay-400", "--messages", "50", "--sessions", "5", "--rounds", "1", "--compare"];
+    let ended = mailrun(&[&words[..], &["none,mailrun", "--out", out.path().to_str().unwrap()]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let left = fs::read_dir(out.path()).unwrap().flatten().filter(|entry| entry.path().is_dir());
+    let mut left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    left.sort();
+    assert_eq!(left, ["round-1-1-none", "round-1-2-mailrun"]);
 }
 
 #[test]
@@ -615,6 +666,9 @@ fn the_backlog_of_a_server_of_ones_own_is_delivered_without_a_restart() {
     fs::write(&config, text).unwrap();
     let process = Process::start(MAILRUN, &["relay", "--config", config.to_str().unwrap()]);
     wait_until("the relay to listen", || std::net::TcpStream::connect(&relay).ok());
+    // The relay still has mail of somebody else, which it delivers first. The bench must not count this mail as its own.
+    let other = mailrun(&["source", &relay, "--messages", "200", "--sessions", "5", "--report", "none"]);
+    assert_eq!(other.code, Some(0), "{other:?}");
     let words = [relay.as_str(), "--sink-listen", &sink, "--messages", "200", "--sessions", "5"];
     let (ended, out) = contest("backlog", &words);
     assert_eq!((status(&ended, 0), verdicts(&ended)), (0, vec!["PASS"]), "{ended:?}");

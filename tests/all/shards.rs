@@ -244,6 +244,9 @@ fn sinks_that_have_ended_are_joined() {
     assert_eq!(fates(&record(&out).ledger), [100, 100, 0, 0, 0], "{ended:?}");
     let ended = mailrun(&["merge", word(&parts[0]), "--sink", word(place.path()), "--out", word(&out)]);
     assert!(ended.code == Some(2) && ended.err.contains("run.json"), "{ended:?}");
+    let ended = mailrun(&[&words[..], &["--out", word(&outs[0])]].concat());
+    assert!(ended.code == Some(2) && ended.err.contains("is the directory of a sink"), "{ended:?}");
+    assert!(outs[0].join("run.json").exists());
 }
 
 /// Changes the clock of a record, as if it came from another host.

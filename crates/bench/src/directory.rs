@@ -5,6 +5,9 @@
 //! source.json  source.hlog  source.stdout  source.stderr   each party's own
 //! relay.spool/                                             mail of the relay, until accounted for
 //! ```
+//!
+//! A scenario or a search has its report in such a directory, and each of its runs in a subdirectory.
+use super::engine::{COMPARISON_FILE, run_directories};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use mailrun_measurement::record::{Outcome, Record, Role};
@@ -25,6 +28,22 @@ const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
 pub(super) const LOSSES: &str = "losses.json";
 pub(super) const CALLS: &str = "calls.jsonl";
 pub(super) const CALLS_DATA: &str = "calls.data";
+
+/// Files of a run, and of a comparison, a scenario or a search, which are deleted before the next run.
+const RESULT_FILES: [&str; 12] = [
+    "run.json",
+    "report.md",
+    "report.html",
+    LOSSES,
+    CALLS,
+    CALLS_DATA,
+    COMPARISON_FILE,
+    "table.txt",
+    "memory.tsv",
+    "capacity.json",
+    "capacity.txt",
+    "capacity.html",
+];
 
 /// Says who named the directory. Only a directory with a generated name may be deleted as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +86,11 @@ impl RunDirectory {
     fn create_named(path: &Path) -> Result<Self> {
         fs::create_dir_all(path).with_context(|| format!("cannot create the run directory {}", path.display()))?;
         let directory = Self { path: absolute(path)?, origin: DirectoryOrigin::User };
-        for name in ["run.json", "report.md", "report.html", LOSSES, CALLS, CALLS_DATA] {
+        // Delete the runs of an older comparison, because they would count as runs of the next one.
+        for run in run_directories(&directory.path).iter().filter(|run| run.join("run.json").exists()) {
+            remove_tree(run)?;
+        }
+        for name in RESULT_FILES {
             remove(&directory.path.join(name))?;
         }
         for role in [Role::Source, Role::Relay, Role::Sink] {
@@ -209,6 +232,7 @@ fn as_file_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::TextReport;
 
     fn noon() -> Timestamp {
         "2026-11-21T12:00:00Z".parse().expect("a time")
@@ -249,17 +273,26 @@ mod tests {
 
     #[test]
     fn a_named_directory_loses_only_an_older_result() {
-        let place = tempfile::tempdir().expect("a directory");
-        for name in ["run.json", "report.md", "report.html", "losses.json", "source.json", "relay.stderr", "mine.txt"] {
-            fs::write(place.path().join(name), "old").expect("written");
+        let above = tempfile::tempdir().expect("a directory");
+        let place = above.path().join("out");
+        let old = ["round-1-none/run.json", "relay.spool/queue", "source.json", "relay.stderr"];
+        let kept = ["mine.txt", "mine/run.json", "listed/mine.txt", "../run.json"];
+        for name in RESULT_FILES.iter().chain(&old).chain(&kept) {
+            fs::create_dir_all(place.join(name).parent().expect("out")).expect("made");
+            fs::write(place.join(name), "old").expect("written");
         }
-        fs::create_dir_all(place.path().join("relay.spool/queue")).expect("made");
-        let directory = RunDirectory::create_named(place.path()).expect("made");
+        let comparison = TextReport::of_targets("x", Vec::new(), Vec::new(), Vec::new(), "1 run");
+        let listed = ["round-1-none", "listed", "..", "mine/../mine", ""].map(str::to_owned);
+        let json = comparison.with_run_directories(listed.to_vec()).to_json().expect("JSON");
+        fs::write(place.join(COMPARISON_FILE), json).expect("written");
+        let directory = RunDirectory::create_named(&place).expect("made");
         assert!(!directory.spool().exists(), "a relay begins with nothing");
-        for name in ["run.json", "report.md", "report.html", "losses.json", "source.json", "relay.stderr"] {
-            assert!(!place.path().join(name).exists(), "{name}");
+        for name in RESULT_FILES.iter().chain(&old) {
+            assert!(!place.join(name).exists(), "{name}");
         }
         directory.discard();
-        assert!(place.path().join("mine.txt").exists());
+        for name in kept {
+            assert!(place.join(name).exists(), "{name}");
+        }
     }
 }

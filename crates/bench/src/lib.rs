@@ -295,26 +295,28 @@ fn collect_deliveries(
                 (None, Err(_)) if !supervisor.deaths().is_empty() => None,
                 (None, Err(error)) => return Err(complaint.unwrap_or(error)),
             };
-            let results = if options.has_trace() { results } else { results.map(SinkResults::without_deliveries) };
-            let results = match (results, &far_end.bounces) {
-                (Some(results), Some(second)) => Some(second.add_bounces(run, results)?),
-                (results, _) => results,
-            };
-            Ok(RemoteEnd { results, completeness: arrived, exit_error: complaint, ..empty_end })
+            let mut results = if options.has_trace() { results } else { results.map(SinkResults::without_deliveries) };
+            let both = results.as_mut().zip(far_end.bounces.as_ref());
+            let error = both.and_then(|(own, second)| second.add_bounces(run, own).err());
+            let ending = error.map(|error| end_without_sink(&error, supervisor));
+            Ok(RemoteEnd { results, completeness: arrived, ending, exit_error: complaint })
         }
         (BenchTarget::Server { .. }, Some(sink)) => {
             let units = source.units.clone().unwrap_or_default();
             match sink.await_arrivals(run, &units, supervisor) {
                 Ok(results) => Ok(RemoteEnd { results: Some(results), ..empty_end }),
-                // Print the error and go on, because the source's figures are worth a report even if the sink is gone.
-                Err(error) => {
-                    supervisor.print_line(&format!("{error:#}"));
-                    Ok(RemoteEnd { ending: Some(Ending::SinkEnded), ..empty_end })
-                }
+                Err(error) => Ok(RemoteEnd { ending: Some(end_without_sink(&error, supervisor)), ..empty_end }),
             }
         }
         (BenchTarget::Server { .. }, None) => Ok(empty_end),
     }
+}
+
+/// Prints the error of a sink that does not answer after the load. The run goes on without the figures of this sink,
+/// because the figures of the other processes are worth a report.
+fn end_without_sink(error: &anyhow::Error, supervisor: &mut Supervisor) -> Ending {
+    supervisor.print_line(&format!("{error:#}"));
+    Ending::SinkEnded
 }
 
 /// Waits for messages that are under way. Then stops the relay, unless the next run needs it, and after that the sink,
@@ -330,18 +332,9 @@ fn drain(
 ) -> Result<(Completeness, Option<anyhow::Error>)> {
     let mut bounced = PolledCount::new(bounces);
     let arrived = match &source.units {
-        Some(units) if options.has_trace() => {
-            let own = supervisor.http_of(Role::Sink).map(RemoteSink::connect).transpose()?;
-            let own = own.map(|sink| sink.with_bounces_at(bounces.map(|(second, _)| second.clone())));
-            let LedgerRow { rejected, failed, in_doubt, .. } = source.record.ledger;
-            let has_strangers = [rejected, failed, in_doubt].into_iter().flatten().any(|count| count > 0);
-            // Ignore a sink that does not answer now, because its failure is reported when its results are read.
-            let are_all_there = || match &own {
-                Some(sink) if has_strangers => sink.has_all(run, units).unwrap_or(false),
-                _ => true,
-            };
+        Some(_) if options.has_trace() => {
             let settled = |progress: &LatestProgress| progress.settled().saturating_add(bounced.settled());
-            supervisor.await_all(units.count(), settled, are_all_there)?
+            await_settled(supervisor, run, source, bounces.map(|(second, _)| second), settled)?
         }
         _ => supervisor.await_arrivals(gather::accepted_messages(&source.record))?,
     };
@@ -358,4 +351,30 @@ fn drain(
     });
     let of_sink = supervisor.stop_sink()?;
     Ok((arrived, of_watching_sink.or(of_relay).or(of_sink)))
+}
+
+/// Waits until every accepted message has been delivered or has bounced, or until no more arrive. `settled` counts the
+/// messages of this run that have, once per recipient. `bounces` is a second sink, which gets the notifications.
+fn await_settled(
+    supervisor: &mut Supervisor,
+    run: RunId,
+    source: &PartyResults,
+    bounces: Option<&RemoteSink>,
+    settled: impl FnMut(&LatestProgress) -> u64,
+) -> Result<Completeness> {
+    let Some(units) = &source.units else {
+        return supervisor.await_count(gather::accepted_messages(&source.record), settled);
+    };
+    // If some messages have no 250, the sink may count them although accepted messages are still missing.
+    let LedgerRow { rejected, failed, in_doubt, .. } = source.record.ledger;
+    let has_strangers = [rejected, failed, in_doubt].into_iter().flatten().any(|count| count > 0);
+    let own = supervisor.http_of(Role::Sink).filter(|_| has_strangers).map(RemoteSink::connect);
+    let own = own.map(|sink| sink.map(|sink| sink.with_bounces_at(bounces.cloned())));
+    // Ignore a sink that does not answer now, because its failure is reported when its results are read.
+    let are_all_there = || match &own {
+        Some(Ok(sink)) => sink.has_all(run, units).unwrap_or(false),
+        Some(Err(_)) => false,
+        None => true,
+    };
+    supervisor.await_all(units.count(), settled, are_all_there)
 }

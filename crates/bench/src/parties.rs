@@ -10,7 +10,8 @@
 //! Each child leads a process group of its own, so that Ctrl-C at the terminal reaches only the
 //! bench. The bench then stops the source before the relay, and the relay before the sink. When a
 //! `PartyProcess` is dropped, its process is killed, together with everything that a relay has
-//! started.
+//! started. On a host without control groups, a daemon that has left the relay's tree of processes
+//! may survive.
 use super::directory::RunDirectory;
 use super::plan::{BenchOptions, BenchTarget};
 use super::recipe::leftovers;
@@ -38,8 +39,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use tempfile::TempPath;
 
@@ -51,7 +51,10 @@ const SAMPLING_SHARE: u32 = 100;
 
 /// Time limit for the other processes of a server to exit after its first process has exited.
 const DESCENDANTS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of leftover processes that an error message names.
+/// Time in which the bench must have read the rest of a party's output after the party has exited. The pipe holds at
+/// most 64 KiB, so it takes longer only if a process that the bench could not kill keeps the pipe open.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of leftover processes that an error names.
 const MAX_LEFT_BEHIND: usize = 10;
 
 /// Beginning of the message that Rust's standard library writes before it aborts a process without
@@ -220,7 +223,8 @@ pub(super) struct PartyProcess {
     pub(super) name: &'static str,
     command: Vec<String>,
     child: Child,
-    stdout_reader: Option<JoinHandle<()>>,
+    /// Disconnected when the thread that reads the output has ended.
+    output_end: Receiver<()>,
     stderr: PathBuf,
     scope: ProcessScope,
     group: Option<ControlGroup>,
@@ -237,11 +241,14 @@ pub(super) struct PartyProcess {
     recipe_directory: Option<PathBuf>,
     _short_link: Option<Arc<TempPath>>,
     interrupt: Interrupt,
-    /// Names and IDs of processes that were still running after this process had exited.
+    /// Names of processes that a recipe's server left running when it exited.
     left_behind: Vec<String>,
-    /// Number of processes of the host that the kernel had killed for
-    /// lack of memory when this process started. If the number has grown
-    /// when this process is killed, lack of memory counts as the cause.
+    /// Names of the other processes that were still running at the exit of the party. Unlike `left_behind`, they are no
+    /// fault of a party that was asked to stop, because the bench does not wait for them.
+    survivors: Vec<String>,
+    /// Number of processes of the host that the kernel had killed for lack of memory when this
+    /// party started. If the number has grown when the party is killed, lack of memory counts as
+    /// the cause.
     out_of_memory_kills: Option<u64>,
 }
 
@@ -276,16 +283,18 @@ impl PartyProcess {
         }
         let stdout = child.stdout.take().expect("it was piped");
         let role = party.role;
-        let listener = std::thread::Builder::new()
-            .name(format!("{name} stdout"))
-            .spawn(move || read_events(BufReader::new(stdout), transcript, role, &events))
-            .context("cannot start a thread")?;
+        let (reading, output_end) = channel();
+        let read = move || {
+            read_events(BufReader::new(stdout), transcript, role, &events);
+            drop(reading);
+        };
+        std::thread::Builder::new().name(format!("{name} stdout")).spawn(read).context("cannot start a thread")?;
         Ok(Self {
             role,
             name,
             command: std::iter::once(program).chain(party.arguments).chain(words).collect(),
             child,
-            stdout_reader: Some(listener),
+            output_end,
             stderr: party.stderr,
             scope: party.scope,
             group,
@@ -301,6 +310,7 @@ impl PartyProcess {
             _short_link: party.short_link,
             interrupt: *interrupt,
             left_behind: Vec::new(),
+            survivors: Vec::new(),
             out_of_memory_kills: host_sampler::out_of_memory_kills(),
         })
     }
@@ -319,6 +329,7 @@ impl PartyProcess {
         }
         if has_ended {
             self.left_behind = self.await_descendants();
+            self.survivors = self.group_members();
             self.ended = Some(self.reap().context("cannot wait for a party")?);
         }
         Ok(self.ended)
@@ -334,22 +345,24 @@ impl PartyProcess {
             let processes = leftovers::processes_in(directory);
             let is_over = Instant::now() > limit || self.interrupt.requested() >= StopRequest::StopNow;
             if processes.is_empty() || is_over {
-                return processes.into_iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
+                return processes.into_iter().map(|process| process_name(&process.name, process.pid)).collect();
             }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Returns an error that names the processes that outlived this one and were killed by the bench.
+    /// Returns the names of the other processes in the party's control group.
+    fn group_members(&self) -> Vec<String> {
+        let pids = self.group.as_ref().map(ControlGroup::processes).unwrap_or_default();
+        let others = pids.into_iter().filter(|pid| *pid != self.child.id());
+        let named = |pid| Some(process_name(&fs::read_to_string(format!("/proc/{pid}/comm")).ok()?, pid));
+        others.filter_map(named).collect()
+    }
+
+    /// Returns an error that names the processes that the party left behind and that were killed.
     pub(super) fn left_behind(&self) -> Option<anyhow::Error> {
         let names = Some(&self.left_behind).filter(|names| !names.is_empty())?;
-        let more = match names.len().saturating_sub(MAX_LEFT_BEHIND) {
-            0 => String::new(),
-            // Name only the first few, because a server with a process for each message may leave a thousand of them.
-            more => format!(" and {} more", count(more as u64)),
-        };
-        let first = names[..names.len().min(MAX_LEFT_BEHIND)].join(", ");
-        Some(anyhow!("the {} ended and left processes behind: {first}{more}", self.name))
+        Some(anyhow!("the {} ended and left processes behind: {}", self.name, first_names(names)))
     }
 
     pub(super) fn sample(&mut self) -> ProcessUsage {
@@ -444,11 +457,12 @@ impl PartyProcess {
     /// Says that the process became a daemon, if its command
     /// exited successfully but left processes running.
     fn daemon(&self, status: ExitStatus) -> Option<String> {
-        let is_daemon = status.success() && !self.left_behind.is_empty();
+        let names = if self.left_behind.is_empty() { &self.survivors } else { &self.left_behind };
+        let is_daemon = status.success() && !names.is_empty();
         is_daemon.then(|| {
             format!(
-                "{BECAME_DAEMON}: its command ended and left {} behind; the command of a recipe must stay in the foreground",
-                self.left_behind.join(", ")
+                "{BECAME_DAEMON}: its command ended and left {} behind; the command must stay in the foreground",
+                first_names(names)
             )
         })
     }
@@ -514,7 +528,7 @@ impl PartyProcess {
     /// its output.
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
         // The IDs of the process and of its group still belong to the party, because nobody has waited for it yet. Kill
-        // surviving children as well, because they would keep the pipe open, and the reader thread would never end.
+        // surviving children as well, because they would keep the pipe open.
         if self.scope == ProcessScope::Tree {
             // Kill the processes of the tree one by one, because some may have left the group that is killed below.
             for pid in tree::members(self.child.id()).into_iter().filter_map(|member| as_pid(member.pid)) {
@@ -526,11 +540,14 @@ impl PartyProcess {
         if let Some(directory) = &self.recipe_directory {
             leftovers::kill_in(directory);
         }
+        // Kill a daemon, which has another parent and another group.
+        self.group.iter().for_each(ControlGroup::kill);
         let status = self.child.wait()?;
         leftovers::remove_other(self.child.id());
-        if let Some(listener) = self.stdout_reader.take() {
-            // Ignore a panic of the reader thread, because the exit status is what counts.
-            let _ = listener.join();
+        // Stop waiting after a while, because a daemon that could not be killed would keep the thread reading forever.
+        let end = self.output_end.recv_timeout(OUTPUT_TIMEOUT);
+        if end == Err(RecvTimeoutError::Timeout) && self.survivors.is_empty() {
+            self.survivors.push("a process with the same output".to_owned());
         }
         Ok(status)
     }
@@ -561,6 +578,21 @@ fn is_full(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|filesystem| filesystem.f_bavail == 0)
 }
 
+/// Names a process, for example `exim4 (4711)`.
+fn process_name(command: &str, pid: u32) -> String {
+    format!("{} ({pid})", command.trim())
+}
+
+/// Lists processes. Names only the first few, because a server with a process for each message may leave a thousand of
+/// them.
+fn first_names(names: &[String]) -> String {
+    let more = match names.len().saturating_sub(MAX_LEFT_BEHIND) {
+        0 => String::new(),
+        more => format!(" and {} more", count(more as u64)),
+    };
+    format!("{}{more}", names[..names.len().min(MAX_LEFT_BEHIND)].join(", "))
+}
+
 fn as_pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
@@ -581,7 +613,6 @@ fn read_events(stdout: impl BufRead, mut transcript: File, role: Role, events: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::{Receiver, channel};
     use tempfile::TempDir;
 
     struct ScriptedParty {
@@ -646,6 +677,20 @@ mod tests {
         assert_eq!(shell.events.try_iter().collect::<Vec<_>>(), [(Role::Sink, LiveEvent::Done)]);
         let kept = fs::read_to_string(shell.place.path().join("sink.stdout")).expect("kept");
         assert_eq!(kept, "{\"event\":\"done\"}\nchatter\n");
+    }
+
+    #[test]
+    fn a_daemon_that_keeps_its_output_open_does_not_hold_up_the_bench() {
+        // Only the process group is killed of a party that is no relay, so wait until the daemon has a session of its
+        // own, which is field 6 of its stat file.
+        let script = "setsid sleep 600 & until [ \"$(cut -d' ' -f6 /proc/$!/stat)\" = $! ]; do :; done; echo $!";
+        let mut shell = shell(script);
+        let status = wait(&mut shell.process);
+        let pid = fs::read_to_string(shell.place.path().join("sink.stdout")).expect("kept");
+        let daemon = as_pid(pid.trim().parse().expect("its ID"));
+        kill_process(daemon.expect("not 0"), Signal::KILL).expect("it runs");
+        let how = shell.process.death(status, 1.0).how;
+        assert!(how.starts_with("it became a daemon: ") && how.contains(" a process with the same output "), "{how}");
     }
 
     #[test]

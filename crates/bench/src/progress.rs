@@ -140,7 +140,7 @@ impl LatestProgress {
         let Some(sink) = self.sink else {
             return LiveLine::of(&self.source, self.source.accepted, "accepted", rate_per_s);
         };
-        let errors = self.source.errors + sink.errors;
+        let errors = self.source.errors_with_sink(&sink);
         let progress = LiveProgress { now: sink.now, errors, ..self.source };
         LiveLine::of(&progress, sink.delivered, "delivered", rate_per_s)
     }
@@ -222,6 +222,10 @@ mod tests {
         let text = view.line().with_title("run 3 of 16: postfix").text();
         let rest = "94,000 / 200,000 delivered · 54,000 msg/s · p50 1.42 ms · p99 3.10 ms · 2 errors";
         assert_eq!(text, format!("run 3 of 16: postfix · {rest}"));
+        view.update_source(LiveProgress { errors: 7, ..progress(2.0, 50_000) });
+        view.update_sink(LiveProgress { errors: 7, ordered: 7, ..progress(2.0, 94_000) });
+        let text = view.line().text();
+        assert!(text.ends_with(" · 7 errors"), "source and sink have counted the same faults: {text}");
         assert_eq!((view.delivered(), view.source().accepted), (94_000, 50_000));
     }
 

@@ -15,7 +15,6 @@ use mailrun_measurement::trace::RunId;
 use mailrun_measurement::{account, bounces, judge};
 use mailrun_process::clock_exchange::{self, ClockMeasurement, before_and_after};
 use mailrun_process::http_client::{HttpClient, StatusCode, is_refused};
-use mailrun_process::interrupt::StopRequest;
 use mailrun_process::live::{LiveEvent, LiveProgress};
 use mailrun_process::start_wait::StartWait;
 use serde::Deserialize;
@@ -181,14 +180,15 @@ impl RemoteSink {
         SinkWatch { _stop: stop }
     }
 
-    /// Waits until all accepted messages have arrived or no new ones arrive. Then fetches the sink's record of the run
-    /// and the list of the run's messages.
+    /// Waits until all accepted messages have arrived or no new ones arrive, or until the user does not want to wait.
+    /// Then fetches the sink's record and ledger of the run.
     pub(super) fn await_arrivals(
         &self,
         run: RunId,
         accepted: &Ledger,
         supervisor: &mut Supervisor,
     ) -> Result<SinkResults> {
+        let last_request = supervisor.request_before_wait();
         let mut arrived = 0;
         let mut quiet_since = Instant::now();
         loop {
@@ -205,7 +205,7 @@ impl RemoteSink {
                 _ => self.quiet_timeout.max(CLOSED_MAILBOX_TIMEOUT),
             };
             let is_over = arrived == 0 && accepted.count() == 0 || quiet_since.elapsed() >= limit;
-            if is_over || supervisor.asked() != StopRequest::Nothing {
+            if is_over || supervisor.asked() > last_request {
                 break;
             }
             self.pause(supervisor, arrived, accepted.count(), limit.saturating_sub(quiet_since.elapsed()));
@@ -273,13 +273,15 @@ impl RemoteSink {
         })
     }
 
-    /// Adds the notifications that this sink has seen to the results of the sink that gets the mail.
-    pub(super) fn add_bounces(&self, run: RunId, mut results: SinkResults) -> Result<SinkResults> {
-        results.bounced.merge(&self.units(run)?[1]);
-        if let (Some(record), Some(second)) = (&mut results.record, self.record(run)?) {
+    /// Adds the notifications that this sink has seen to the results of the sink that gets the mail. Leaves the results
+    /// as they are if this sink does not answer.
+    pub(super) fn add_bounces(&self, run: RunId, results: &mut SinkResults) -> Result<()> {
+        let (units, record) = (self.units(run)?, self.record(run)?);
+        results.bounced.merge(&units[1]);
+        if let (Some(record), Some(second)) = (&mut results.record, record) {
             bounces::add(record, second);
         }
-        Ok(results)
+        Ok(())
     }
 
     /// Sends a GET request and reads the answer. Returns `None` if the sink answers 404.
@@ -350,27 +352,8 @@ impl SinkClocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests;
-    use std::io::{BufRead, BufReader, Write};
+    use crate::tests::{self, serve};
     use std::net::{SocketAddr, TcpListener};
-
-    /// Starts an HTTP server that answers each request with the status and the body that `answer` returns for its path.
-    fn serve(answer: impl Fn(&str) -> (u16, Vec<u8>) + Send + 'static) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
-                let request = lines.next().unwrap_or_default();
-                let _ = lines.by_ref().find(String::is_empty);
-                let (status, body) = answer(request.split(' ').nth(1).unwrap_or_default());
-                let head =
-                    format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
-                let _ = (&stream).write_all(head.as_bytes()).and_then(|()| (&stream).write_all(&body));
-            }
-        });
-        address
-    }
 
     fn sink_with(units: u64) -> SocketAddr {
         serve(move |path| match path {
@@ -405,9 +388,9 @@ mod tests {
     #[test]
     fn notifications_at_a_second_sink_belong_to_the_results_of_the_benchs_own() {
         let second = RemoteSink::connect(&sink_with_bounces().to_string()).expect("it is there");
-        let own =
+        let mut results =
             SinkResults { record: Some(Record::empty()), units: Some(tests::ledger(98)), bounced: tests::ledger(3) };
-        let results = second.add_bounces(RunId([7; 16]), own).expect("asked");
+        second.add_bounces(RunId([7; 16]), &mut results).expect("asked");
         assert_eq!((results.units.expect("kept").count(), results.bounced.count()), (98, 100));
         assert_eq!(results.record.expect("kept").bounces[0].count, 2);
     }

@@ -19,8 +19,8 @@ const TABLES: [&str; 4] = ["workload", "matrix", "search", "targets"];
 
 /// Keys of a table `[[stage]]`, which describes one stage of the load.
 const STAGE: [&str; 4] = ["time", "rate", "name", "thresholds"];
-/// Key for the thresholds of the whole load. The thresholds of single stages are added to its values.
-const THRESHOLD: &str = "threshold";
+/// Spellings of the key of the requirements on the whole load, to which the requirements of stages are added.
+const THRESHOLDS: [&str; 2] = ["threshold", "thresholds"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
@@ -81,11 +81,11 @@ impl Scenario {
         }
         join_thresholds(&mut keys);
         let mut take = |name: &str| {
-            let at = keys.iter().position(|key: &ScenarioKey| key.name == name)?;
-            keys.remove(at).values.into_iter().next()
+            let key = keys.iter().position(|key: &ScenarioKey| key.name == name).map(|at| keys.remove(at));
+            key.map(|key| key.single().cloned().map_err(|error| error.in_file(file))).transpose()
         };
-        let measure = take("measure");
-        let title = take("title");
+        let measure = take("measure")?;
+        let title = take("title")?;
         let read = Self { file: file.to_owned(), title: None, measure, keys };
         if read.measure.is_none() && (title.is_some() || read.keys.iter().any(|key| key.name == "parties")) {
             return Err(read.missing_key_error("measure"));
@@ -114,27 +114,49 @@ impl Scenario {
         self.error(Place(1, 1), &format!("the key {name:?} is missing"))
     }
 
+    /// Returns the value of a key that must have a single one.
+    ///
+    /// # Errors
+    /// Returns an error with its place in the file if the key has a list.
+    pub fn single<'k>(&self, key: &'k ScenarioKey) -> Result<&'k ScenarioValue, String> {
+        key.single().map_err(|error| error.in_file(&self.file))
+    }
+
     fn error(&self, Place(line, column): Place, words: &str) -> String {
         ConfigError { line, column, message: words.to_owned() }.in_file(&self.file)
     }
 }
 
 impl ScenarioKey {
-    /// Returns true if all values are thresholds of single stages. A file may list such thresholds in addition to the
-    /// thresholds of the whole load.
+    fn single(&self) -> Result<&ScenarioValue, ConfigError> {
+        match self.values.as_slice() {
+            [value] if !self.is_list => Ok(value),
+            values => {
+                let Place(line, column) = values.first().map_or(self.place, |first| first.place);
+                Err(ConfigError { line, column, message: format!("{} is one value, not a list", self.name) })
+            }
+        }
+    }
+
+    fn is_threshold(&self) -> bool {
+        THRESHOLDS.contains(&self.name.as_str())
+    }
+
+    /// Returns true if all values are requirements of single stages. A file may have them in addition
+    /// to the requirements of the whole load.
     fn is_of_stage(&self) -> bool {
-        self.name == THRESHOLD && self.values.iter().all(|value| value.text.starts_with("stage "))
+        self.is_threshold() && self.values.iter().all(|value| value.text.starts_with("stage "))
     }
 }
 
-/// Joins the thresholds of single stages and of the whole load into one key, as if the user had listed all of them
-/// there.
+/// Joins the requirements of stages and of the whole load into a single key, as if the user had listed all of them
+/// there. If the file has both spellings of the requirements of the whole load, both stay, so that the check of the
+/// keys refuses the second.
 fn join_thresholds(keys: &mut Vec<ScenarioKey>) {
-    let (of_load, others): (Vec<_>, Vec<_>) = std::mem::take(keys).into_iter().partition(|key| key.name == THRESHOLD);
+    let (of_stages, others): (Vec<_>, Vec<_>) = std::mem::take(keys).into_iter().partition(ScenarioKey::is_of_stage);
     *keys = others;
-    let (of_stages, mut of_load): (Vec<_>, Vec<_>) = of_load.into_iter().partition(ScenarioKey::is_of_stage);
-    of_load.extend(of_stages);
-    let joined = of_load.into_iter().reduce(|mut first, next| {
+    let of_load = keys.iter().rposition(ScenarioKey::is_threshold).map(|at| keys.remove(at));
+    let joined = of_load.into_iter().chain(of_stages).reduce(|mut first, next| {
         first.values.extend(next.values);
         first.is_list = true;
         first
@@ -213,13 +235,16 @@ impl Reader<'_> {
             table.into_iter().try_for_each(|(name, value)| self.key(&name, value, &mut keys))?;
         }
         let place = self.place(&span);
-        let [time, rate, name] = ["time", "rate", "name"]
-            .map(|name| keys.iter().find(|key| key.name == name).map(|key| &key.values[0].text));
         if let Some(key) = keys.iter().find(|key| !STAGE.contains(&key.name.as_str())) {
             let Place(line, column) = key.place;
             let message = unknown_key(&key.name, " in [[stage]]", STAGE.into_iter());
             return Err(ConfigError { line, column, message }.in_file(self.file));
         }
+        let single = |name: &str| {
+            let value = keys.iter().find(|key| key.name == name).map(ScenarioKey::single).transpose();
+            value.map(|value| value.map(|value| &value.text)).map_err(|error| error.in_file(self.file))
+        };
+        let (time, rate, name) = (single("time")?, single("rate")?, single("name")?);
         for key in keys.iter().filter(|key| key.name == "thresholds") {
             let stage = name.map_or_else(|| number.to_string(), Clone::clone);
             let of_stage = |value: &ScenarioValue| ScenarioValue {
@@ -227,7 +252,7 @@ impl Reader<'_> {
                 place: value.place,
             };
             let values = key.values.iter().map(of_stage).collect();
-            whole.push(ScenarioKey { name: THRESHOLD.to_owned(), place: key.place, values, is_list: true });
+            whole.push(ScenarioKey { name: key.name.clone(), place: key.place, values, is_list: true });
         }
         let prefix = name.map(|name| format!("{name}=")).unwrap_or_default();
         match (time, rate) {
@@ -297,9 +322,24 @@ mod tests {
         assert_eq!((load.measure, texts), (None, vec!["10s:50", "5s:50/s..9/s"]));
         for (text, reason) in [
             ("[[stage]]\ntime = 1\n", "my.toml:1:1: a [[stage]] needs the keys time and rate"),
+            ("[[stage]]\ntime = 1\nrate = [1, 2]\n", "my.toml:3:9: rate is one value, not a list"),
+            ("[[stage]]\ntime = [1]\nrate = 1\n", "my.toml:2:9: time is one value, not a list"),
+            ("[[stage]]\ntime = 1\nrate = 1\nname = [\"a\", \"b\"]\n", "my.toml:4:9: name is one value, not a list"),
             ("[[stage]]\ntime = 1\nrat = 1\n", "my.toml:3:1: unknown key \"rat\" in [[stage]]; did you mean \"rate\"?"),
         ] {
             assert_eq!(read(text).unwrap_err(), reason);
+        }
+    }
+
+    #[test]
+    fn thresholds_of_stages_join_those_of_the_load_in_either_spelling() {
+        let stage = "[[stage]]\ntime = 1\nrate = 1\nthresholds = [\"rejected < 2%\"]\n";
+        for name in THRESHOLDS {
+            let load = read(&format!("{name} = \"rejected < 1%\"\n{stage}")).unwrap();
+            let keys = load.keys.iter().filter(|key| key.is_threshold());
+            let texts: Vec<Vec<&str>> =
+                keys.map(|key| key.values.iter().map(|value| value.text.as_str()).collect()).collect();
+            assert_eq!(texts, [["rejected < 1%", "stage 1: rejected < 2%"]], "{name}");
         }
     }
 
@@ -315,6 +355,8 @@ mod tests {
             ("[workload]", "[workload", "my.toml:5:"),
             ("[workload]", "[wrkload]", "my.toml:5:2: unknown key \"wrkload\"; did you mean \"workload\"?"),
             ("rounds = 2", "title = \"\"", "my.toml:3:9: a title is one line of at most 120 characters"),
+            ("rounds = 2", "title = [\"a\", \"b\"]", "my.toml:3:10: title is one value, not a list"),
+            ("\"throughput\"", "[\"throughput\", \"soak\"]", "my.toml:1:12: measure is one value, not a list"),
         ] {
             let error = read(&SMALL.replace(from, to)).expect_err(to);
             assert!(error.contains(reason) && !error.contains('\n'), "{to}: {error}");

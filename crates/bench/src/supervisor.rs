@@ -87,7 +87,7 @@ pub(super) struct Supervisor {
     /// The processes, in the order in which the mail passes them.
     parties: Vec<PartyProcess>,
     /// Set if there is a relay between the source and the sink. The relay may be the bench's own or
-    /// one that was already running.
+    /// one that was already running, such as a server in front of a remote sink.
     has_relay: bool,
     /// Pause in arrivals after which no more messages are expected.
     quiet_timeout: Duration,
@@ -125,7 +125,7 @@ struct ListenAddresses {
 impl Supervisor {
     pub(super) fn new(options: &BenchOptions) -> Result<Self> {
         let display = ProgressDisplay::new(options.live, options.title.clone(), &options.name);
-        let has_relay = options.relay().is_some();
+        let has_relay = options.relay().is_some() || options.target.remote_sink().is_some();
         let usual_quiet = if has_relay { RELAY_QUIET_TIMEOUT } else { QUIET_TIMEOUT };
         let quiet_timeout = options.lost_after.unwrap_or(usual_quiet);
         Ok(Self { has_relay, quiet_timeout, ..Self::showing(LatestProgress::new(options), display)? })
@@ -212,6 +212,8 @@ impl Supervisor {
         self.ensure_all_alive()
     }
 
+    /// Returns the number of messages that the sink has reported, including copies and mail of others. It shows
+    /// whether mail still arrives. To find out how much of the run's mail has arrived, use `settled`.
     pub(super) fn delivered(&self) -> u64 {
         self.progress.delivered()
     }
@@ -329,7 +331,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the sink has received all `accepted` messages or until no more arrive.
+    /// Waits until the sink has received as many messages as were accepted, or until no more arrive. Copies and mail of
+    /// others count too, so this is only for mail without traces, which cannot be told apart.
     ///
     /// A relay gets this time even if the user has asked to stop, because all messages of the shorter run may still be
     /// accounted for. A second request ends the wait.
@@ -355,10 +358,7 @@ impl Supervisor {
         mut are_all_there: impl FnMut() -> bool,
     ) -> Result<Completeness> {
         let quiet = self.quiet_timeout;
-        let last_request = match self.has_relay {
-            true => self.asked().min(StopRequest::Stop),
-            false => StopRequest::Nothing,
-        };
+        let last_request = self.request_before_wait();
         let mut arrived = count(&self.progress);
         let mut is_complete = arrived >= accepted && are_all_there();
         let mut quiet_since = Instant::now();
@@ -377,6 +377,15 @@ impl Supervisor {
             }
         }
         Ok(if is_complete { Completeness::All } else { Completeness::NotAll })
+    }
+
+    /// Returns the strongest request to stop that allows a wait for arrivals that begins now. Only a stronger request
+    /// ends this wait. The first request may already have ended the load, and a relay still gets time to deliver.
+    pub(super) fn request_before_wait(&self) -> StopRequest {
+        match self.has_relay {
+            true => self.asked().min(StopRequest::Stop),
+            false => StopRequest::Nothing,
+        }
     }
 
     /// Returns false if the relay or the sink has died, because then no more messages can arrive.

@@ -7,11 +7,14 @@ use super::{BenchOutcome, run_in_series, run_with};
 use anyhow::Result;
 use mailrun_measurement::ledger::Ledger;
 use mailrun_measurement::record::{
-    Cause, Death, Ending, EventKind, LedgerRow, Outcome, Record, Role, StageRow, Workload,
+    Cause, Death, Ending, EventKind, LedgerRow, Outcome, Record, Role, StageRow, ThresholdRow, Workload,
 };
+use mailrun_measurement::threshold::Fate;
 use mailrun_process::live::LiveMode;
 use mailrun_report::sample;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -56,6 +59,30 @@ echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'
 while :; do sleep 0.2; done
 "#;
 
+/// Sets the number of units that had this fate in a run.
+pub(super) fn set_fate(record: &mut Record, fate: Fate, units: u64) {
+    let ledger = &mut record.ledger;
+    let field = match fate {
+        Fate::Lost => &mut ledger.lost,
+        Fate::NotDelivered => &mut ledger.not_delivered,
+        Fate::Duplicates => &mut ledger.duplicates,
+        Fate::Corrupt => &mut ledger.corrupt,
+        Fate::Rejected => &mut ledger.rejected,
+        Fate::Failed => &mut ledger.failed,
+        Fate::InDoubt => &mut ledger.in_doubt,
+        Fate::Bounced => &mut ledger.bounced,
+        Fate::Rewritten => &mut ledger.rewritten,
+        Fate::Copied => &mut ledger.copied,
+    };
+    *field = Some(units);
+}
+
+/// Makes a threshold that a run has met its only one.
+pub(super) fn set_threshold(record: &mut Record, expression: &str) {
+    record.thresholds =
+        vec![ThresholdRow { expression: expression.to_owned(), passed: true, ..ThresholdRow::default() }];
+}
+
 /// Options for a run without progress output.
 pub(super) fn options() -> BenchOptions {
     BenchOptions {
@@ -82,6 +109,23 @@ pub(super) fn ledger_bytes(units: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     ledger(units).write_to(&mut bytes).expect("a vector takes all");
     bytes
+}
+
+/// Starts an HTTP server that answers each request with the status and the body that `answer` returns for its path.
+pub(super) fn serve(answer: impl Fn(&str) -> (u16, Vec<u8>) + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let request = lines.next().unwrap_or_default();
+            let _ = lines.by_ref().find(String::is_empty);
+            let (status, body) = answer(request.split(' ').nth(1).unwrap_or_default());
+            let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let _ = (&stream).write_all(head.as_bytes()).and_then(|()| (&stream).write_all(&body));
+        }
+    });
+    address
 }
 
 struct BenchFixture {
@@ -232,6 +276,34 @@ fn a_sink_that_dies_fails_the_run_and_the_sources_figures_stay() {
     assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), None));
     assert_eq!(record.ending, Some(Ending::ServerEnded));
     assert!(read(&fixture.results().join("report.md")).contains("The sink died at "));
+}
+
+#[test]
+fn a_sink_that_dies_behind_a_relay_fails_the_run_and_the_sources_figures_stay() {
+    let fixture = BenchFixture::relayed(STOPPED_SOURCE, GOOD_RELAY, 0);
+    // The sink reports an HTTP address, as it does behind a relay, at which nobody listens any more.
+    let sink = DYING.replace("\"http\":null", "\"http\":\"127.0.0.1:1\"");
+    fs::write(fixture.place.path().join("sink.sh"), sink).expect("written");
+    // One message was refused, so the counts alone do not tell the bench whether all accepted messages have arrived.
+    let mut source = source_record();
+    source.ledger.created = Some(UNITS + 1);
+    source.ledger.rejected = Some(1);
+    fs::write(fixture.place.path().join("source.json"), serde_json::to_vec(&source).expect("JSON")).expect("written");
+    let record = fixture.run_relayed().expect("there is a report").record;
+    assert_failed_by(&record, Role::Sink, "signal 9 (SIGKILL)");
+    assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), None));
+}
+
+#[test]
+fn a_second_sink_that_is_gone_at_the_end_leaves_the_report() {
+    // The second sink answers only before the load.
+    let second = serve(|path| if path == "/status" { (200, b"{}".to_vec()) } else { (500, Vec::new()) });
+    let fixture = BenchFixture::new(GOOD_SOURCE, GOOD_SINK, UNITS);
+    let options = BenchOptions { out: Some(fixture.results()), bounces_to: Some(second.to_string()), ..options() };
+    let outcome = run_with(&fixture.place.path().join("mailrun"), &options).expect("there is a report");
+    let record = outcome.record;
+    assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), Some(UNITS)));
+    assert_eq!((record.verdict.outcome, record.ending), (Some(Outcome::Inconclusive), Some(Ending::SinkEnded)));
 }
 
 #[test]

@@ -217,7 +217,8 @@ impl SendArgs {
         let server = match (server, self.port) {
             (Some(server), Some(port)) => {
                 let other = server.at_port(port);
-                Some(other.ok_or_else(|| anyhow!("--port {port}: {server} says where to connect; leave --port out"))?)
+                let url = server.url();
+                Some(other.ok_or_else(|| anyhow!("--port {port}: {url} says where to connect; leave --port out"))?)
             }
             (server, _) => server,
         };

@@ -42,6 +42,6 @@ pub use round_comparison::{
 };
 pub use round_schedule::{RoundPlan, RoundSchedule, RoundTurning};
 pub use run_figures::{NamedRun, RunFigure, defect, difference, figures, side_facts};
-pub use selection::RunSide;
+pub use selection::{RunSide, SideLines};
 pub use settings::{CompareSettings, LookPlan};
 pub use stored_runs::{ComparisonOutcome, MetricRow, StoredComparison, compare_runs, compare_stored};

@@ -16,6 +16,16 @@ pub struct ComparedMetric {
     pub gain: Gain,
 }
 
+impl ComparedMetric {
+    /// Returns true if a side lacks this metric. `values` is `None` if a run of the side has no value. A value that is
+    /// not finite, or a rate of 0, has no ratio to other values but is the worst possible result, so it is lacking as
+    /// well. If only the judged side lacks a metric, this counts as a regression.
+    pub(crate) fn is_lacking_in(&self, values: Option<&[f64]>) -> bool {
+        let is_bad = |value: &f64| !value.is_finite() || (self.gain == Gain::Higher && *value <= 0.0);
+        values.is_none_or(|values| values.iter().any(is_bad))
+    }
+}
+
 /// Error for a value that has no ratio to others, because it is not a number above 0.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error("{name} is {value} in run {run}: a ratio needs numbers above 0")]

@@ -114,10 +114,11 @@ pub struct ContestantComparison {
     pub rounds: usize,
     /// Comparison of each metric for which both sides have a value in all rounds.
     pub metrics: Vec<PairedMetric>,
-    /// Names of metrics that cannot be compared, because in some rounds they are missing or 0. A ratio to 0 does not
-    /// exist.
+    /// Names of metrics that cannot be compared, because in some rounds they are missing, 0 or infinite. A ratio to
+    /// such a value does not exist.
     pub not_compared: Vec<String>,
-    /// Names of the metrics that the reference has in all rounds, but this contestant lacks in some.
+    /// Names of the metrics that the reference has in all rounds, but this contestant lacks in some. A contestant lacks
+    /// a metric if its value is missing, is a rate of 0, or is a time longer than the run waited.
     pub missing: Vec<String>,
 }
 
@@ -207,7 +208,7 @@ impl RoundComparison {
 
     pub(crate) fn missing(&self) -> impl Iterator<Item = String> {
         let of_one = |one: &'_ ContestantComparison| {
-            (!one.missing.is_empty()).then(|| format!("{} lacks {}", one.contestant, one.missing.join("; ")))
+            (!one.missing.is_empty()).then(|| format!("{} of {}", one.missing.join("; "), one.contestant))
         };
         self.comparisons.iter().filter_map(of_one)
     }
@@ -246,12 +247,16 @@ impl ContestantComparison {
         let mut not_compared = Vec::new();
         let mut missing = Vec::new();
         for metric in reference.metrics() {
-            let (of_reference, of_one) = (reference.values(metric), one.values(metric));
-            if of_reference.is_some() && of_one.is_none() {
+            let in_rounds = |side: &RoundSamples| {
+                let mut values = side.values(metric)?;
+                values.truncate(rounds);
+                Some(values)
+            };
+            let (of_reference, of_one) = (in_rounds(reference), in_rounds(one));
+            if !metric.is_lacking_in(of_reference.as_deref()) && metric.is_lacking_in(of_one.as_deref()) {
                 missing.push(printable(&metric.name).into_owned());
             }
-            let pairs = of_reference.zip(of_one).map(|(a, b)| (a[..rounds].to_vec(), b[..rounds].to_vec()));
-            let ratios = pairs.and_then(|(a, b)| {
+            let ratios = of_reference.zip(of_one).and_then(|(a, b)| {
                 let paired: Vec<(f64, f64)> = a.iter().copied().zip(b.iter().copied()).collect();
                 let ratios = RoundRatios::new(metric.clone(), &paired).ok()?;
                 Some(((middle(&a), middle(&b)), ratios))
@@ -315,6 +320,7 @@ pub fn compare_rounds(family: &[RoundRatios], settings: &CompareSettings) -> Vec
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use mailrun_measurement::record::Outcome;
     use mailrun_measurement::seeded::SeededRng;
 
     pub(crate) const LOAD: RoundLoad = RoundLoad { messages: 1_000, sessions: 10, message_bytes: 400 };
@@ -401,7 +407,25 @@ pub(crate) mod tests {
         let compared = compare(&pair);
         assert_eq!(compared.comparisons[0].not_compared, ["CPU, µs/msg"]);
         assert_eq!(compared.outcome(0.05), ComparisonOutcome::MetricMissing);
-        assert_eq!(compared.missing().collect::<Vec<_>>(), ["bb lacks CPU, µs/msg"]);
+        assert_eq!(compared.missing().collect::<Vec<_>>(), ["CPU, µs/msg of bb"]);
+    }
+
+    #[test]
+    fn a_rate_of_0_and_a_time_beyond_all_others_are_a_regression_unless_the_reference_has_them_too() {
+        let pair = || [contestant("a", 40, 1000.0, 50.0), contestant("bb", 40, 1000.0, 50.0)];
+        for (place, value, name) in [(0, 0.0, "rate, msg/s"), (1, f64::INFINITY, "CPU, µs/msg")] {
+            let mut bad = pair();
+            bad[1].runs[7][place].value = value;
+            let compared = compare(&bad);
+            assert_eq!(compared.comparisons[0].missing, [name]);
+            assert_eq!(compared.comparisons[0].not_compared, [name]);
+            assert_eq!(compared.outcome(0.05), ComparisonOutcome::MetricMissing);
+            let (outcome, reason) = compared.page(Some(0.05)).outcome.unwrap();
+            let expected = format!("missing, 0 or beyond all times in some rounds, and in none of a: {name} of bb");
+            assert_eq!((outcome, reason), (Outcome::Fail, expected));
+            bad[0].runs[9][place].value = value;
+            assert!(compare(&bad).comparisons[0].missing.is_empty(), "the reference has such a {name}, too");
+        }
     }
 
     #[test]

@@ -99,7 +99,12 @@ impl RoundComparison {
             ComparisonOutcome::NoRegression => (Outcome::Pass, format!("no figure is worse by {share} or more")),
             ComparisonOutcome::MetricMissing => {
                 let missing: Vec<String> = self.missing().collect();
-                (Outcome::Fail, format!("{}, which {} has", missing.join(", "), self.reference))
+                let reason = format!(
+                    "missing, 0 or beyond all times in some rounds, and in none of {}: {}",
+                    self.reference,
+                    missing.join("; ")
+                );
+                (Outcome::Fail, reason)
             }
             ComparisonOutcome::RunFailed => (Outcome::Inconclusive, "a contestant was given up".to_owned()),
             ComparisonOutcome::MailLost | ComparisonOutcome::Undecided => {
@@ -114,7 +119,8 @@ impl RoundComparison {
         let mut lines = self.results_alone();
         for one in self.comparisons.iter().filter(|one| !one.not_compared.is_empty()) {
             let names = one.not_compared.join(", ");
-            lines.push(format!("{}: not compared, as it is 0 or missing in some rounds: {names}.", one.contestant));
+            let reason = "missing, 0 or beyond all times in some rounds";
+            lines.push(format!("{}: not compared, as it is {reason}: {names}.", one.contestant));
         }
         let peaks = self.contestants.iter().filter_map(|one| Some((one, one.max_rss_bytes?)));
         let peaks: Vec<String> = peaks.map(|(one, bytes)| format!("{} {}", one.name, memory(bytes))).collect();

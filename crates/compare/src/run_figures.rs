@@ -2,7 +2,10 @@
 //! and extracts the figures to compare.
 use crate::metric::{ComparedMetric, Gain};
 use mailrun_measurement::judge;
-use mailrun_measurement::record::{Ending, KeepAwake, Outcome, Record};
+use mailrun_measurement::mades::Mades;
+use mailrun_measurement::record::{
+    Cause, CorpusRow, Ending, KeepAwake, OfferedStage, Outcome, Record, Varied, Verdict, Workload,
+};
 use mailrun_measurement::stage::Stage;
 use mailrun_report::final_stage;
 use mailrun_text::words::{counted, grouped};
@@ -13,6 +16,9 @@ pub type NamedRun = (String, Record);
 
 /// Name and value of a fact that must be the same in all runs of a comparison, such as the message size.
 pub(super) type RunTrait = (&'static str, String);
+
+/// Value of a trait that a load does not have, for example the rate of a closed loop.
+const NONE: &str = "none";
 
 #[derive(Clone, Debug)]
 pub struct RunFigure {
@@ -29,22 +35,90 @@ pub fn difference(left: &Record, right: &Record) -> Option<(&'static str, String
 /// Returns the facts about a run's load and host. They must be the same in two runs, because otherwise their figures
 /// cannot be compared.
 pub(super) fn traits(record: &Record) -> Vec<RunTrait> {
-    let load = &record.workload;
+    // Name every field instead of using `..`, so that a new field does not compile until somebody decides whether it is
+    // a trait. The fields that are ignored here do not change the work that a message causes.
+    let Workload {
+        messages: _,
+        duration_limit_s: _,
+        target: _,
+        seed: _,
+        from: _,
+        rcpt: _,
+        recipients,
+        sessions,
+        message_bytes,
+        reuse,
+        pipelining,
+        chunking,
+        tls,
+        arrival,
+        rate_per_s,
+        protocol,
+        sizes_varied,
+        recipients_varied,
+        reuse_varied,
+        think_ms,
+        corpus,
+        mime_messages,
+        stages,
+        dsn,
+    } = &record.workload;
     let host = &record.host;
-    let number = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), |value| value.to_string());
-    vec![
-        ("protocol", if record.mades.is_some() { "MADES".to_owned() } else { load.protocol.clone() }),
-        ("message size", counted(load.message_bytes, "byte")),
-        ("number of sessions", load.sessions.to_string()),
-        ("number of recipients", load.recipients.to_string()),
-        ("messages per connection", load.reuse.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string())),
-        ("pipelining", format!("{:?}", load.pipelining).to_lowercase()),
-        ("TLS", load.tls.clone()),
-        ("arrival", format!("{:?}", load.arrival).to_lowercase()),
-        ("rate", number(load.rate_per_s)),
+    let or_none = |value: Option<String>| value.unwrap_or_else(|| NONE.to_owned());
+    let varied = |number: &Option<Varied>| number.as_ref().map(|number| number.expression.clone());
+    let size = counted(*message_bytes, "byte");
+    let reuse = reuse.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
+    let rate = rate_per_s.map(|rate| rate.to_string());
+    let held = |row: &CorpusRow| format!("{} of {}", counted(row.messages, "message"), counted(row.bytes, "byte"));
+    let mut traits = vec![
+        ("protocol", if record.mades.is_some() { "MADES".to_owned() } else { protocol.clone() }),
+        ("message size", varied(sizes_varied).map_or(size.clone(), |sizes| format!("{sizes} (mean: {size})"))),
+        ("number of sessions", sessions.to_string()),
+        ("number of recipients", varied(recipients_varied).unwrap_or_else(|| recipients.to_string())),
+        ("messages per connection", varied(reuse_varied).unwrap_or(reuse)),
+        ("pipelining", format!("{pipelining:?}").to_lowercase()),
+        ("chunking", if *chunking { "BDAT" } else { NONE }.to_owned()),
+        ("TLS", tls.clone()),
+        ("DSN", or_none(dsn.clone())),
+        ("arrival", format!("{arrival:?}").to_lowercase()),
+        ("rate", if stages.is_empty() { or_none(rate) } else { staged_rate(stages) }),
+        ("pause after each message", or_none(varied(think_ms))),
+        ("warm-up", or_none(record.warm_up.map(|warm_up| format!("{} s", warm_up.length_s)))),
+        ("corpus", or_none(corpus.as_ref().map(held))),
+        ("number of MIME messages", or_none(mime_messages.map(|number| number.to_string()))),
         ("processor", host.cpu_model.clone()),
         ("number of cores", host.cores.to_string()),
         ("--keep-awake", if host.keep_awake == Some(KeepAwake::On) { "on" } else { "off" }.to_owned()),
+    ];
+    traits.extend(record.mades.iter().flat_map(mades_traits));
+    traits
+}
+
+/// Describes a rate that changes, for example `100/s to 1000/s in 60 s, 1000/s to 1000/s in 10 s`.
+fn staged_rate(stages: &[OfferedStage]) -> String {
+    let text = |stage: &OfferedStage| {
+        let OfferedStage { name: _, length_s, from_per_s, to_per_s } = stage;
+        format!("{from_per_s}/s to {to_per_s}/s in {length_s} s")
+    };
+    stages.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the facts about a load that only a run over MADES has. Its number of sessions is the number of messages that
+/// may be under way.
+fn mades_traits(mades: &Mades) -> Vec<RunTrait> {
+    let market = mades.market.as_ref().map(|market| {
+        let shapes: Vec<&str> = market.shapes.iter().map(|shape| shape.name.as_str()).collect();
+        format!("{} ({} times as fast)", shapes.join(", "), market.acceleration)
+    });
+    let sender = mades.acknowledgements.as_ref().map(|documents| format!("{:?}", documents.sender).to_lowercase());
+    vec![
+        ("mode", mades.mode.clone()),
+        ("message type", mades.message_type.clone()),
+        ("payload", mades.payload.clone()),
+        ("durability", if mades.durable { "durable" } else { "not durable" }.to_owned()),
+        ("window", mades.window.to_string()),
+        ("market", market.unwrap_or_else(|| NONE.to_owned())),
+        ("sender of acknowledgements", sender.unwrap_or_else(|| NONE.to_owned())),
     ]
 }
 
@@ -67,7 +141,7 @@ pub fn side_facts(records: &[&Record]) -> Vec<(&'static str, String)> {
     let awake = host.keep_awake.map(KeepAwake::words);
     let load: Vec<String> = traits(first)
         .into_iter()
-        .filter(|(name, value)| !["processor", "number of cores", "--keep-awake"].contains(name) && value != "none")
+        .filter(|(name, value)| !["processor", "number of cores", "--keep-awake"].contains(name) && value != NONE)
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
     vec![
@@ -83,60 +157,108 @@ pub fn defect(record: &Record) -> Option<String> {
     if let Some(fault) = wrong_mail(record) {
         return Some(fault);
     }
-    if record.ending.is_some_and(|ending| ending != Ending::Complete) {
-        return Some("it was interrupted".to_owned());
+    if let Some(reason) = record.ending.and_then(early_end) {
+        return Some(reason.to_owned());
     }
     let behind = judge::behind_schedule(record);
     behind.or_else(|| (!record.verdict.valid).then(|| format!("INVALID: {}", record.verdict.why)))
 }
 
-/// Describes the mail that a run lost, duplicated or corrupted. Returns `None` if there was no such mail.
+/// Says why a load ended before its planned end. Returns `None` if it did not.
+fn early_end(ending: Ending) -> Option<&'static str> {
+    match ending {
+        Ending::Complete => None,
+        Ending::Interrupted => Some("it was interrupted"),
+        Ending::GaveUp => Some("the source gave up on the server, which was gone or did not answer"),
+        Ending::Aborted => Some("a threshold of --abort-on was missed"),
+        Ending::ServerEnded => Some("a server that the bench had started ended unexpectedly"),
+        Ending::SinkEnded => Some("the sink ended, or no longer answered"),
+    }
+}
+
+/// Number of units of a run that met with a fault, such as rejected mail. A verdict has `cause` if it blames the server
+/// for the fault.
+struct FaultCount {
+    cause: Cause,
+    word: &'static str,
+    count: u64,
+}
+
+/// Returns `counts` without the faults that are not the server's, so that their count is 0. In an INVALID run, source,
+/// sink or host may have caused the faults, for example because the source ran out of ports. There, only faults count
+/// that the verdict puts down to the server.
+fn faults_of_server(
+    record: &Record,
+    counts: impl IntoIterator<Item = (Cause, &'static str, Option<u64>)>,
+) -> impl Iterator<Item = FaultCount> {
+    let verdict = &record.verdict;
+    let is_blamed = move |cause: Cause| verdict.valid || causes_of_fail(verdict).any(|(known, _)| known == cause);
+    let fault = move |(cause, word, count): (Cause, &'static str, Option<u64>)| {
+        let count = if is_blamed(cause) { count.unwrap_or_default() } else { 0 };
+        FaultCount { cause, word, count }
+    };
+    counts.into_iter().map(fault)
+}
+
+/// Returns the causes for which a run counts as FAIL, each with its reason, and the weightiest first. Causes behind one
+/// that makes the run INVALID are left out, because it excuses them: for example, a busy host excuses a missed
+/// threshold.
+fn causes_of_fail(verdict: &Verdict) -> impl Iterator<Item = (Cause, &String)> {
+    let causes = verdict.causes.iter().copied().zip(&verdict.reasons);
+    causes.take_while(|(cause, _)| cause.outcome() == Some(Outcome::Fail))
+}
+
+/// Describes the mail that a server lost, duplicated or corrupted. Returns `None` if there was no such mail.
 pub(super) fn wrong_mail(record: &Record) -> Option<String> {
     let ledger = &record.ledger;
     let counts = [
-        ("lost", ledger.lost),
-        ("not delivered", ledger.not_delivered),
-        ("duplicated", ledger.duplicates),
-        ("corrupt", ledger.corrupt),
+        (Cause::Lost, "lost", ledger.lost),
+        (Cause::NotDelivered, "not delivered", ledger.not_delivered),
+        (Cause::Duplicates, "duplicated", ledger.duplicates),
+        (Cause::Corrupt, "corrupt", ledger.corrupt),
     ];
-    let (what, count) = counts.into_iter().find_map(|(what, count)| Some((what, count.filter(|count| *count > 0)?)))?;
-    Some(format!("{count} {what}"))
+    let wrong = faults_of_server(record, counts).find(|fault| fault.count > 0)?;
+    Some(format!("{} {}", wrong.count, wrong.word))
 }
 
-fn failure_counts(record: &Record) -> impl Iterator<Item = (&'static str, u64)> {
+fn failure_counts(record: &Record) -> impl Iterator<Item = FaultCount> {
     let ledger = &record.ledger;
     let counts = [
-        ("rejected", ledger.rejected),
-        ("failed", ledger.failed),
-        ("in doubt", ledger.in_doubt),
-        ("bounced", ledger.bounced),
-        ("given up", ledger.expired),
+        (Cause::Rejected, "rejected", ledger.rejected),
+        (Cause::Failed, "failed", ledger.failed),
+        (Cause::InDoubt, "in doubt", ledger.in_doubt),
+        (Cause::Bounced, "bounced", ledger.bounced),
+        (Cause::Expired, "given up", ledger.expired),
     ];
-    counts.into_iter().map(|(kind, count)| (kind, count.unwrap_or_default()))
+    faults_of_server(record, counts)
 }
 
 /// Suffix of the names of metrics that are shares of failed mail, for example `rejected, % of mail`.
 pub(super) const SHARE_UNIT: &str = ", % of mail";
 
-/// Returns, for each of `kinds` such as `rejected`, the share of a run's mail that failed in this way. Half a message
-/// is added to each count, because a share of 0 would have no ratio to others.
-pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<&'static str>) -> Vec<RunFigure> {
+/// Returns, for each of `kinds` such as `Cause::Rejected`, the share of a run's mail that failed in this way. Half a
+/// message is added to each count, because a share of 0 would have no ratio to others.
+pub(super) fn failure_shares(record: &Record, kinds: &BTreeSet<Cause>) -> Vec<RunFigure> {
     let created = record.ledger.created.unwrap_or_default() as f64;
-    let wanted = failure_counts(record).filter(|(kind, _)| kinds.contains(kind));
-    let figure = |(kind, count): (&str, u64)| RunFigure {
-        metric: ComparedMetric { name: format!("{kind}{SHARE_UNIT}"), gain: Gain::Lower },
+    let wanted = failure_counts(record).filter(|failure| kinds.contains(&failure.cause));
+    let figure = |FaultCount { word, count, .. }: FaultCount| RunFigure {
+        metric: ComparedMetric { name: format!("{word}{SHARE_UNIT}"), gain: Gain::Lower },
         value: 100.0 * (count as f64 + 0.5) / (created + 1.0),
     };
     wanted.map(figure).collect()
 }
 
-/// Returns the kinds of failures in a run, each with a text for the user, such as `12 rejected`. If no mail failed, but
-/// the verdict is FAIL, the only kind is `FAIL`.
-pub(super) fn failures(record: &Record) -> Vec<(&'static str, String)> {
-    let counts = failure_counts(record).filter(|(_, count)| *count > 0);
-    let mut failures: Vec<_> = counts.map(|(kind, count)| (kind, format!("{} {kind}", grouped(count)))).collect();
-    if failures.is_empty() && record.verdict.outcome == Some(Outcome::Fail) {
-        failures.push(("FAIL", format!("FAIL {}", record.verdict.why)));
+/// Returns the ways in which a run failed, each with a text for the user. Mail that failed is one of them even if a
+/// threshold tolerates it, with a text such as `12 rejected`. Any other cause of a FAIL has a text with the verdict's
+/// reason, such as `FAIL Threshold missed: accepted.p99 < 50ms; it was 61.2 ms`.
+pub(super) fn failures(record: &Record) -> Vec<(Cause, String)> {
+    let counts = failure_counts(record).filter(|failure| failure.count > 0);
+    let mut failures: Vec<(Cause, String)> =
+        counts.map(|failure| (failure.cause, format!("{} {}", grouped(failure.count), failure.word))).collect();
+    for (cause, reason) in causes_of_fail(&record.verdict) {
+        if !failures.iter().any(|(known, _)| *known == cause) {
+            failures.push((cause, format!("FAIL {}", reason.trim_end_matches('.'))));
+        }
     }
     failures
 }
@@ -165,7 +287,8 @@ pub fn figures(record: &Record) -> Vec<RunFigure> {
     }
     for party in &record.parties {
         if let Some(work_s) = party.work_s() {
-            add(format!("{} CPU, µs/msg", party.name), Gain::Lower, work_s * 1e6 / last.count as f64);
+            let messages = record.with_warm_up(last.count);
+            add(format!("{} CPU, µs/msg", party.name), Gain::Lower, work_s * 1e6 / messages as f64);
         }
     }
     figures

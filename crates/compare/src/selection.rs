@@ -3,6 +3,7 @@
 use crate::run_figures::{NamedRun, RunTrait, difference, traits};
 use anyhow::{Result, bail};
 use mailrun_text::printable::printable;
+use serde::{Serialize, Serializer};
 
 const MAX_REASONS: usize = 3;
 
@@ -14,6 +15,32 @@ pub struct RunSide {
     pub title: String,
     pub runs: Vec<NamedRun>,
     pub unreadable: Vec<String>,
+}
+
+/// Lines about runs, kept for each side, because an error about a side must show the lines of that side. In JSON they
+/// are one list.
+#[derive(Clone, Debug, Default)]
+pub struct SideLines {
+    pub against: Vec<String>,
+    pub runs: Vec<String>,
+}
+
+impl SideLines {
+    /// Returns the lines of both sides, first those of the reference runs.
+    pub fn iter(&self) -> impl Iterator<Item = &String> {
+        self.against.iter().chain(&self.runs)
+    }
+
+    fn push(&mut self, is_reference: bool, line: String) {
+        let side = if is_reference { &mut self.against } else { &mut self.runs };
+        side.push(line);
+    }
+}
+
+impl Serialize for SideLines {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
 }
 
 /// The comparable runs of both sides, and a line for each refused run.
@@ -37,40 +64,47 @@ struct LoadGroup {
 /// # Errors
 /// Fails if a side has no usable run, or if the two sides have no load and host in common.
 pub(super) fn choose<'a>(judged: &'a RunSide, reference: &'a RunSide) -> Result<ComparableRuns<'a>> {
-    let mut refused: Vec<String> = reference.unreadable.iter().chain(&judged.unreadable).cloned().collect();
+    let mut unusable = SideLines { against: reference.unreadable.clone(), runs: judged.unreadable.clone() };
     let mut unique: Vec<(&NamedRun, bool)> = Vec::new();
     let of_reference = reference.runs.iter().map(|run| (run, true));
     for (run, is_reference) in of_reference.chain(judged.runs.iter().map(|run| (run, false))) {
         match unique.iter().find(|(other, _)| is_one_run(other, run)) {
             Some((other, _)) => {
-                refused.push(format!("{} is the same run as {}", printable(&run.0), printable(&other.0)))
+                let line = format!("{} is the same run as {}", printable(&run.0), printable(&other.0));
+                unusable.push(is_reference, line);
             }
             None => unique.push((run, is_reference)),
         }
     }
-    for (side, is_reference) in [(reference, true), (judged, false)] {
+    for (side, is_reference, lines) in [(reference, true, &unusable.against), (judged, false, &unusable.runs)] {
         if !unique.iter().any(|(_, is_of_reference)| *is_of_reference == is_reference) {
-            bail!("no run of {} can be used: {}", side.name, reasons(&refused));
+            bail!("no run of {} can be used: {}", side.name, reasons(lines));
         }
     }
     let first = unique[commonest(&unique)].0;
     let mut chosen = ComparableRuns::default();
+    let mut unlike = SideLines::default();
     for (run, is_reference) in unique.iter().copied() {
         match difference(&first.1, &run.1) {
-            Some((what, first_value, value)) => refused.push(format!(
-                "the {what} of {} is {}, that of {} is {}: runs of different loads or hosts cannot be compared",
-                printable(&run.0),
-                printable(&value),
-                printable(&first.0),
-                printable(&first_value)
-            )),
+            Some((what, first_value, value)) => {
+                let line = format!(
+                    "the {what} of {} is {}, that of {} is {}: runs of different loads or hosts cannot be compared",
+                    printable(&run.0),
+                    printable(&value),
+                    printable(&first.0),
+                    printable(&first_value)
+                );
+                unlike.push(is_reference, line);
+            }
             None if is_reference => chosen.reference.push(run),
             None => chosen.runs.push(run),
         }
     }
     if chosen.reference.is_empty() || chosen.runs.is_empty() {
-        bail!("no run of {} is like one of {}: {}", judged.name, reference.name, reasons(&refused));
+        let lines = if chosen.reference.is_empty() { &unlike.against } else { &unlike.runs };
+        bail!("no run of {} is like one of {}: {}", judged.name, reference.name, reasons(lines));
     }
+    let refused = unusable.iter().chain(unlike.iter()).cloned().collect();
     Ok(ComparableRuns { refused, ..chosen })
 }
 

@@ -5,10 +5,10 @@ use crate::ranks::middle;
 use crate::run_figures::{
     NamedRun, RunFigure, SHARE_UNIT, defect, failure_shares, failures, figures, side_facts, wrong_mail,
 };
-use crate::selection::{self, ComparableRuns, RunSide};
+use crate::selection::{self, ComparableRuns, RunSide, SideLines};
 use crate::settings::CompareSettings;
 use anyhow::{Result, bail};
-use mailrun_measurement::record::{Outcome, Record};
+use mailrun_measurement::record::{Cause, Outcome, Record};
 use mailrun_report::comparison::{ComparedFigure, ComparedSide, ComparisonPage, RunCurves, percent};
 use mailrun_text::printable::printable;
 use serde::Serialize;
@@ -23,7 +23,7 @@ const METHOD: [&str; 4] = [
      inverted test of Mann and Whitney.",
     "Better and worse are proven for all figures together: chance alone would show so clear a difference in any of them in \
      at most 5 of 100 comparisons (permutation of the runs, max-T).",
-    "A verdict takes five runs a side. Runs that lost, duplicated or corrupted mail, or were interrupted or INVALID, do not \
+    "A verdict takes five runs a side. Runs that lost, duplicated or corrupted mail, ended early or were INVALID do not \
      count.",
 ];
 
@@ -55,11 +55,12 @@ pub struct StoredComparison {
     pub confidence_percent: f64,
     /// One line for each run that could not be read, has another load or host, or was named twice.
     pub refused: Vec<String>,
-    /// One line for each run that is left out because it is unusable, for example because it was interrupted.
-    pub left_out: Vec<String>,
+    /// One line for each run that is left out because it is unusable, for example because it ended early.
+    pub left_out: SideLines,
     /// Number of judged runs that lost, duplicated or corrupted mail.
     pub unsound_runs: usize,
-    /// A line for each judged run that failed in a way in which no reference run failed.
+    /// A line for each judged run that failed for a cause for which no reference run failed, such as rejected mail or a
+    /// missed threshold.
     pub failed_runs: Vec<String>,
     /// A line for each side that has failed runs, with their number and the reason of the first failure.
     #[serde(skip)]
@@ -120,9 +121,9 @@ pub struct MetricRow {
 /// are unusable because the server lost mail or failed, this is an outcome and not an error.
 pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Result<StoredComparison> {
     let chosen = selection::choose(judged, reference)?;
-    let defect_line = |run: &&&NamedRun| Some(format!("{}: {}", printable(&run.0), printable(&defect(&run.1)?)));
-    let left_out: Vec<String> =
-        chosen.reference.iter().chain(&chosen.runs).filter_map(|run| defect_line(&run)).collect();
+    let defect_line = |run: &&NamedRun| Some(format!("{}: {}", printable(&run.0), printable(&defect(&run.1)?)));
+    let defect_lines = |side: &[&NamedRun]| side.iter().filter_map(defect_line).collect::<Vec<String>>();
+    let left_out = SideLines { against: defect_lines(&chosen.reference), runs: defect_lines(&chosen.runs) };
     let sound = |side: &[&NamedRun]| -> Vec<Record> {
         side.iter().filter(|run| defect(&run.1).is_none()).map(|run| run.1.clone()).collect()
     };
@@ -131,10 +132,10 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
     let unsound_runs = chosen.runs.iter().filter(|run| wrong_mail(&run.1).is_some()).count();
     let failed_runs = failed_runs(&chosen);
     if old.is_empty() || (new.is_empty() && unsound_runs == 0 && failed_runs.is_empty()) {
-        let side = if old.is_empty() { reference } else { judged };
-        bail!("no run of {} can be used: {}", side.name, selection::reasons(&left_out));
+        let (side, lines) = if old.is_empty() { (reference, &left_out.against) } else { (judged, &left_out.runs) };
+        bail!("no run of {} can be used: {}", side.name, selection::reasons(lines));
     }
-    let kinds: BTreeSet<&'static str> = old.iter().flat_map(failures).map(|(kind, _)| kind).collect();
+    let kinds: BTreeSet<Cause> = old.iter().flat_map(failures).map(|(cause, _)| cause).collect();
     let of_run = |record: &Record| [figures(record), failure_shares(record, &kinds)].concat();
     let of_side = |records: &[Record]| records.iter().map(of_run).collect::<Vec<_>>();
     let FigureRows { metrics, not_compared, missing } = figure_rows(&of_side(&old), &of_side(&new), margin);
@@ -161,10 +162,10 @@ pub fn compare_stored(judged: &RunSide, reference: &RunSide, margin: f64) -> Res
 }
 
 fn failed_runs(chosen: &ComparableRuns<'_>) -> Vec<String> {
-    let known: BTreeSet<&str> =
-        chosen.reference.iter().flat_map(|run| failures(&run.1)).map(|(kind, _)| kind).collect();
+    let known: BTreeSet<Cause> =
+        chosen.reference.iter().flat_map(|run| failures(&run.1)).map(|(cause, _)| cause).collect();
     let line = |run: &&NamedRun| {
-        let new = failures(&run.1).into_iter().filter(|(kind, _)| !known.contains(kind));
+        let new = failures(&run.1).into_iter().filter(|(cause, _)| !known.contains(cause));
         let texts: Vec<String> = new.map(|(_, text)| text).collect();
         (!texts.is_empty()).then(|| printable(&format!("{}: {}", run.0, texts.join(", "))).into_owned())
     };
@@ -214,12 +215,7 @@ fn figure_rows(old: &[Vec<RunFigure>], new: &[Vec<RunFigure>], margin: f64) -> F
             side.iter().map(of_run).collect::<Option<Vec<f64>>>()
         };
         let (of_old, of_new) = (values(old), values(new));
-        // A value that is not finite, or a rate of 0, has no ratio to other values but is the worst possible result. If
-        // only judged runs have such values, report the metric as missing, which counts as a regression.
-        let is_bad = |value: f64| !value.is_finite() || (metric.gain == Gain::Higher && value <= 0.0);
-        let is_whole =
-            |side: &Option<Vec<f64>>| side.as_ref().is_some_and(|values| !values.iter().copied().any(is_bad));
-        if is_whole(&of_old) && !is_whole(&of_new) {
+        if !metric.is_lacking_in(of_old.as_deref()) && metric.is_lacking_in(of_new.as_deref()) {
             missing.push(printable(&metric.name).into_owned());
         }
         let both = of_old.zip(of_new).filter(|(_, new)| !new.is_empty());
@@ -379,7 +375,12 @@ pub fn compare_runs(family: &[RunValues], settings: &CompareSettings) -> Vec<Met
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mailrun_measurement::record::{Ending, KeepAwake};
+    use mailrun_measurement::judge;
+    use mailrun_measurement::mades::{Mades, MadesMarket, MadesShape};
+    use mailrun_measurement::reason::Reason;
+    use mailrun_measurement::record::{
+        CorpusRow, Ending, ExhaustedRow, KeepAwake, OfferedStage, Resource, Varied, Verdict, WarmUp,
+    };
     use mailrun_measurement::stage::Stage;
 
     /// Returns a side with one run for each rate. A run has the load of the sample record, and its rate in all stages.
@@ -478,6 +479,67 @@ mod tests {
         }
     }
 
+    /// The number of messages, the seed and the addresses may differ, so runs that differ only there are compared.
+    #[test]
+    fn each_part_of_the_load_must_be_the_same() {
+        let varied = || Some(Varied { expression: "1..5".to_owned(), least: 1.0, mean: 3.0, most: 5.0 });
+        let stage = || OfferedStage { length_s: 60.0, to_per_s: 1000.0, ..OfferedStage::default() };
+        let corpus = || CorpusRow { messages: 3, bytes: 1_200, ..CorpusRow::default() };
+        type Change<'a> = (&'a str, &'a dyn Fn(&mut Record));
+        let mail: [Change<'_>; 11] = [
+            ("the message size of b/1 is 1..5 (mean: 400 bytes)", &|run| run.workload.sizes_varied = varied()),
+            ("the number of recipients of b/1 is 1..5", &|run| run.workload.recipients_varied = varied()),
+            ("the messages per connection of b/1 is 1..5", &|run| run.workload.reuse_varied = varied()),
+            ("the chunking of b/1 is BDAT, that of a/0 is none", &|run| run.workload.chunking = true),
+            ("the DSN of b/1 is ORCPT", &|run| run.workload.dsn = Some("ORCPT".to_owned())),
+            ("the rate of b/1 is 0/s to 1000/s in 60 s", &|run| run.workload.stages.push(stage())),
+            ("the pause after each message of b/1 is 1..5", &|run| run.workload.think_ms = varied()),
+            ("the warm-up of b/1 is 5 s", &|run| run.warm_up = Some(WarmUp { length_s: 5.0, ..WarmUp::default() })),
+            ("the corpus of b/1 is 3 messages of 1,200 bytes", &|run| run.workload.corpus = Some(corpus())),
+            ("the number of MIME messages of b/1 is 64", &|run| run.workload.mime_messages = Some(64)),
+            ("", &|run| {
+                let load = &mut run.workload;
+                (load.messages, load.duration_limit_s, load.seed) = (None, Some(9.0), 9);
+                (load.target, load.from, load.rcpt) = ("t".to_owned(), "f".to_owned(), "r".to_owned());
+            }),
+        ];
+        fn mades(run: &mut Record) -> &mut Mades {
+            run.mades.as_mut().unwrap()
+        }
+        let market = || MadesMarket {
+            shapes: vec![MadesShape { name: "heartbeat every 5m".to_owned(), ..MadesShape::default() }],
+            acceleration: 60,
+            ..MadesMarket::default()
+        };
+        let over_mades: [Change<'_>; 7] = [
+            ("the mode of b/1 is tracing, that of a/0 is endpoint", &|run| mades(run).mode = "tracing".to_owned()),
+            ("the message type of b/1 is X", &|run| mades(run).message_type = "X".to_owned()),
+            ("the payload of b/1 is xml", &|run| mades(run).payload = "xml".to_owned()),
+            ("the durability of b/1 is not durable", &|run| mades(run).durable = false),
+            ("the window of b/1 is 1, that of a/0 is 128", &|run| mades(run).window = 1),
+            ("the market of b/1 is heartbeat every 5m (60 times", &|run| mades(run).market = Some(market())),
+            ("the sender of acknowledgements of b/1", &|run| mades(run).acknowledgements = Some(Default::default())),
+        ];
+        let of_mades = |name: &str| {
+            let mut side = side(name, &[1000.0; 3]);
+            for (place, (_, record)) in side.runs.iter_mut().enumerate() {
+                *record = Record { ledger: record.ledger.clone(), ..mailrun_report::sample::mades() };
+                record.run_id = format!("{name}-{place}");
+            }
+            side
+        };
+        let of_mail = |name: &str| side(name, &[1000.0; 3]);
+        let check = |of: &dyn Fn(&str) -> RunSide, (line, change): &Change<'_>| {
+            let mut runs = of("b");
+            change(&mut runs.runs[1].1);
+            let refused = compare_stored(&runs, &of("a"), 0.02).unwrap().refused;
+            let is_expected = if line.is_empty() { refused.is_empty() } else { refused.len() == 1 };
+            assert!(is_expected && refused.concat().starts_with(line), "{line}: {refused:?}");
+        };
+        mail.iter().for_each(|change| check(&of_mail, change));
+        over_mades.iter().for_each(|change| check(&of_mades, change));
+    }
+
     #[test]
     fn the_load_of_most_runs_counts_and_not_that_of_the_first() {
         let mut against = side("a", &[1000.0; 6]);
@@ -502,6 +564,28 @@ mod tests {
     }
 
     #[test]
+    fn an_error_about_a_side_shows_the_runs_of_that_side() {
+        let mut against = side("a", &[1000.0; 8]);
+        against.unreadable = (0..3).map(|number| format!("cannot read a/{number}")).collect();
+        for (_, record) in &mut against.runs[..3] {
+            record.ledger.lost = Some(3);
+        }
+        let mut runs = side("b", &[1001.0; 5]);
+        runs.runs.iter_mut().for_each(|(_, record)| record.verdict.valid = false);
+        let error = |runs: &RunSide| compare_stored(runs, &against, 0.02).unwrap_err().to_string();
+        let unusable = error(&runs);
+        assert!(unusable.starts_with("no run of b can be used: b/0: INVALID"), "{unusable}");
+        assert!(unusable.ends_with("; and 2 more"), "{unusable}");
+        runs.runs.iter_mut().for_each(|(_, record)| record.workload.sessions = 7);
+        let unlike = error(&runs);
+        let expected = "no run of b is like one of a: the number of sessions of b/0 is 7";
+        assert!(unlike.starts_with(expected) && unlike.ends_with("; and 2 more"), "{unlike}");
+        runs.runs.clear();
+        runs.unreadable.push("cannot read b".to_owned());
+        assert_eq!(error(&runs), "no run of b can be used: cannot read b");
+    }
+
+    #[test]
     fn a_run_counts_once() {
         let mut runs = side("a", &[1000.0; 6]);
         let again = runs.runs[2].clone();
@@ -510,7 +594,7 @@ mod tests {
         let comparison = compare_stored(&runs, &against, 0.02).unwrap();
         assert_eq!((comparison.runs, comparison.refused), (6, vec!["a/2 is the same run as a/2".to_owned()]));
         let error = compare_stored(&runs, &runs, 0.02).unwrap_err().to_string();
-        assert!(error.starts_with("no run of a can be used: a/2 is the same run as a/2; a/0 is the same"), "{error}");
+        assert!(error.starts_with("no run of a can be used: a/0 is the same run as a/0; a/1 is the same"), "{error}");
     }
 
     #[test]
@@ -520,7 +604,8 @@ mod tests {
         runs.runs[2].1.ledger.lost = Some(3);
         let comparison = compare_stored(&runs, &against, 0.02).unwrap();
         assert_eq!((comparison.runs, comparison.against), (5, 6));
-        assert_eq!(comparison.left_out, ["b/2: 3 lost"]);
+        assert_eq!(comparison.left_out.runs, ["b/2: 3 lost"]);
+        assert_eq!(serde_json::to_value(&comparison).unwrap()["left_out"], serde_json::json!(["b/2: 3 lost"]));
         assert_eq!(comparison.outcome(5.0), ComparisonOutcome::MailLost);
         runs.runs.iter_mut().for_each(|(_, record)| record.ledger.lost = Some(3));
         let comparison = compare_stored(&runs, &against, 0.02).unwrap();
@@ -530,6 +615,30 @@ mod tests {
         runs.runs.iter_mut().for_each(|(_, record)| record.verdict.valid = false);
         let error = compare_stored(&runs, &against, 0.02).unwrap_err().to_string();
         assert!(error.starts_with("no run of b can be used: b/0: INVALID"), "{error}");
+    }
+
+    #[test]
+    fn a_run_that_ended_early_is_left_out_with_the_reason() {
+        let left_out = |ending: Ending| {
+            let mut runs = side("b", &[1001.0; 6]);
+            runs.runs[2].1.ending = Some(ending);
+            compare_stored(&runs, &side("a", &[1000.0; 6]), 0.02).unwrap().left_out.runs.concat()
+        };
+        assert_eq!(left_out(Ending::Complete), "");
+        assert_eq!(left_out(Ending::Interrupted), "b/2: it was interrupted");
+        assert_eq!(left_out(Ending::Aborted), "b/2: a threshold of --abort-on was missed");
+        for (ending, party) in [
+            (Ending::GaveUp, "the source gave up"),
+            (Ending::ServerEnded, "a server that the bench had started ended"),
+            (Ending::SinkEnded, "the sink ended"),
+        ] {
+            assert!(left_out(ending).starts_with(&format!("b/2: {party}")), "{ending:?}: {}", left_out(ending));
+        }
+    }
+
+    /// Returns the verdict of a run with reasons that have these causes. The text of a reason is its cause.
+    fn verdict(causes: &[Cause]) -> Verdict {
+        judge::decide(causes.iter().map(|cause| Reason::new(*cause, format!("{cause:?}."))).collect(), "")
     }
 
     #[test]
@@ -552,11 +661,74 @@ mod tests {
         runs.runs[2].1.ending = Some(Ending::GaveUp);
         assert_eq!(outcome(&runs, &against).0, ComparisonOutcome::RunFailed, "a run that does not count is judged");
         let mut missed = side("b", &[1001.0; 6]);
-        missed.runs[1].1.verdict.outcome = Some(Outcome::Fail);
-        missed.runs[1].1.verdict.why = "Threshold missed".to_owned();
-        assert!(outcome(&missed, &against).1.starts_with("b/1: FAIL Threshold missed;"));
+        missed.runs[1].1.verdict = verdict(&[Cause::ThresholdMissed]);
+        assert!(outcome(&missed, &against).1.starts_with("b/1: FAIL ThresholdMissed;"));
         let remarks = compare_stored(&against, &missed, 0.02).unwrap().page(None).remarks;
-        assert_eq!(remarks[0], "1 of 6 runs that they are compared with FAILED; b/1: Threshold missed");
+        assert_eq!(remarks[0], "1 of 6 runs that they are compared with FAILED; b/1: ThresholdMissed.");
+    }
+
+    #[test]
+    fn a_failure_is_excused_only_by_a_failure_of_the_same_cause() {
+        use ComparisonOutcome::{NoRegression, RunFailed};
+        let missed = [Cause::ThresholdMissed];
+        let both = [Cause::RateMissed, Cause::ThresholdMissed];
+        let none: [Cause; 0] = [];
+        for (reference, judged, expected) in [
+            (&none[..], &missed[..], RunFailed),
+            (&missed[..], &missed[..], NoRegression),
+            (&both[..1], &[Cause::Died][..], RunFailed),
+            (&both[..1], &both[..], RunFailed),
+            (&both[..], &missed[..], NoRegression),
+            // A busy host excuses the missed threshold, so the run is INVALID and not FAIL.
+            (&none[..], &[Cause::HostBusy, Cause::ThresholdMissed][..], NoRegression),
+            (&none[..], &[Cause::Remark][..], NoRegression),
+        ] {
+            let (mut against, mut runs) = (side("a", &[1000.0; 6]), side("b", &[1001.0; 6]));
+            // A threshold tolerates the mail that is rejected on both sides.
+            for (_, record) in against.runs.iter_mut().chain(&mut runs.runs) {
+                record.ledger.rejected = Some(1);
+            }
+            against.runs[4].1.verdict = verdict(reference);
+            runs.runs[2].1.verdict = verdict(judged);
+            let comparison = compare_stored(&runs, &against, 0.02).unwrap();
+            assert_eq!(comparison.outcome(0.05), expected, "{reference:?} {judged:?}: {:?}", comparison.failed_runs);
+        }
+    }
+
+    #[test]
+    fn mail_that_mailrun_itself_could_not_send_or_receive_is_no_failure_of_the_server() {
+        let sound = |name: &str| side(name, &[1000.0; 6]);
+        let exhausted = |name: &str, causes: &[Cause]| {
+            let mut side = sound(name);
+            let record = &mut side.runs[2].1;
+            let row = ExhaustedRow {
+                party: "source".to_owned(),
+                resource: Resource::Ports,
+                count: 500,
+                limit: None,
+                needed: None,
+            };
+            record.exhausted.push(row);
+            record.ledger.failed = Some(500);
+            record.verdict = verdict(causes);
+            side
+        };
+        let outcome = |runs: &RunSide, against: &RunSide| compare_stored(runs, against, 0.02).unwrap().outcome(0.05);
+        let ours = [Cause::Exhausted];
+        assert_eq!(outcome(&exhausted("b", &ours), &sound("a")), ComparisonOutcome::NoRegression);
+        let mut failing = sound("b");
+        failing.runs[3].1.ledger.failed = Some(7);
+        assert_eq!(outcome(&failing, &exhausted("a", &ours)), ComparisonOutcome::RunFailed);
+        // The verdict puts some of the failures down to the server, although the source ran out of ports as well.
+        let theirs = exhausted("b", &[Cause::Failed, Cause::Exhausted]);
+        assert_eq!(outcome(&theirs, &sound("a")), ComparisonOutcome::RunFailed);
+        // The sink ran out of memory, so that mail could not arrive.
+        let mut lost = sound("b");
+        lost.runs[2].1.ledger.lost = Some(9);
+        lost.runs[2].1.verdict = verdict(&ours);
+        assert_eq!(outcome(&lost, &sound("a")), ComparisonOutcome::NoRegression);
+        lost.runs[2].1.verdict = verdict(&[Cause::Lost, Cause::Exhausted]);
+        assert_eq!(outcome(&lost, &sound("a")), ComparisonOutcome::MailLost);
     }
 
     #[test]

@@ -28,16 +28,21 @@ impl LiveValues<'_> {
 
     fn stage(&self, of: MetricSource) -> Option<RunningStage> {
         let MetricSource::Stage(stage) = of else { return None };
-        let (count, times) = match stage {
-            Stage::Created => (self.source.created, None),
-            Stage::Sent => (self.source.sent, None),
-            Stage::Accepted => (self.source.accepted, Some(self.source.run)),
-            Stage::Delivered => (self.sink?.delivered, Some(self.sink?.run)),
+        let source = self.source;
+        let load_s = if source.goal_s > 0.0 { source.elapsed_s.min(source.goal_s) } else { source.elapsed_s };
+        let (count, reported_per_s, elapsed_s, times) = match stage {
+            Stage::Created => (source.created, 0.0, load_s, None),
+            Stage::Sent => (source.sent, source.sent_per_s, load_s, None),
+            Stage::Accepted => (source.accepted, source.accepted_per_s, load_s, Some(source.run)),
+            Stage::Delivered => {
+                let sink = self.sink?;
+                (sink.delivered, sink.delivered_per_s, sink.elapsed_s, Some(sink.run))
+            }
             _ => return None,
         };
-        let LiveProgress { elapsed_s, goal_s, .. } = *self.source;
-        let load_s = if goal_s > 0.0 { elapsed_s.min(goal_s) } else { elapsed_s };
-        let rate_per_s = (load_s > 0.0).then(|| count as f64 / load_s);
+        // Estimate the rate if it was not reported. For example, a sink on another host reports only its count.
+        let estimated_per_s = (elapsed_s > 0.0).then(|| count as f64 / elapsed_s);
+        let rate_per_s = if reported_per_s > 0.0 { Some(reported_per_s) } else { estimated_per_s };
         let summary = times.filter(|times| times.max_ms > 0.0).map(|times| {
             let LiveTimes { p50_ms: p50, p95_ms: p95, p99_ms: p99, p999_ms: p999, max_ms: max } = times;
             let unknown = f64::NAN;
@@ -69,7 +74,7 @@ pub fn load_figures(source: &LiveProgress, sink: Option<&LiveProgress>) -> RunSn
         messages: MessageCounts { delivered, ..counts(source) },
         queue: delivered.map_or(source.open, |delivered| source.accepted.saturating_sub(delivered)),
         stages: std::iter::once(stage("accepted", source)).chain(sink.map(|sink| stage("delivered", sink))).collect(),
-        errors: source.errors + sink.map_or(0, |sink| sink.errors),
+        errors: sink.map_or(source.errors, |sink| source.errors_with_sink(sink)),
         ..RunSnapshot::default()
     }
 }
@@ -145,6 +150,34 @@ mod tests {
             let threshold = Threshold::parse(expression, mailrun_measurement::threshold::RunProtocol::Smtp).unwrap();
             let expected = ThresholdState { expression: expression.to_owned(), value: value.to_owned(), passed };
             assert_eq!(values.states(&[threshold]), [expected]);
+        }
+    }
+
+    #[test]
+    fn a_rate_does_not_grow_while_late_messages_arrive_after_the_load() {
+        let source = LiveProgress {
+            elapsed_s: 60.0,
+            goal_s: 10.0,
+            created: 3_000,
+            sent: 3_000,
+            sent_per_s: 150.0,
+            accepted: 3_000,
+            accepted_per_s: 60.0,
+            ..LiveProgress::default()
+        };
+        // A sink on another host reports no rate, so the dashboard must divide its count by its time.
+        let remote = LiveProgress { elapsed_s: 60.0, delivered: 3_000, ..LiveProgress::default() };
+        let own = LiveProgress { delivered_per_s: 48.0, ..remote };
+        for (expression, sink, value) in [
+            ("created.rate > 250/s", &own, "300/s"),
+            ("sent.rate > 250/s", &own, "150/s"),
+            ("accepted.rate > 250/s", &own, "60/s"),
+            ("delivered.rate > 250/s", &own, "48/s"),
+            ("delivered.rate > 250/s", &remote, "50/s"),
+        ] {
+            let threshold = Threshold::parse(expression, mailrun_measurement::threshold::RunProtocol::Smtp).unwrap();
+            let states = LiveValues { source: &source, sink: Some(sink) }.states(&[threshold]);
+            assert_eq!((states[0].value.as_str(), states[0].passed), (value, Some(value == "300/s")), "{expression}");
         }
     }
 

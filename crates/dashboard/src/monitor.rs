@@ -186,10 +186,12 @@ impl<R: MonitoredLoad> Monitor<R> {
         request >= StopRequest::StopNow || is_drained || self.run.is_done(now)
     }
 
-    /// Stops the load, and waits at most `drain` for messages in transit. If an earlier call has stopped the load, the
-    /// earlier reason and deadline remain.
+    /// Stops the load, and waits at most `drain` for messages in transit. If the load is already being stopped, the
+    /// first reason and the earlier deadline stay, because a Locust master can cut a drain short.
     pub fn stop(&mut self, ending: Ending, now: Duration, drain: Duration) {
-        self.stop.get_or_insert(LoadStop { ending, drain_deadline: now + drain });
+        let drain_deadline = now + drain;
+        let stop = self.stop.get_or_insert(LoadStop { ending, drain_deadline });
+        stop.drain_deadline = stop.drain_deadline.min(drain_deadline);
         self.run.stop(now);
     }
 
@@ -292,6 +294,25 @@ mod tests {
         Duration::from_millis(number)
     }
 
+    fn monitored(load: Load) -> Monitor<Load> {
+        let recorder = IntervalRecorder::begin(Duration::ZERO, "accepted", None).unwrap();
+        let output = ProgressOutput::new(LiveMode::Off, NonTerminalOutput::Nothing);
+        let (abort_on, counts_from) = (load.abort_on.clone(), load.counts_from);
+        let monitor = Monitor::new(load, recorder, output, Duration::ZERO);
+        monitor.of_load(LoadHost::default(), &abort_on, counts_from)
+    }
+
+    #[test]
+    fn a_second_stop_keeps_the_reason_and_can_only_shorten_the_drain() {
+        for (second_drain_ms, ended_ms) in [(60_000, 5_000), (300, 400)] {
+            let mut monitor = monitored(Load::default());
+            monitor.stop(Ending::Complete, ms(0), ms(5_000));
+            monitor.stop(Ending::Aborted, ms(100), ms(second_drain_ms));
+            let ended = (10..1_000).map(|poll| ms(10 * poll)).find(|now| monitor.poll(*now, StopRequest::Nothing));
+            assert_eq!((monitor.ending(), ended), (Ending::Complete, Some(ms(ended_ms))), "{second_drain_ms}");
+        }
+    }
+
     #[test]
     fn each_load_ends_when_it_must() {
         use StopRequest::{Nothing, Quit, Stop, StopNow};
@@ -340,11 +361,7 @@ mod tests {
             ),
             ("the first reason counts", rejecting(0), vec![(1_500, Stop)], Ending::Aborted, Some(1_000), Some(4_000)),
         ] {
-            let recorder = IntervalRecorder::begin(Duration::ZERO, "accepted", None).unwrap();
-            let output = ProgressOutput::new(LiveMode::Off, NonTerminalOutput::Nothing);
-            let (abort_on, counts_from) = (load.abort_on.clone(), load.counts_from);
-            let monitor = Monitor::new(load, recorder, output, Duration::ZERO);
-            let mut monitor = monitor.of_load(LoadHost::default(), &abort_on, counts_from);
+            let mut monitor = monitored(load);
             let request = |now: Duration| {
                 signals.iter().filter(|(at, _)| now >= ms(*at)).map(|(_, request)| *request).max().unwrap_or(Nothing)
             };

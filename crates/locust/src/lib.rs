@@ -23,7 +23,7 @@ pub use dealer::{DealerConnection, DealerFault};
 pub use message::{
     ClassCounts, ErrorEntry, ExactHistogram, Percent, StatsEntry, StatsReport, UserState, WorkerMessage,
 };
-pub use worker::{DRAIN_AT_QUIT, LoadStatus, LocustWorker, WorkerAction, WorkerExit, WorkerLimits, canonical_target};
+pub use worker::{DRAIN_AT_QUIT, LoadStatus, LocustWorker, WorkerAction, WorkerExit, WorkerLimits};
 
 /// The locustfile that the master must run to drive these workers.
 pub const LOCUSTFILE: &str = include_str!("locustfile.py");

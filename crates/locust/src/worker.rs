@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! link: Absent ─ connected ─→ Registering ─ ack ─→ Registered ─ silence, a fault ─→ Absent, with a fresh identity
-//! load: Idle ─ spawn ─→ Active ─ stop ─→ Draining ─→ Idle          quit, SIGTERM ─→ Draining ─→ gone
+//! load: Idle ─ spawn ─→ Active ─ stop ─→ Draining ─ last report ─→ Ending ─ the load has ended ─→ Idle
+//!                                         quit, SIGTERM ─→ Draining ─ last report, quit ─→ gone
 //! ```
 //! Two rules keep a test alive when a worker leaves or is late.
 //!
@@ -47,8 +48,11 @@ const FAREWELL_LIMIT: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub struct WorkerLimits {
     pub max_sessions: u32,
-    /// Servers that a master may tell this worker to load, in the form of [`canonical_target`].
+    /// Servers that a master may tell this worker to load, by the names that `server_name` returns.
     pub targets: Vec<String>,
+    /// Returns one name for all texts by which a user can name a server, or `None` if the text names no server. Two
+    /// ways to speak to a host, such as with and without TLS, must have two names.
+    pub server_name: fn(&str) -> Option<String>,
     /// Time that messages in progress have to finish when a test stops.
     pub drain: Duration,
     /// Time without a master after which the worker exits.
@@ -69,7 +73,8 @@ pub enum WorkerAction {
     /// Send the counts since the last report, together with these numbers of users.
     SendStats(ClassCounts),
     SendFinalStats(ClassCounts),
-    /// Run the load with this number of users. Start the load if it does not run yet.
+    /// Run the load with this number of users. Start the load if it does not run yet. A load that runs is of the same
+    /// test and has not been told to drain.
     Run {
         /// Number of users. In a closed loop each is a session, in an open loop each is a share of the rate.
         users: u32,
@@ -82,7 +87,8 @@ pub enum WorkerAction {
     /// Drop the counts so far, because the master was started with `--reset-stats`. The next report tells how many
     /// accepted messages were left out.
     LeaveOutStats,
-    /// Start no more messages, and wait at most this long for the messages in progress.
+    /// Start no more messages, and wait at most this long for the messages in progress. A second `Drain` for the same
+    /// load shortens the wait.
     Drain(Duration),
     /// Close the connection and open one with a new identity.
     Connect,
@@ -114,8 +120,16 @@ enum Link {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LoadState {
     Idle,
-    Active { next_report: Duration },
-    Draining { until: Duration },
+    Active {
+        next_report: Duration,
+    },
+    /// The load starts no more messages, and its counts are still reported.
+    Draining {
+        until: Duration,
+    },
+    /// The time for messages in progress is over, but the load may still run. No test begins before the load has ended,
+    /// because a load that has been told to drain starts no more messages, whatever its number of users.
+    Ending,
 }
 
 #[derive(Debug)]
@@ -132,12 +146,13 @@ pub struct LocustWorker {
     registered_again_at: Option<Duration>,
     has_been_registered: bool,
     alone_since: Option<Duration>,
-    /// A `spawn` that arrived while the load drained. It is applied when the load has ended.
+    /// A `spawn` that arrived while the load drained or ended. It is applied when the load has ended.
     next_target: Option<SpawnTarget>,
     run_id: Option<String>,
     /// Set when the master has sent something on this connection that only our locustfile sends.
     has_locustfile: bool,
-    /// Set if the draining load belongs to an earlier master, and the current one has started another test.
+    /// Set if the master has started another test while the load drains or ends, so that the remaining counts of the
+    /// load must not be reported.
     is_superseded: bool,
     resets_stats: bool,
     /// Set when the worker has reported a failure to the master, so that it reports only one per test.
@@ -224,8 +239,9 @@ impl LocustWorker {
         }
     }
 
-    /// Sends the heartbeats and reports that are due, and applies the time limits. The caller must call this at least
-    /// ten times per second, because the shortest time limit is 0.3 s.
+    /// Does whatever is due. The caller must call this at least ten times per second, because the shortest time limit
+    /// is 0.3 s. It must carry out all earlier actions before it takes `status`, because a load that has not started
+    /// yet would look like one that has ended.
     pub fn tick(&mut self, now: Duration, status: &LoadStatus, usage: (Percent, u64)) {
         self.usage = usage;
         self.tick_link(now);
@@ -254,6 +270,8 @@ impl LocustWorker {
     fn heartbeat(&mut self, now: Duration) {
         let state = match self.load {
             LoadState::Idle => UserState::Ready,
+            // The worker has registered for the next test, which may begin once enough workers are ready.
+            LoadState::Ending if self.next_target.is_none() => UserState::Ready,
             // Report this worker as ready, because a new master starts its test once enough workers are ready. A master
             // whose test still runs answers by sending its number of users (`spawn`) again.
             _ if self.resumes => UserState::Ready,
@@ -321,8 +339,11 @@ impl LocustWorker {
                 self.load = LoadState::Active { next_report: now + REPORT_INTERVAL };
                 self.report();
             }
-            LoadState::Draining { until } if !status.is_running || now >= until => self.drained(now),
+            LoadState::Draining { until } if !status.is_running || now >= until => self.drained(),
             _ => {}
+        }
+        if self.load == LoadState::Ending && !status.is_running {
+            self.ended(now);
         }
     }
 
@@ -331,6 +352,9 @@ impl LocustWorker {
     }
 
     fn final_report(&mut self) {
+        if self.is_superseded {
+            self.actions.push_back(WorkerAction::ResetStats);
+        }
         self.actions.push_back(WorkerAction::SendFinalStats(self.classes.clone()));
     }
 
@@ -345,15 +369,15 @@ impl LocustWorker {
         self.has_locustfile = target.run_id.is_some();
         self.resumes = false;
         let is_of_another_test = target.run_id.is_some() && target.run_id != self.run_id;
-        if is_of_another_test && matches!(self.load, LoadState::Active { .. }) {
+        // The last report of an ending load has been sent, so its remaining counts belong to no test of the master.
+        if self.load == LoadState::Ending || (is_of_another_test && self.load != LoadState::Idle) {
             self.is_superseded = true;
             self.drain(self.limits.drain, now);
         }
-        if matches!(self.load, LoadState::Draining { .. }) {
-            self.next_target = Some(target);
-            return;
+        match self.load {
+            LoadState::Idle | LoadState::Active { .. } => self.apply(&target, now),
+            LoadState::Draining { .. } | LoadState::Ending => self.next_target = Some(target),
         }
-        self.apply(&target, now);
     }
 
     fn ramp_complete(&mut self) {
@@ -379,6 +403,7 @@ impl LocustWorker {
         self.resets_stats = target.reset_stats;
         if self.load == LoadState::Idle {
             self.run_id = target.run_id.clone();
+            self.is_superseded = false;
             self.actions.push_back(WorkerAction::ResetStats);
             self.load = LoadState::Active { next_report: now + REPORT_INTERVAL };
         }
@@ -391,7 +416,7 @@ impl LocustWorker {
     }
 
     fn is_allowed(&self, host: &str) -> bool {
-        self.limits.targets.contains(&canonical_target(host))
+        (self.limits.server_name)(host).is_some_and(|name| self.limits.targets.contains(&name))
     }
 
     fn complain(&mut self, text: String) {
@@ -401,37 +426,45 @@ impl LocustWorker {
     }
 
     fn stop(&mut self, now: Duration) {
+        self.next_target = None;
         match self.load {
             LoadState::Active { .. } => self.drain(self.limits.drain, now),
-            // Answer even though no load runs: a master that stops a test waits for `client_stopped` from all workers.
-            LoadState::Idle => self.stopped(),
-            LoadState::Draining { .. } => self.next_target = None,
+            // Answer even though there is nothing to drain: a master that stops a test waits for `client_stopped` from
+            // all workers.
+            LoadState::Idle | LoadState::Ending => self.stopped(),
+            LoadState::Draining { .. } => {}
         }
     }
 
+    /// Begins a drain, or shortens the present one. A longer limit has no effect on the present drain.
     fn drain(&mut self, limit: Duration, now: Duration) {
-        if matches!(self.load, LoadState::Active { .. }) {
-            self.load = LoadState::Draining { until: now + limit };
+        let until = now + limit;
+        let is_earlier = match self.load {
+            LoadState::Active { .. } => true,
+            LoadState::Draining { until: known } => until < known,
+            LoadState::Idle | LoadState::Ending => false,
+        };
+        if is_earlier {
+            self.load = LoadState::Draining { until };
             self.actions.push_back(WorkerAction::Drain(limit));
         }
     }
 
-    /// Handles the end of the load after a drain. Starts the next test if its `spawn` has already arrived.
-    fn drained(&mut self, now: Duration) {
-        self.load = LoadState::Idle;
+    /// Sends the last report, because the load has ended or the time for messages in progress is over.
+    fn drained(&mut self) {
+        self.load = LoadState::Ending;
         self.classes = self.classes.emptied();
-        self.has_complained = false;
-        if self.leaving.is_some() {
-            return;
-        }
-        // If the load ended because another test began, the master of the old test is gone and need not be told.
-        let is_superseded = std::mem::take(&mut self.is_superseded);
-        if is_superseded && self.next_target.is_none() {
-            self.actions.push_back(WorkerAction::ResetStats);
-        }
-        if self.is_registered() && !(is_superseded && self.next_target.is_some()) {
+        // If the load is stopped because another test begins, the master of the old test is gone and need not be told.
+        let is_awaited = !(self.is_superseded && self.next_target.is_some());
+        if self.leaving.is_none() && self.is_registered() && is_awaited {
             self.stopped();
         }
+    }
+
+    /// Handles the end of the load. Starts the next test if its `spawn` has already arrived.
+    fn ended(&mut self, now: Duration) {
+        self.load = LoadState::Idle;
+        self.has_complained = false;
         if let Some(target) = self.next_target.take() {
             self.apply(&target, now);
         }
@@ -444,19 +477,20 @@ impl LocustWorker {
         self.send(WorkerMessage::ClientReady);
     }
 
+    /// Begins to leave. If the worker leaves already, the first reason stays, but the time can become shorter: a master
+    /// may say `quit` during a long drain, and then listens for only 0.5 s.
     fn leave(&mut self, exit: WorkerExit, drain: Duration, now: Duration) {
-        if self.leaving.is_some() {
-            return;
-        }
-        self.leaving = Some((exit, now + drain + FAREWELL_LIMIT));
+        let until = now + drain + FAREWELL_LIMIT;
+        let (exit, until) = self.leaving.map_or((exit, until), |(first, earlier)| (first, earlier.min(until)));
+        self.leaving = Some((exit, until));
         self.next_target = None;
         self.drain(drain, now);
     }
 
-    /// Leaves the master once the load has ended. A master ignores the last counts of a worker that it does not know.
+    /// Leaves the master once the load has drained. The last counts must go out on an identity that the master knows.
     fn tick_leaving(&mut self, now: Duration) {
         let Some((exit, until)) = self.leaving else { return };
-        if self.load != LoadState::Idle {
+        if matches!(self.load, LoadState::Active { .. } | LoadState::Draining { .. }) {
             return;
         }
         if self.is_in_contact(now) {
@@ -474,34 +508,9 @@ impl LocustWorker {
     }
 }
 
-const DEFAULT_PORT: &str = "25";
-
-/// Normalises the name of a server: lower case, without `smtp://`, and with a port. For example, `smtp://Mail.Example/`
-/// becomes `mail.example:25`. Other schemes are kept.
-pub fn canonical_target(name: &str) -> String {
-    let name = name.trim().trim_end_matches('/');
-    if name.starts_with("unix:") {
-        return name.to_owned();
-    }
-    let name = name.to_ascii_lowercase();
-    let name = name.strip_prefix("smtp://").unwrap_or(&name);
-    if name.contains("://") || has_port(name) {
-        return name.to_owned();
-    }
-    format!("{name}:{DEFAULT_PORT}")
-}
-
-fn has_port(name: &str) -> bool {
-    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|letter| letter.is_ascii_digit());
-    match name.rsplit_once(':') {
-        Some((host, port)) => is_port(port) && (host.ends_with(']') || !host.contains(':')),
-        None => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{canonical_target, *};
+    use super::*;
     use proptest::prelude::*;
 
     const BUSY: LoadStatus = LoadStatus { is_running: true, failure: None };
@@ -514,7 +523,8 @@ mod tests {
     fn limits() -> WorkerLimits {
         WorkerLimits {
             max_sessions: 100,
-            targets: vec!["mail.example:25".to_owned()],
+            targets: vec!["mail.example".to_owned()],
+            server_name: |text| Some(text.to_ascii_lowercase()),
             drain: ms(5_000),
             master_timeout: ms(300_000),
         }
@@ -625,7 +635,7 @@ mod tests {
         worker.receive(MasterCommand::Spawn(other), ms(30));
         let output = actions(&mut worker);
         assert!(output.contains(&WorkerAction::Run { users: 0, host: None, run_id: None }), "{output:?}");
-        let own = SpawnTarget { host: Some("smtp://Mail.example".to_owned()), ..target(13.0, 5) };
+        let own = SpawnTarget { host: Some("Mail.example".to_owned()), ..target(13.0, 5) };
         worker.receive(MasterCommand::Spawn(own), ms(40));
         assert!(actions(&mut worker).iter().any(|action| matches!(action, WorkerAction::Run { users: 5, .. })));
     }
@@ -637,6 +647,28 @@ mod tests {
         assert_eq!(messages(&mut worker), ["DRAIN"]);
         worker.tick(ms(500) + DRAIN_AT_QUIT, &BUSY, (Percent::default(), 0));
         assert_eq!(messages(&mut worker), ["stats", "quit", "EXIT"]);
+    }
+
+    #[test]
+    fn quit_shortens_a_drain_that_has_begun() {
+        for (cause, exit) in [("stop", WorkerExit::Quit), ("SIGTERM", WorkerExit::Terminated)] {
+            let mut worker = running();
+            match exit {
+                WorkerExit::Terminated => worker.terminate(ms(400)),
+                _ => worker.receive(MasterCommand::Stop, ms(400)),
+            }
+            worker.receive(MasterCommand::Quit, ms(500));
+            let drains = [ms(5_000), DRAIN_AT_QUIT].map(WorkerAction::Drain);
+            assert_eq!(actions(&mut worker), drains, "{cause}");
+            // The caller repeats a signal in each of its rounds, which must not prolong the drain.
+            if exit == WorkerExit::Terminated {
+                worker.terminate(ms(600));
+            }
+            worker.tick(ms(500) + DRAIN_AT_QUIT, &BUSY, (Percent::default(), 0));
+            let output = actions(&mut worker);
+            assert_eq!(output.iter().map(name).collect::<Vec<_>>(), ["stats", "quit", "EXIT"], "{cause}");
+            assert_eq!(output.last(), Some(&WorkerAction::Exit(exit)), "{cause}");
+        }
     }
 
     #[test]
@@ -714,13 +746,72 @@ mod tests {
         assert!(output.iter().any(is_ready), "a new master waits for workers that are ready: {output:?}");
         worker.receive(MasterCommand::Spawn(of_test(20.0, "new")), ms(2_100));
         assert_eq!(messages(&mut worker), ["DRAIN"]);
-        let seen = pass(&mut worker, 2_200, 2_300, &IDLE);
+        // The load still runs after its drain of 5 s.
+        let seen = pass(&mut worker, 2_200, 7_300, &BUSY);
+        assert!(seen.iter().all(|name| *name == "heartbeat"), "{seen:?}");
+        let seen = pass(&mut worker, 7_300, 7_400, &IDLE);
         assert_eq!(seen, ["spawning", "RESET", "RUN", "spawning_complete"]);
-        worker.receive(MasterCommand::Spawn(of_test(21.0, "new")), ms(2_400));
+        worker.receive(MasterCommand::Spawn(of_test(21.0, "new")), ms(7_400));
         assert_eq!(messages(&mut worker), ["spawning", "RUN", "spawning_complete"], "the same test goes on");
-        worker.receive(MasterCommand::Stop, ms(2_500));
+        worker.receive(MasterCommand::Stop, ms(7_500));
         assert_eq!(messages(&mut worker), ["DRAIN"]);
-        assert_eq!(pass(&mut worker, 2_600, 2_700, &IDLE), ["stats", "client_stopped", "client_ready"]);
+        assert_eq!(pass(&mut worker, 7_600, 7_700, &IDLE), ["stats", "client_stopped", "client_ready"]);
+    }
+
+    #[test]
+    fn the_counts_of_an_old_test_are_reported_to_no_new_master() {
+        let of_test = |time: f64, run_id: &str| SpawnTarget { run_id: Some(run_id.to_owned()), ..target(time, 4) };
+        let stopped = &["RESET", "stats", "client_stopped", "client_ready"][..];
+        // The new master would count the old identity of this worker as missing, so the worker does not send `quit`.
+        let left = &["RESET", "stats", "client_stopped", "EXIT"][..];
+        for (status, command, expected) in [
+            (&IDLE, MasterCommand::Stop, stopped),
+            (&BUSY, MasterCommand::Stop, stopped),
+            (&IDLE, MasterCommand::Quit, left),
+            (&BUSY, MasterCommand::Quit, left),
+        ] {
+            // The load of the old test is active or, if the old master has stopped the test, drains already.
+            for is_stopped in [false, true] {
+                let situation = format!("{command:?} {status:?} {is_stopped}");
+                let mut worker = registered();
+                worker.receive(MasterCommand::Spawn(of_test(10.0, "old")), ms(10));
+                if is_stopped {
+                    worker.receive(MasterCommand::Stop, ms(20));
+                }
+                worker.disconnected(ms(1_000));
+                worker.connected(ms(2_000));
+                worker.receive(MasterCommand::Ack(0), ms(2_010));
+                worker.receive(MasterCommand::Spawn(of_test(20.0, "new")), ms(2_100));
+                worker.receive(command.clone(), ms(2_200));
+                actions(&mut worker);
+                let mut seen = pass(&mut worker, 2_300, 8_000, status);
+                let end = seen.iter().position(|name| *name == expected[3]).map(|at| at + 1);
+                seen.truncate(end.unwrap_or(seen.len()));
+                seen.retain(|name| *name != "heartbeat");
+                assert_eq!(seen, expected, "{situation}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_next_test_waits_for_a_load_that_outlasts_its_drain() {
+        let begun = &["spawning", "RESET", "RUN", "spawning_complete"][..];
+        let answered = ["RESET", "stats", "client_stopped", "client_ready"];
+        for (is_stopped, expected) in [(false, begun), (true, &begun[..0])] {
+            let mut worker = running();
+            worker.receive(MasterCommand::Stop, ms(100));
+            assert_eq!(messages(&mut worker), ["DRAIN"]);
+            let mut seen = pass(&mut worker, 200, 5_200, &BUSY);
+            seen.retain(|name| *name != "heartbeat");
+            assert_eq!(seen, ["stats", "client_stopped", "client_ready"], "within the time of the drain");
+            worker.receive(MasterCommand::Spawn(target(20.0, 1)), ms(5_200));
+            assert_eq!(pass(&mut worker, 5_300, 5_500, &BUSY), [""; 0], "the old load still runs");
+            if is_stopped {
+                worker.receive(MasterCommand::Stop, ms(5_500));
+                assert_eq!(messages(&mut worker), answered, "the new test has no counts");
+            }
+            assert_eq!(pass(&mut worker, 5_600, 5_700, &IDLE), expected);
+        }
     }
 
     #[test]
@@ -764,12 +855,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_order_of_events_makes_an_unsafe_message_or_a_late_quit(
+        fn no_order_of_events_makes_an_unsafe_message_a_late_quit_or_two_loads(
             steps in proptest::collection::vec((0_u8..5, commands(), 0_u64..5_000, any::<bool>()), 1..60)
         ) {
             let mut worker = LocustWorker::new(limits(), ms(0));
             let mut now = ms(0);
             let mut last_contact = ms(0);
+            let mut is_load_ending = false;
             for (event, command, after, is_running) in steps {
                 now += ms(after);
                 let status = LoadStatus { is_running, failure: None };
@@ -780,7 +872,12 @@ mod tests {
                     3 => worker.terminate(now),
                     _ => worker.tick(now, &status, (Percent::new(50.0), 1)),
                 }
+                let has_load_ended = event == 4 && !is_running;
+                is_load_ending &= !has_load_ended;
                 for action in actions(&mut worker) {
+                    is_load_ending |= matches!(action, WorkerAction::Drain(_)) && !has_load_ended;
+                    let starts_load = matches!(action, WorkerAction::Run { .. });
+                    prop_assert!(!is_load_ending || !starts_load);
                     let WorkerAction::Send(message) = action else { continue };
                     prop_assert!(crate::message::tests::is_safe(&message.encode("h_1")));
                     match message {
@@ -791,16 +888,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn names_of_one_server_are_one_name() {
-        for name in ["mail.example", "Mail.Example:25", "smtp://mail.example/", " mail.example "] {
-            assert_eq!(canonical_target(name), "mail.example:25");
-        }
-        assert_eq!(canonical_target("[::1]"), "[::1]:25");
-        assert_eq!(canonical_target("[::1]:2525"), "[::1]:2525");
-        assert_eq!(canonical_target("smtps://A"), "smtps://a");
-        assert_eq!(canonical_target("unix:/Run/x"), "unix:/Run/x");
     }
 }

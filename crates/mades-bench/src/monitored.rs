@@ -129,6 +129,7 @@ impl MonitoredRun for MadesLoad {
             sent: reached(MessageStage::Sent),
             accepted: reached(MessageStage::Settled),
             delivered: arrived,
+            delivered_per_s: tracker.waterfall.rate_per_s(tracker.mode().arrival()).unwrap_or_default(),
             recipients: arrived,
             settled: arrived,
             bytes: (arrived as f64 * state.payloads.mean_size()) as u64,

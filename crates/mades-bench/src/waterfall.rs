@@ -163,6 +163,11 @@ impl Waterfall {
         &self.stages[stage as usize].reached.latency
     }
 
+    /// Returns the rate at which messages have reached the stage, or `None` if too few have.
+    pub(super) fn rate_per_s(&self, stage: MessageStage) -> Option<f64> {
+        self.stages[stage as usize].reached.arrivals.per_s()
+    }
+
     pub(super) fn last(&self, stage: MessageStage) -> Option<Duration> {
         self.stages[stage as usize].reached.arrivals.last()
     }

@@ -66,11 +66,11 @@ pub fn imap(
 /// Feeds input to a POP3 session. Asks for the deletion of every reported message if `deletes` is set.
 pub fn pop(
     options: &Arc<WatchOptions>,
-    known: Option<Listing>,
+    listing: Option<Listing>,
     deletes: bool,
     chunks: &mut dyn Iterator<Item = &[u8]>,
 ) -> (Played, Option<Listing>) {
-    let mut session = PopSession::new(Arc::clone(options), identity(), known, false, NOW);
+    let mut session = PopSession::new(Arc::clone(options), identity(), listing, false, NOW);
     let mut played = Played { events: Vec::new(), sent: String::new(), error: None };
     for chunk in chunks {
         let mut out = Vec::new();
@@ -81,10 +81,7 @@ pub fn pop(
                 Event::StartTls => session.tls_started(NOW, &mut out),
                 Event::Message(message) => {
                     assert!(message.content.len() <= options.response_bytes(), "a message exceeds the limit");
-                    if deletes {
-                        session.delete(message.uid);
-                    }
-                    session.handled(NOW, &mut out);
+                    session.handled(deletes, NOW, &mut out);
                 }
                 _ => {}
             }

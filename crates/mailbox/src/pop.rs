@@ -2,8 +2,8 @@
 //! as a session lasts, so a session is short, and the driver starts a new one at each interval.
 //!
 //! ```text
-//! greeting → CAPA → [STLS → CAPA] → AUTH or USER, PASS → UIDL → for each new message: LIST n, TOP n 0 or RETR n,
-//!   [DELE n] → QUIT
+//! greeting → CAPA → [STLS → CAPA] → AUTH or USER, PASS → UIDL → [DELE n: what the last session has not deleted]
+//!   → for each new message: LIST n, TOP n 0 or RETR n, [DELE n] → QUIT
 //! ```
 use crate::session::{
     Announced, Event, Identity, MAX_RESPONSE_BYTES, Message, NO_MECHANISM, PLAIN_LOGIN, SessionError, Step,
@@ -11,7 +11,7 @@ use crate::session::{
 };
 use mailrun_sasl::client::ClientExchange;
 use mailrun_sasl::{Credentials, Mechanism, Mechanisms, Nonce, decode, encode};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,10 +20,37 @@ const MAX_LINE_BYTES: usize = MAX_RESPONSE_BYTES;
 /// Maximum length of a unique identifier (RFC 1939 §7).
 const MAX_ID_BYTES: usize = 70;
 
-/// Unique identifiers of the messages that were in the mailbox at first or have been reported. The next session reports
-/// all other messages.
+/// What a session knows of the messages in the mailbox, by their unique identifiers, for the next session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing(HashSet<Box<[u8]>>);
+pub struct Listing {
+    /// Messages that were there at first or have been reported. The next session reports all other messages.
+    known: HashSet<Box<[u8]>>,
+    /// Messages that the driver wants to delete and that the server has not deleted yet. A server undoes the deletions
+    /// of a session that breaks before QUIT, so a message leaves this set only after QUIT or when it is not listed.
+    to_delete: HashSet<Box<[u8]>>,
+    /// Messages that the server has refused to send, with its explanation. Only the next list shows whether another
+    /// session had deleted them.
+    refused: BTreeMap<Box<[u8]>, String>,
+}
+
+impl Listing {
+    /// Forgets the messages that are gone, so that the sets do not grow. Reports the refusals of messages that are not.
+    fn compare(&mut self, listed: &HashSet<Box<[u8]>>, events: &mut Vec<Event>) {
+        self.known.retain(|id| listed.contains(id));
+        let wanted = self.to_delete.len();
+        self.to_delete.retain(|id| listed.contains(id));
+        // For example, the connection broke after QUIT, so the server deleted these messages without an answer.
+        let deleted = (wanted - self.to_delete.len()) as u64;
+        if deleted > 0 {
+            events.push(Event::Deleted(deleted));
+        }
+        for (id, text) in std::mem::take(&mut self.refused) {
+            if listed.contains(&id) {
+                events.push(Event::NotFetched(SessionError::Refused { step: Step::Fetch, text }));
+            }
+        }
+    }
+}
 
 /// Capabilities that the server offers (RFC 2449).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +58,7 @@ struct Offer {
     mechanisms: Mechanisms,
     user: bool,
     start_tls: bool,
+    top: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +84,8 @@ enum Waiting {
     Size,
     Content,
     ContentLine,
-    /// The session has reported a message, and waits until the driver calls [`PopSession::handled`].
+    /// The session has reported the first of the new messages, and waits until the driver calls
+    /// [`PopSession::handled`].
     Driver,
     Delete,
     Quit,
@@ -90,27 +119,29 @@ pub struct PopSession {
     line: Vec<u8>,
     offer: Offer,
     exchange: Option<ClientExchange>,
-    /// Messages that were there at first or have been reported, or `None` in the first session of a mailbox.
-    known: Option<Listing>,
+    /// What earlier sessions knew of the mailbox, or `None` in its first session until the mailbox is listed.
+    listing: Option<Listing>,
     listed: HashSet<Box<[u8]>>,
     new: VecDeque<NewMessage>,
     content: Vec<u8>,
-    to_delete: Option<u32>,
-    deleted: u64,
+    /// Numbers and identifiers of the messages for which DELE is sent next.
+    deletions: VecDeque<(u32, Box<[u8]>)>,
+    /// Messages that the server has marked, and deletes at QUIT.
+    marked: Vec<Box<[u8]>>,
     response_bytes: usize,
 }
 
 impl PopSession {
-    /// Creates a session on a new connection. `known` comes from the last session's [`PopSession::into_listing`]. If
-    /// `known` is `None`, messages that are already there are skipped, unless the options ask for them.
+    /// Creates a session on a new connection. `listing` comes from the last session's [`PopSession::into_listing`]. If
+    /// it is `None`, messages that are already there are skipped, unless the options ask for them.
     pub fn new(
         options: Arc<WatchOptions>,
         (credentials, nonce): (Credentials, Nonce),
-        known: Option<Listing>,
+        listing: Option<Listing>,
         is_encrypted: bool,
         now: Duration,
     ) -> Self {
-        let known = known.or_else(|| options.existing.then(Listing::default));
+        let listing = listing.or_else(|| options.existing.then(Listing::default));
         Self {
             deadline: now + options.reply_timeout,
             options,
@@ -120,20 +151,20 @@ impl PopSession {
             line: Vec::new(),
             offer: Offer::default(),
             exchange: None,
-            known,
+            listing,
             listed: HashSet::new(),
             new: VecDeque::new(),
             content: Vec::new(),
-            to_delete: None,
-            deleted: 0,
+            deletions: VecDeque::new(),
+            marked: Vec::new(),
             response_bytes: 0,
         }
     }
 
-    /// Ends the session, and returns the identifiers of the known messages for the next session. Returns `None` if the
-    /// mailbox has never been listed.
+    /// Ends the session, and returns what the next session must know of the messages. Returns `None` if the mailbox has
+    /// never been listed.
     pub fn into_listing(self) -> Option<Listing> {
-        self.known
+        self.listing
     }
 
     /// Returns what the session is doing or waiting for at present.
@@ -145,12 +176,6 @@ impl PopSession {
     /// the driver must ask again after each call.
     pub fn deadline(&self) -> Duration {
         self.deadline
-    }
-
-    /// Asks for the deletion of the message that was reported last. The driver must call this before
-    /// [`PopSession::handled`], which sends the command.
-    pub fn delete(&mut self, uid: u32) {
-        self.to_delete = Some(uid);
     }
 
     /// Processes input from the server. Output for the server is appended to `out`, and reports for the driver to
@@ -230,7 +255,7 @@ impl PopSession {
             _ => {}
         }
         if let Some(refusal) = line.strip_prefix(b"-ERR") {
-            return self.refused(refusal, now, out);
+            return self.refused(refusal, now, out, events);
         }
         let Some(text) = line.strip_prefix(b"+OK") else {
             let sample = printable(&String::from_utf8_lossy(&line[..line.len().min(80)]));
@@ -239,18 +264,34 @@ impl PopSession {
         self.accepted(text, now, out, events)
     }
 
-    fn refused(&mut self, text: &[u8], now: Duration, out: &mut Vec<u8>) -> Result<(), SessionError> {
+    fn refused(
+        &mut self,
+        text: &[u8],
+        now: Duration,
+        out: &mut Vec<u8>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), SessionError> {
         let text = printable(&String::from_utf8_lossy(text));
         match self.waiting {
-            // CAPA is an extension, so if the server refuses it, assume that it supports USER.
+            // CAPA is an extension, so a server may refuse it. What the server supports is then unknown.
             Waiting::Capabilities => {
                 self.offer.user = true;
+                self.offer.top = true;
                 self.log_in(now, out)
             }
-            // Another session has deleted the message since it was listed, so skip it.
+            // Another session may have deleted the message since it was listed, so do not report an error yet.
             Waiting::Size | Waiting::Content => {
-                self.new.pop_front();
-                self.fetch_next(now, out);
+                if let (Some(message), Some(listing)) = (self.new.pop_front(), &mut self.listing) {
+                    listing.refused.insert(message.id, text);
+                }
+                self.next_command(now, out);
+                Ok(())
+            }
+            // A refused deletion does not end the session, because without QUIT the server would undo all others.
+            Waiting::Delete => {
+                self.deletions.pop_front();
+                events.push(Event::NotDeleted(SessionError::Refused { step: self.step(), text }));
+                self.next_command(now, out);
                 Ok(())
             }
             Waiting::Greeting => Err(SessionError::Closed { step: self.step(), text }),
@@ -296,13 +337,16 @@ impl PopSession {
             }
             Waiting::Content => self.expect_lines(Waiting::ContentLine),
             Waiting::Delete => {
-                self.deleted += 1;
-                self.fetch_next(now, out);
+                self.marked.extend(self.deletions.pop_front().map(|(_, id)| id));
+                self.next_command(now, out);
             }
             Waiting::Quit => {
                 // The server deletes marked messages only after QUIT (RFC 1939 §6), so report the deletions only now.
-                if self.deleted > 0 {
-                    events.push(Event::Deleted(self.deleted));
+                if let (Some(listing), false) = (&mut self.listing, self.marked.is_empty()) {
+                    for id in &self.marked {
+                        listing.to_delete.remove(id);
+                    }
+                    events.push(Event::Deleted(self.marked.len() as u64));
                 }
                 self.waiting = Waiting::Closed;
                 events.push(Event::Done);
@@ -356,6 +400,8 @@ impl PopSession {
             self.offer.user = true;
         } else if name.eq_ignore_ascii_case(b"STLS") {
             self.offer.start_tls = true;
+        } else if name.eq_ignore_ascii_case(b"TOP") {
+            self.offer.top = true;
         }
     }
 
@@ -371,8 +417,12 @@ impl PopSession {
         }
         let id: Box<[u8]> = id.into();
         // A second message with the same identifier cannot be told from the first, so it is not reported.
-        if self.listed.insert(id.clone()) && self.known.as_ref().is_some_and(|Listing(known)| !known.contains(&id)) {
-            self.new.push_back(NewMessage { number, id, at: now, bytes: 0 });
+        if let (true, Some(listing)) = (self.listed.insert(id.clone()), &self.listing) {
+            if listing.to_delete.contains(&id) {
+                self.deletions.push_back((number, id));
+            } else if !listing.known.contains(&id) {
+                self.new.push_back(NewMessage { number, id, at: now, bytes: 0 });
+            }
         }
         Ok(())
     }
@@ -382,18 +432,17 @@ impl PopSession {
             Waiting::CapabilityLine => self.log_in(now, out)?,
             Waiting::ListLine => {
                 let listed = std::mem::take(&mut self.listed);
-                match &mut self.known {
-                    None => self.known = Some(Listing(listed)),
-                    // Forget the identifiers of messages that are gone, because the list would otherwise grow forever.
-                    Some(Listing(known)) => known.retain(|id| listed.contains(id)),
-                }
                 events.push(Event::Watching { idle: false });
-                self.fetch_next(now, out);
+                match &mut self.listing {
+                    None => self.listing = Some(Listing { known: listed, ..Listing::default() }),
+                    Some(listing) => listing.compare(&listed, events),
+                }
+                self.next_command(now, out);
             }
             _ => {
-                let Some(message) = self.new.pop_front() else { return Ok(()) };
-                if let Some(Listing(known)) = &mut self.known {
-                    known.insert(message.id.clone());
+                let Some(message) = self.new.front().cloned() else { return Ok(()) };
+                if let Some(listing) = &mut self.listing {
+                    listing.known.insert(message.id.clone());
                 }
                 let content = std::mem::take(&mut self.content);
                 let announced = Announced::At(message.at);
@@ -412,26 +461,27 @@ impl PopSession {
         Ok(())
     }
 
-    /// Sends the next command after a message was reported. The driver must call this for each [`Event::Message`],
-    /// after [`PopSession::delete`] if the message is to be deleted.
-    pub fn handled(&mut self, now: Duration, out: &mut Vec<u8>) {
+    /// Sends the next command after a message was reported. The driver must call this for each [`Event::Message`]. If
+    /// `deletes` is set, the message is deleted. A deletion that fails is tried again by the next session.
+    pub fn handled(&mut self, deletes: bool, now: Duration, out: &mut Vec<u8>) {
         if self.waiting != Waiting::Driver {
             return;
         }
-        match self.to_delete.take() {
-            Some(number) => self.command(format!("DELE {number}").as_bytes(), Waiting::Delete, now, out),
-            None => self.fetch_next(now, out),
+        let handled = self.new.pop_front().filter(|_| deletes);
+        if let (Some(NewMessage { number, id, .. }), Some(listing)) = (handled, &mut self.listing) {
+            listing.to_delete.insert(id.clone());
+            self.deletions.push_back((number, id));
         }
+        self.next_command(now, out);
     }
 
-    fn fetch_next(&mut self, now: Duration, out: &mut Vec<u8>) {
-        match self.new.front() {
-            Some(message) => {
-                let command = format!("LIST {}", message.number);
-                self.command(command.as_bytes(), Waiting::Size, now, out);
-            }
-            None => self.command(b"QUIT", Waiting::Quit, now, out),
-        }
+    fn next_command(&mut self, now: Duration, out: &mut Vec<u8>) {
+        let (command, waiting) = match (self.deletions.front(), self.new.front()) {
+            (Some((number, _)), _) => (format!("DELE {number}"), Waiting::Delete),
+            (None, Some(message)) => (format!("LIST {}", message.number), Waiting::Size),
+            (None, None) => ("QUIT".to_owned(), Waiting::Quit),
+        };
+        self.command(command.as_bytes(), waiting, now, out);
     }
 
     fn log_in(&mut self, now: Duration, out: &mut Vec<u8>) -> Result<(), SessionError> {
@@ -442,6 +492,11 @@ impl PopSession {
             }
             self.command(b"STLS", Waiting::StartTls, now, out);
             return Ok(());
+        }
+        // TOP is optional (RFC 1939 §7), and a server announces it before the login if at all (RFC 2449 §6.1).
+        if !self.offer.top && !self.options.whole {
+            let text = "the server does not offer TOP, which fetches headers; use --whole to fetch whole messages";
+            return Err(SessionError::Refused { step: Step::Capability, text: text.to_owned() });
         }
         let may_reveal = self.is_encrypted || self.options.allows_plain_login;
         let Identity { credentials, nonce } = &self.identity;

@@ -83,8 +83,12 @@ pub enum Event {
     Message(Message),
     /// The server has deleted this many of the messages that the driver wanted to delete.
     Deleted(u64),
-    /// The server refused to delete messages, for the reason in the error, and the session will try again.
+    /// The server refused to delete messages, for the reason in the error. The session (IMAP) or the next session
+    /// (POP3) will try again.
     NotDeleted(SessionError),
+    /// POP3: the last session could not fetch a message that is still in the mailbox, for the reason in the error. This
+    /// session tries again. An IMAP session ends with an error instead.
+    NotFetched(SessionError),
     /// POP3: the session has ended, and the driver should close the connection.
     Done,
 }
@@ -101,7 +105,7 @@ pub enum Announced {
 /// A message that a session reports as new in the mailbox.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// UID (IMAP) or message number (POP3), with which the driver can ask for the deletion of the message.
+    /// UID (IMAP), with which the driver can ask for the deletion of the message, or message number (POP3).
     pub uid: u32,
     /// Identity of the message in its mailbox, which is the same in each session: the UID (IMAP) or the unique
     /// identifier (POP3).

@@ -1,6 +1,7 @@
 //! Tests of sessions with scripted servers. Each script comes with the expected events and errors.
 use crate::checks::{Played, imap, options, pop};
 use crate::imap::Position;
+use crate::pop::Listing;
 use crate::{Announced, Event, Message, SessionError, Step, WatchOptions};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ fn events(played: &Played) -> String {
         Event::Message(message) => format!("{}:{}", message.uid, message.bytes),
         Event::Deleted(count) => format!("deleted {count}"),
         Event::NotDeleted(error) => format!("not deleted: {error}"),
+        Event::NotFetched(error) => format!("not fetched: {error}"),
         Event::Done => "done".to_owned(),
     };
     let error = played.error.as_ref().map(|error| format!("! {error}"));
@@ -370,11 +372,20 @@ fn a_deletion_that_fails_is_tried_again() {
 const POP: &[&str] = &["+OK hello\r\n", "+OK\r\nSASL PLAIN\r\nUIDL\r\nTOP\r\n.\r\n", "+OK in\r\n"];
 
 fn play_pop(options: WatchOptions, known: bool, deletes: bool, rest: &[&str]) -> Played {
+    play_pop_with(options, known.then(Listing::default), deletes, rest).0
+}
+
+/// Plays a session that begins with the listing of an earlier session. Also returns the listing for the next session.
+fn play_pop_with(
+    options: WatchOptions,
+    listing: Option<Listing>,
+    deletes: bool,
+    rest: &[&str],
+) -> (Played, Option<Listing>) {
     let options = Arc::new(options);
     let script: Vec<&[u8]> = POP.iter().chain(rest).map(|text| text.as_bytes()).collect();
-    let known = known.then(crate::pop::Listing::default);
-    let whole = pop(&options, known.clone(), deletes, &mut script.iter().copied()).0;
-    let cut = pop(&options, known, deletes, &mut script.iter().flat_map(|text| text.chunks(1))).0;
+    let whole = pop(&options, listing.clone(), deletes, &mut script.iter().copied());
+    let cut = pop(&options, listing, deletes, &mut script.iter().flat_map(|text| text.chunks(1)));
     assert_eq!(whole, cut, "cut at every byte");
     whole
 }
@@ -386,8 +397,16 @@ fn pop_sessions_report_what_is_new_and_end() {
     let played = play_pop(options(), false, false, &[list, "+OK bye\r\n"]);
     assert_eq!(events(&played), "poll done", "what was there before is skipped");
     let rest = [list, fetch[0], fetch[1], "-ERR no such message\r\n", "+OK bye\r\n"];
-    let played = play_pop(options(), true, false, &rest);
-    assert_eq!(events(&played), "poll 1:500 done", "the second was deleted meanwhile");
+    let (played, listing) = play_pop_with(options(), Some(Listing::default()), false, &rest);
+    assert_eq!(events(&played), "poll 1:500 done", "the second may have been deleted meanwhile");
+    let (next, _) = play_pop_with(options(), listing.clone(), false, &["+OK\r\n1 a\r\n.\r\n", "+OK bye\r\n"]);
+    assert_eq!(events(&next), "poll done", "the second was deleted meanwhile");
+    let rest = [list, "+OK 2 600\r\n", fetch[1], "+OK bye\r\n"];
+    let (next, listing) = play_pop_with(options(), listing, false, &rest);
+    let refusal = "not fetched: the server refused (fetching): no such message";
+    assert_eq!(events(&next), format!("poll {refusal} 2:600 done"), "the second is there, but was refused");
+    let (last, _) = play_pop_with(options(), listing, false, &[list, "+OK bye\r\n"]);
+    assert_eq!(events(&last), "poll done", "a refusal is reported once");
     let Event::Message(message) = &played.events[1] else { panic!("{:?}", played.events) };
     assert_eq!(message.content, b"X-Mailrun: v1\r\n.dot\r\n\r\n");
     assert_eq!(played.sent, "CAPA\r\nAUTH PLAIN AHVzZXIAcGVuY2ls\r\nUIDL\r\nLIST 1\r\nTOP 1 0\r\nLIST 2\r\nQUIT\r\n");
@@ -395,6 +414,51 @@ fn pop_sessions_report_what_is_new_and_end() {
     let played = play_pop(WatchOptions { whole: true, ..options() }, true, true, &rest);
     assert_eq!(events(&played), "poll 1:500 deleted 1 done");
     assert!(played.sent.ends_with("LIST 1\r\nRETR 1\r\nDELE 1\r\nQUIT\r\n"), "{}", played.sent);
+}
+
+#[test]
+fn a_deletion_that_fails_is_tried_again_by_the_next_session_of_pop() {
+    let one = "+OK\r\n1 a\r\n.\r\n";
+    let both = "+OK\r\n1 a\r\n2 b\r\n.\r\n";
+    let fetch = ["+OK 1 500\r\n", "+OK\r\nX-Mailrun: v1\r\n\r\n.\r\n"];
+    let play = |listing, rest: &[&str]| {
+        let (played, listing) = play_pop_with(options(), listing, true, rest);
+        let sent = played.sent.split_once("UIDL\r\n").map(|(_, sent)| sent.replace("\r\n", " "));
+        (events(&played), sent.unwrap_or_default(), listing)
+    };
+    let known = Some(Listing::default());
+    // The connection breaks before the answer to QUIT. The server has either forgotten the deletion or done it.
+    let (played, _, listing) = play(known.clone(), &[one, fetch[0], fetch[1], "+OK marked\r\n"]);
+    assert_eq!(played, "poll 1:500");
+    let (played, sent, after) = play(listing.clone(), &[one, "+OK marked\r\n", "+OK bye\r\n"]);
+    assert_eq!((played.as_str(), sent.as_str()), ("poll deleted 1 done", "DELE 1 QUIT "));
+    let (played, sent, _) = play(after, &["+OK\r\n.\r\n", "+OK bye\r\n"]);
+    assert_eq!((played.as_str(), sent.as_str()), ("poll done", "QUIT "), "nothing is left to delete");
+    let (played, sent, _) = play(listing, &["+OK\r\n.\r\n", "+OK bye\r\n"]);
+    assert_eq!((played.as_str(), sent.as_str()), ("poll deleted 1 done", "QUIT "));
+    // The server refuses one of two deletions. The session must still send QUIT, so that the other one is done.
+    let rest = [both, fetch[0], fetch[1], "-ERR locked\r\n", fetch[0], fetch[1], "+OK marked\r\n", "+OK bye\r\n"];
+    let (played, sent, listing) = play(known, &rest);
+    assert_eq!(played, "poll 1:500 not deleted: the server refused (deleting): locked 2:500 deleted 1 done");
+    assert_eq!(sent, "LIST 1 TOP 1 0 DELE 1 LIST 2 TOP 2 0 DELE 2 QUIT ");
+    let (played, sent, _) = play(listing, &[one, "+OK marked\r\n", "+OK bye\r\n"]);
+    assert_eq!((played.as_str(), sent.as_str()), ("poll deleted 1 done", "DELE 1 QUIT "));
+}
+
+#[test]
+fn a_server_of_pop_without_top_is_refused_unless_whole_messages_are_fetched() {
+    let play = |whole, capabilities| {
+        let options = Arc::new(WatchOptions { whole, ..options() });
+        let script = ["+OK hello\r\n", capabilities, "+OK\r\n", "+OK\r\n", "+OK\r\n.\r\n", "+OK bye\r\n"];
+        events(&pop(&options, None, false, &mut script.into_iter().map(str::as_bytes)).0)
+    };
+    let without = "+OK\r\nUSER\r\nUIDL\r\n.\r\n";
+    let error = play(false, without);
+    assert!(error.starts_with("! the server refused (capabilities): the server does not offer TOP"), "{error}");
+    assert!(error.contains("--whole"), "{error}");
+    for (whole, capabilities) in [(true, without), (false, "+OK\r\nUSER\r\nTOP\r\n.\r\n"), (false, "-ERR what\r\n")] {
+        assert_eq!(play(whole, capabilities), "poll done", "{capabilities}");
+    }
 }
 
 #[test]
@@ -462,6 +526,7 @@ const WORDS: &[&str] = &[
     "1 a\r\n",
     "2 b\r\n",
     "SASL PLAIN\r\n",
+    "TOP\r\n",
     "imaps://",
     "a@",
     "h",

@@ -78,6 +78,13 @@ impl Errors {
         self.kinds.values().map(|kind| kind.count.count).sum::<u64>() + self.other.map_or(0, |(_, other)| other.count)
     }
 
+    /// Returns the number of errors that the user ordered. The source counts them as well, unless a server between
+    /// source and sink keeps them from the source.
+    pub fn ordered(&self) -> u64 {
+        let kinds = self.kinds.values().filter(|kind| kind.text.starts_with(ErrorRow::ORDERED_PREFIX));
+        kinds.map(|kind| kind.count.count).sum()
+    }
+
     /// Describes the kind of error that occurred last, with its first text, for example
     /// `450 at rcpt: 4.2.0 Greylisted`.
     pub fn latest(&self) -> Option<String> {
@@ -162,6 +169,16 @@ mod tests {
         assert_eq!(kinds, expected);
         let times: Vec<_> = rows.iter().map(|row| (row.first_s, row.last_s, row.sample.as_deref())).collect();
         assert_eq!(times, [(Some(2.0), Some(2.0), None), (Some(1.0), Some(3.0), Some("user11@example.org"))]);
+    }
+
+    #[test]
+    fn ordered_errors_are_a_part_of_all_errors() {
+        let mut errors = Errors::default();
+        add(&mut errors, Phase::Rcpt, 550, "on purpose: rcpt: hard reject 10%", 1);
+        add(&mut errors, Phase::Rcpt, 550, "on purpose: rcpt: hard reject 10%", 2);
+        add(&mut errors, Phase::Mail, 0, "connection closed", 3);
+        assert_eq!((errors.total(), errors.ordered()), (3, 2));
+        assert_eq!(errors.rows(0).iter().map(ErrorRow::is_ordered).collect::<Vec<_>>(), [false, true]);
     }
 
     #[test]

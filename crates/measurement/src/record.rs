@@ -151,6 +151,13 @@ impl Record {
         self.phases.iter().find(|row| row.name == name)
     }
 
+    /// Adds the accepted messages of the warm-up to `count`, a number of messages that reached a stage. Costs per
+    /// message must be computed from this sum, because processor time and written bytes include the warm-up, and stages
+    /// do not.
+    pub fn with_warm_up(&self, count: u64) -> u64 {
+        count.saturating_add(self.warm_up.map_or(0, |warm_up| warm_up.accepted))
+    }
+
     /// Returns the record of a run in which nothing has happened, for callers that fill in single parts.
     pub fn empty() -> Self {
         Self { format: FORMAT.to_owned(), ..Self::default() }
@@ -1365,6 +1372,16 @@ pub struct ErrorRow {
     pub last_s: Option<f64>,
     /// Recipient that the first error concerned; `null` if the client had not named a recipient yet.
     pub sample: Option<String>,
+}
+
+impl ErrorRow {
+    /// Beginning of the text of errors that a sink made because the user ordered them with a rule.
+    pub const ORDERED_PREFIX: &str = "on purpose: ";
+
+    /// Returns true if a sink made these errors because the user ordered them with a rule.
+    pub fn is_ordered(&self) -> bool {
+        self.text.starts_with(Self::ORDERED_PREFIX)
+    }
 }
 
 impl Default for ErrorRow {

@@ -140,8 +140,17 @@ impl Fate {
         }
     }
 
-    /// True if this outcome counts against a run unless a threshold allows it. Rewritten and copied mail does not,
-    /// because a server may be meant to rewrite or copy mail.
+    /// Returns the stage that a unit with this fate did not reach, or `None` if the unit arrived.
+    pub fn missed_stage(self) -> Option<Stage> {
+        match self {
+            Self::Rejected | Self::Failed | Self::InDoubt => Some(Stage::Accepted),
+            Self::Lost | Self::NotDelivered | Self::Bounced => Some(Stage::Delivered),
+            Self::Duplicates | Self::Corrupt | Self::Rewritten | Self::Copied => None,
+        }
+    }
+
+    /// True if the fate must not occur unless a threshold allows it. Rewritten and copied are no faults, because a
+    /// server may be meant to do both.
     pub fn is_fault(self) -> bool {
         !matches!(self, Self::Rewritten | Self::Copied)
     }

@@ -33,6 +33,7 @@ pub enum LiveMode {
 /// A progress event, which a process prints as one line of JSON for the bench that started it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
+#[expect(clippy::large_enum_variant, reason = "nearly all events are of the large variant, and none is stored")]
 pub enum LiveEvent {
     Listening {
         /// Addresses on which the sink accepts mail.
@@ -80,6 +81,11 @@ pub struct LiveProgress {
     pub accepted: u64,
     /// Messages that have reached the sink, including copies and mail that is not of the run.
     pub delivered: u64,
+    /// Rates in messages per second, computed as in a record (`Throughput::per_s`). 0 for a stage that the process does
+    /// not see, and until enough messages have reached the stage.
+    pub sent_per_s: f64,
+    pub accepted_per_s: f64,
+    pub delivered_per_s: f64,
     /// Recipients of the messages that were accepted or, for a sink, delivered.
     pub recipients: u64,
     /// For a sink: pairs of message and recipient of its run that were delivered or bounced. Unlike
@@ -91,6 +97,8 @@ pub struct LiveProgress {
     pub bytes: u64,
     /// Number of refusals, broken connections and time-outs.
     pub errors: u64,
+    /// For a sink: the part of `errors` that the user ordered with rules.
+    pub ordered: u64,
     /// Number of sessions that the source may have open at a time.
     pub sessions: u64,
     /// Number of messages to create, or 0 if there is no such limit.
@@ -110,6 +118,15 @@ pub struct LiveProgress {
     pub now: LiveTimes,
     /// Percentiles of the latency since the start of the run.
     pub run: LiveTimes,
+}
+
+impl LiveProgress {
+    /// Returns the errors of a source and its sink together. A fault that the sink was ordered to make is also an error
+    /// of the source, and counts once. If a server between them keeps such faults from the source, only the sink counts
+    /// them.
+    pub fn errors_with_sink(&self, sink: &Self) -> u64 {
+        sink.errors.saturating_sub(sink.ordered).saturating_add(self.errors.max(sink.ordered))
+    }
 }
 
 /// Percentiles of a latency in milliseconds: from the median (`p50`) to the 99.9th percentile
@@ -171,6 +188,16 @@ mod tests {
         ];
         for event in events {
             assert_eq!(LiveEvent::from_line(&event.to_line()), Some(event));
+        }
+    }
+
+    #[test]
+    fn a_fault_that_the_sink_was_ordered_to_make_counts_once() {
+        let sink = LiveProgress { errors: 8, ordered: 7, ..LiveProgress::default() };
+        // A source that has seen no error is behind a server that keeps the sink's faults from it.
+        for (of_source, expected) in [(7, 8), (9, 10), (0, 8)] {
+            let source = LiveProgress { errors: of_source, ..LiveProgress::default() };
+            assert_eq!(source.errors_with_sink(&sink), expected, "{of_source} errors of the source");
         }
     }
 

@@ -555,7 +555,10 @@ pub(crate) fn is_local(target: &str) -> bool {
     let host = target.rsplit_once("://").map_or(target, |(_, rest)| rest);
     let host = host.rsplit_once('@').map_or(host, |(_, rest)| rest);
     let host = host.split('/').next().unwrap_or_default();
-    let host = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    let host = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
     let is_loopback = host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     is_loopback || host == "localhost" || target.starts_with("unix:")
 }
@@ -679,7 +682,14 @@ mod tests {
 
     #[test]
     fn a_target_is_local_by_its_address() {
-        for target in ["127.0.0.1:25", "[::1]:25", "localhost:2525", "unix:/run/lmtp", "amqp://user@127.0.0.1:5672/"] {
+        for target in [
+            "127.0.0.1:25",
+            "[::1]:25",
+            "localhost:2525",
+            "unix:/run/lmtp",
+            "amqp://user@127.0.0.1:5672/",
+            "amqp://[::1]",
+        ] {
             assert!(is_local(target), "{target}");
         }
         for target in ["192.0.2.7:25", "mx.example:25", "amqp://localhost@mx.example:5672", ""] {

@@ -1,6 +1,6 @@
 //! Tables of the fates of all messages, of the errors, and of the thresholds. Messages are counted in units: a unit is
 //! one message to one recipient.
-use super::figures::{Section, SectionBody};
+use super::figures::{Section, SectionBody, errors_once};
 use super::seconds::seconds_of_errors;
 use mailrun_measurement::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use mailrun_measurement::threshold;
@@ -159,7 +159,7 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
 /// Returns the table of 4xx and 5xx replies, cut connections and time-outs, or `None` if there were no errors.
 pub(crate) fn errors(record: &Record) -> Option<Section> {
     let mut table = Table::new([("phase", Align::Left), right("code"), right("count"), ("first text", Align::Wrapped)]);
-    for row in &record.errors {
+    for row in errors_once(record) {
         let code = if row.code == 0 { "–".to_owned() } else { row.code.to_string() };
         table.row(vec![row.phase.name().to_owned(), code, count(row.count), clipped(&row.text)]);
     }
@@ -197,14 +197,6 @@ pub(crate) fn errors_in_short(record: &Record, limit: usize) -> (Vec<String>, us
     (lines.into_iter().take(limit).map(|(_, line)| line).collect(), more)
 }
 
-/// Returns true if a row counts faults that the sink made on request, and the source has counted the same faults as
-/// errors.
-fn is_reported_by_both(record: &Record, row: &ErrorRow) -> bool {
-    let is_ordered = |row: &ErrorRow| row.text.starts_with("on purpose: ");
-    let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !is_ordered(other);
-    is_ordered(row) && record.errors.iter().any(is_same)
-}
-
 /// Shortens a reply for the table, because a server may answer with kilobytes. `run.json` contains the whole reply.
 fn clipped(text: &str) -> String {
     const MAX_REPLY_CHARS: usize = 200;
@@ -212,11 +204,6 @@ fn clipped(text: &str) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
-}
-
-/// Returns the errors, but each only once if both the source and the sink have counted it.
-pub(crate) fn errors_once(record: &Record) -> impl Iterator<Item = &ErrorRow> {
-    record.errors.iter().filter(|row| !is_reported_by_both(record, row))
 }
 
 pub(crate) fn thresholds(record: &Record) -> Option<Section> {
@@ -267,6 +254,7 @@ fn table_of<'a>(rows: impl Iterator<Item = &'a ThresholdRow>) -> Table {
 mod tests {
     use super::super::sample;
     use super::*;
+    use crate::exports::ExportFormat;
     use mailrun_measurement::record::ErrorRow;
     use mailrun_measurement::stage::Phase;
 
@@ -305,6 +293,11 @@ mod tests {
         let rows = [row("5.3.0 Error: command failed"), row("on purpose: rcpt: hard reject 1%")];
         let both = Record { errors: rows.to_vec(), ..sample::held() };
         assert_eq!(errors_in_short(&both, 3).0, ["15 × 500 at rcpt: 5.3.0 Error: command failed"]);
+        let text = text(errors(&both));
+        assert!(text.contains("command failed") && !text.contains("on purpose"), "{text}");
+        let metrics = ExportFormat::Prometheus.render(&[both]);
+        let line = "mailrun_run_errors_total{phase=\"rcpt\",code=\"500\"} 15";
+        assert!(metrics.lines().any(|other| other == line), "{line} in\n{metrics}");
         let alone = Record { errors: rows[1..].to_vec(), ..sample::held() };
         assert_eq!(errors_in_short(&alone, 3).0, ["15 × 500 at rcpt: on purpose: rcpt: hard reject 1%"]);
     }

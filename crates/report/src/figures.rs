@@ -37,8 +37,21 @@ pub(crate) struct ErrorFigures<'a> {
 pub(crate) fn errors(record: &Record) -> Vec<ErrorFigures<'_>> {
     match &record.mades {
         Some(own) => own.troubles.iter().map(of_trouble).collect(),
-        None => record.errors.iter().map(of_error).collect(),
+        None => errors_once(record).map(of_error).collect(),
     }
+}
+
+/// Returns the errors, but each only once if both the source and the sink have counted it. Reports must not use
+/// `record.errors` itself, because it contains such errors twice.
+pub(crate) fn errors_once(record: &Record) -> impl Iterator<Item = &ErrorRow> {
+    record.errors.iter().filter(|row| !is_reported_by_both(record, row))
+}
+
+/// Returns true if a row counts faults that the sink made on request, and the source has counted the same faults as
+/// errors.
+fn is_reported_by_both(record: &Record, row: &ErrorRow) -> bool {
+    let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !other.is_ordered();
+    row.is_ordered() && record.errors.iter().any(is_same)
 }
 
 fn of_error(row: &ErrorRow) -> ErrorFigures<'_> {

@@ -2,7 +2,7 @@
 //! rate.
 use super::figures::{final_stage, stage_latency};
 use mailrun_measurement::judge;
-use mailrun_measurement::record::{LedgerRow, Outcome, Record, StageRow};
+use mailrun_measurement::record::{Cause, LedgerRow, Outcome, Record, StageRow};
 use mailrun_text::numbers::{counted, known, memory, octets, rate, seconds};
 use mailrun_text::table::plain;
 
@@ -111,9 +111,15 @@ pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Returns true if the verdict's reason is a missed threshold. The report should then show the threshold only once.
-pub(crate) fn is_of_threshold(record: &Record) -> bool {
-    judge::threshold_reasons(record).iter().any(|reason| reason.text == record.verdict.why)
+/// Returns the main reason of the verdict that is no missed threshold. Returns `None` if thresholds alone decided the
+/// outcome. A report that lists the missed thresholds should then not show the verdict as a further problem.
+pub(crate) fn reason_beside_thresholds(record: &Record) -> Option<&str> {
+    let verdict = &record.verdict;
+    let thresholds = judge::threshold_reasons(record);
+    let causes_outcome = |(_, cause): &(&String, &Cause)| cause.outcome() == verdict.outcome;
+    let others = verdict.reasons.iter().zip(&verdict.causes).filter(causes_outcome).map(|(text, _)| text);
+    let mut all = std::iter::once(&verdict.why).chain(others).map(String::as_str);
+    all.find(|text| !thresholds.iter().any(|reason| reason.text == *text))
 }
 
 #[cfg(test)]

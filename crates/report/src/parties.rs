@@ -83,17 +83,18 @@ fn busy_poll(party: &Party) -> Option<String> {
     ))
 }
 
-/// Returns the number of messages that a process handled: the messages that a source sent, a sink received, or a relay
-/// accepted.
+/// Returns the number of messages that a party processed: those that a source sent, a sink received, or a relay
+/// accepted. The warm-up is included, because it is included in the party's processor time.
 fn messages(record: &Record, party: &Party) -> Option<u64> {
-    let stage = match party.role {
-        Role::Source => Stage::Sent,
-        // The source knows from the relay's replies how many messages the relay accepted.
-        Role::Relay => return record.stage(Stage::Accepted).map(|row| row.count),
-        Role::Sink => Stage::Delivered,
-    };
     let own = record.stages.iter().filter(|row| row.party == party.name);
-    own.clone().find(|row| row.name == stage).map(|row| row.count).or_else(|| own.map(|row| row.count).max())
+    let row = match party.role {
+        Role::Source => own.clone().find(|row| row.name == Stage::Sent),
+        // The source knows from the relay's replies how many messages the relay accepted.
+        Role::Relay => return record.stage(Stage::Accepted).map(|row| record.with_warm_up(row.count)),
+        Role::Sink => own.clone().find(|row| row.name == Stage::Delivered),
+    };
+    let count = row.map(|row| row.count).or_else(|| own.map(|row| row.count).max())?;
+    Some(record.with_warm_up(count))
 }
 
 /// Returns the table of TLS handshakes by process, version and cipher suite. Returns `None` if there were none.
@@ -171,6 +172,9 @@ mod tests {
             Some("source 0.41 cores, 12.0 MiB; sink 0.41 cores, 12.0 MiB"),
             "a warm-up as long"
         );
+        let warm_up = Some(WarmUp { length_s: 3.684, created: 200_000, accepted: 200_000 });
+        let (_, text) = self::text(&Record { warm_up, ..sample::held() });
+        assert!(text.contains("7.50") && !text.contains("15.00"), "the processor time includes the warm-up: {text}");
     }
 
     #[test]

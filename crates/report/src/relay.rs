@@ -89,7 +89,7 @@ fn queue((peak, second): (u64, u64), passage: &RelayFigures) -> String {
 }
 
 fn costs(record: &Record, relay: &Party, passage: &RelayFigures) -> String {
-    match cpu_ms_per_1000(relay, passage.accepted) {
+    match cpu_ms_per_1000(relay, record.with_warm_up(passage.accepted)) {
         Some(cpu_ms) => format!("{} ms per 1,000 messages", figure(cpu_ms)),
         None if record.audit.is_some() => "not measured in an audit".to_owned(),
         None if passage.accepted == 0 => "no message was accepted".to_owned(),
@@ -101,7 +101,7 @@ fn costs(record: &Record, relay: &Party, passage: &RelayFigures) -> String {
 /// the device does not count them.
 fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
     let written_bytes = record.surroundings.as_ref()?.disk_written_bytes?;
-    let each = written_bytes.checked_div(passage.accepted);
+    let each = written_bytes.checked_div(record.with_warm_up(passage.accepted));
     let each = each.map_or_else(String::new, |each| format!(", {} per message", memory(each)));
     Some(format!("{} written{each}", memory(written_bytes)))
 }
@@ -110,7 +110,7 @@ fn disk(record: &Record, passage: &RelayFigures) -> Option<String> {
 mod tests {
     use super::super::sample;
     use super::*;
-    use mailrun_measurement::record::Audit;
+    use mailrun_measurement::record::{Audit, WarmUp};
 
     #[test]
     fn a_run_without_a_relay_has_no_section() {
@@ -133,6 +133,13 @@ mod tests {
         ] {
             assert!(text.contains(word), "{word} in\n{text}");
         }
+    }
+
+    #[test]
+    fn costs_are_shared_out_over_the_warm_up_as_well() {
+        let warm_up = Some(WarmUp { length_s: 3.684, created: 200_000, accepted: 200_000 });
+        let text = super::super::terminal(&Record { warm_up, ..sample::relayed() }, 100);
+        assert!(text.contains("12.50 ms per 1,000 messages") && text.contains("524 B per message"), "{text}");
     }
 
     #[test]

@@ -84,13 +84,13 @@ pub(crate) fn of_load(record: &Record) -> Option<Section> {
     for load_stage in &record.load_stages {
         let shown =
             [Stage::Accepted, Stage::Delivered].into_iter().filter_map(|name| stage_named(&load_stage.stages, name));
-        for (place, row) in shown.enumerate() {
-            let name = if place == 0 { Cell::from(plain(&load_stage.name)) } else { Cell::from("") };
+        for row in shown {
             let counts = [row.count, row.failed, row.missing].map(Cell::Count);
             let rate = row.rate_per_s.map_or_else(|| Cell::from("–"), Cell::Figure);
             let times = row.latency_ms.map(|times| time_cells(&times, row.beyond_ms));
             let times = times.map_or_else(|| vec![Cell::from("–"); 8], |times| times.to_vec());
-            let names = [name, Cell::from(row.name.name())];
+            // Repeat the load stage's name in each row, because both names together identify the row in a baseline.
+            let names = [Cell::from(plain(&load_stage.name)), Cell::from(row.name.name())];
             table.row(names.into_iter().chain(counts).chain([rate]).chain(times).collect());
         }
     }
@@ -208,6 +208,9 @@ mod tests {
         }
         let short = crate::render(&record, crate::ReportLength::Short, 80, crate::TextStyle::Plain, None);
         assert!(short.contains(" ramp "), "{short}");
+        record.load_stages[1].stages.iter_mut().for_each(|row| row.count *= 2);
+        let compared = crate::page(&record, Some(&record));
+        assert!(!compared.contains(">2.00×<"), "each row is compared with the row of the same load stage: {compared}");
     }
 
     #[test]

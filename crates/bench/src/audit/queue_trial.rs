@@ -70,7 +70,7 @@ impl Round<'_> {
         loop {
             self.pause(&mut supervisor)?;
             let is_empty = self.options.recipe.is_queue_empty(&ground.places);
-            let is_held = supervisor.delivered() < accepted;
+            let is_held = supervisor.settled() < accepted;
             match trial.answer(began.elapsed(), is_empty, is_held) {
                 Some(Finding::Sound) => return Ok(None),
                 Some(Finding::HidesMail) => {

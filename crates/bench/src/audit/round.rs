@@ -398,7 +398,7 @@ impl Round<'_> {
     fn expect_mail_at_stake(&self, supervisor: &Supervisor, accepted: u64) -> Result<(), Early> {
         let reason = if accepted == 0 {
             NOTHING_ACCEPTED
-        } else if self.load == RoundLoad::Quiet && supervisor.delivered() >= accepted {
+        } else if self.load == RoundLoad::Quiet && supervisor.settled() >= accepted {
             "the only message arrived before the fault"
         } else {
             return Ok(());

@@ -7,6 +7,9 @@ use mailrun_measurement::record::Outcome;
 use mailrun_text::table::{Align, Table, markdown_text, plain};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
 
 pub(crate) const COMPARISON_FORMAT: &str = "mailrun-comparison/1";
 
@@ -22,6 +25,9 @@ struct ComparisonRecord<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     runs: Option<StoredTable>,
     remarks: Cow<'a, [String]>,
+    /// Names of the directories of the runs, which are beside this record.
+    #[serde(default)]
+    run_directories: Cow<'a, [String]>,
     outcome: Outcome,
     why: Cow<'a, str>,
     #[serde(default)]
@@ -80,6 +86,16 @@ impl StoredTable {
     }
 }
 
+/// Returns the directories of runs that the record of the comparison in `directory` lists. Returns none if there is no
+/// such record.
+pub(crate) fn run_directories(directory: &Path) -> Vec<PathBuf> {
+    let json = fs::read(directory.join(COMPARISON_FILE)).unwrap_or_default();
+    let names = TextReport::from_json(&json).map(|report| report.run_directories).unwrap_or_default();
+    // Skip a name that leads to another place, because the next run into `directory` deletes what is listed here.
+    let is_beside = |name: &String| Path::new(name).components().eq([Component::Normal(OsStr::new(name))]);
+    names.into_iter().filter(is_beside).map(|name| directory.join(name)).collect()
+}
+
 impl TextReport {
     /// Returns the comparison's record as JSON.
     ///
@@ -93,6 +109,7 @@ impl TextReport {
             tables: self.tables.iter().map(StoredTable::of).collect(),
             runs: self.runs.as_ref().map(StoredTable::of),
             remarks: self.remarks.as_slice().into(),
+            run_directories: self.run_directories.as_slice().into(),
             outcome: self.conclusion.outcome,
             why: self.conclusion.why().into(),
             interrupted: self.conclusion.is_interrupted,
@@ -113,6 +130,7 @@ impl TextReport {
         let tables = record.tables.into_iter().map(StoredTable::table).collect();
         let remarks = record.remarks.iter().map(|remark| plain(remark)).collect();
         let report = Self::stored(plain(&record.title), tables, remarks, conclusion);
+        let report = report.with_run_directories(record.run_directories.into_owned());
         Ok(report.with_runs(record.runs.map(StoredTable::table)))
     }
 

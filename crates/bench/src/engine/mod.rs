@@ -20,14 +20,14 @@ mod spread;
 mod text_report;
 mod timed;
 
-pub(super) use comparison_record::{COMPARISON_FILE, COMPARISON_FORMAT};
+pub(super) use comparison_record::{COMPARISON_FILE, COMPARISON_FORMAT, run_directories};
 pub use conclusion::Conclusion;
 pub(super) use conclusion::Defects;
 pub(super) use ratio_verdict::{RatioColumn, RatioVerdict};
 pub(super) use report::{
     RATIO_NOTE, RatioPair, ReportParts, ShownFigures, TableColumn, ratio_table, rounds_text, runs_table, table,
 };
-pub(super) use run_flaws::{BenchFigures, RunFlaws, named_defects, run_remarks};
+pub(super) use run_flaws::{BenchFigures, RunFlaws, excused_units, named_defects, run_remarks, unexcused_faults};
 pub use runner::RoundOrder;
 pub(super) use runner::{
     ComparedRun, Comparison, ComparisonResults, Contestant, NextRun, RoundBudget, RunPlan, RunTurn, RunTurns, miscount,

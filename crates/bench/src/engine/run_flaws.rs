@@ -3,9 +3,11 @@
 use super::Defects;
 use super::report::distinct_remarks;
 use super::runner::{ComparedRun, ComparisonResults, Contestant};
-use mailrun_measurement::judge;
+use mailrun_measurement::judge::{self, has_threshold};
 use mailrun_measurement::reason::Reason;
 use mailrun_measurement::record::{Cause, Outcome, Record};
+use mailrun_measurement::stage::Stage;
+use mailrun_measurement::threshold::Fate;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunFlaws {
@@ -67,6 +69,23 @@ impl RunFlaws {
         self.missed.extend(targets.missed);
         self.unobserved.extend(targets.unobserved);
     }
+}
+
+/// Returns the faults of a run's messages that no threshold allows, each with the number of its units.
+pub(crate) fn unexcused_faults(record: &Record) -> impl Iterator<Item = (Fate, u64)> {
+    fate_counts(record).filter(move |(fate, _)| fate.is_fault() && !has_threshold(record, *fate))
+}
+
+/// Returns the number of units that did not reach one of these stages, and whose fate is judged by a threshold.
+pub(crate) fn excused_units(record: &Record, stages: &[Stage]) -> u64 {
+    let is_excused =
+        |fate: Fate| fate.missed_stage().is_some_and(|missed| stages.contains(&missed)) && has_threshold(record, fate);
+    fate_counts(record).filter(|(fate, _)| is_excused(*fate)).map(|(_, count)| count).sum()
+}
+
+fn fate_counts(record: &Record) -> impl Iterator<Item = (Fate, u64)> {
+    let counts = Fate::ALL.map(|fate| (fate, fate.count(&record.ledger).unwrap_or_default()));
+    counts.into_iter().filter(|(_, count)| *count > 0)
 }
 
 pub(crate) trait BenchFigures {

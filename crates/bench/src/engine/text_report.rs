@@ -15,6 +15,8 @@ pub struct TextReport {
     /// Figures of each run, for the record. `tables` only summarise the runs.
     pub(super) runs: Option<Table>,
     pub(super) remarks: Vec<String>,
+    /// Names of the directories of the runs, which are beside the record of the report.
+    pub(super) run_directories: Vec<String>,
     /// Text of the whole report without the conclusion, as it is written to a file.
     pub(crate) text: String,
     pub conclusion: Conclusion,
@@ -38,7 +40,8 @@ impl TextReport {
 
     /// Makes a report whose title already describes the host, such as the report in a record.
     pub(super) fn stored(title: String, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
-        let mut report = Self { title, tables, runs: None, remarks, text: String::new(), conclusion, file: None };
+        let (text, run_directories) = (String::new(), Vec::new());
+        let mut report = Self { title, tables, runs: None, remarks, run_directories, text, conclusion, file: None };
         report.text = report.layout(FILE_WIDTH, |sentence| vec![sentence.to_owned()]);
         report
     }
@@ -46,6 +49,11 @@ impl TextReport {
     /// Adds the figures of each run, which the text of the report leaves out.
     pub(crate) fn with_runs(self, runs: Option<Table>) -> Self {
         Self { runs, ..self }
+    }
+
+    /// Adds the names of the directories of the runs, for the record.
+    pub(crate) fn with_run_directories(self, run_directories: Vec<String>) -> Self {
+        Self { run_directories, ..self }
     }
 
     /// Formats everything but the conclusion. `wrap` breaks sentences into lines.

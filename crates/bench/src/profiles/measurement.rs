@@ -1,9 +1,8 @@
-//! Extracts the figures of one run of a profile from the bench's record: the rate, the latency until the server replies
-//! with 250, the CPU costs, and what went wrong.
-use crate::engine::{BenchFigures, RunFlaws};
+//! Extracts the figures of one run of a profile from the bench's record: the rate, the latency until
+//! the 250, the CPU costs, and what went wrong.
+use crate::engine::{BenchFigures, RunFlaws, excused_units, unexcused_faults};
 use anyhow::{Result, bail};
-use mailrun_measurement::judge::has_threshold;
-use mailrun_measurement::record::{LatencyMs, Record, Role};
+use mailrun_measurement::record::{LatencyMs, Record, Role, StageRow};
 use mailrun_measurement::threshold::Fate;
 use mailrun_measurement::{Phase, Stage};
 use mailrun_text::numbers::count;
@@ -54,8 +53,8 @@ impl ProfileMeasurement {
             bytes_per_s: rate_per_s * row.bytes as f64 / row.count as f64,
             accept: Some(accept),
             quit_ms: quit.map(|quit| quit.latency_ms.mean),
-            source_cpu_ms: cpu_ms_per_megabyte(record, Role::Source, row.bytes),
-            sink_cpu_ms: cpu_ms_per_megabyte(record, Role::Sink, row.bytes),
+            source_cpu_ms: cpu_ms_per_megabyte(record, Role::Source, row),
+            sink_cpu_ms: cpu_ms_per_megabyte(record, Role::Sink, row),
             flaws: RunFlaws::of(record, fault(record, messages)),
         })
     }
@@ -92,9 +91,14 @@ fn silence(record: &Record) -> String {
     }
 }
 
-fn cpu_ms_per_megabyte(record: &Record, role: Role, bytes: u64) -> Option<f64> {
+/// Returns the CPU time of a party per million bytes of accepted messages. `accepted` does not count
+/// the messages of the warm-up, but the CPU time includes them, so their bytes are estimated from
+/// the mean size of a message.
+fn cpu_ms_per_megabyte(record: &Record, role: Role, accepted: &StageRow) -> Option<f64> {
     let party = record.parties.iter().find(|party| party.role == role)?;
-    (bytes > 0).then_some(party.work_s()? * 1e9 / bytes as f64)
+    let mean_bytes = accepted.bytes as f64 / accepted.count as f64;
+    let bytes = mean_bytes * record.with_warm_up(accepted.count) as f64;
+    (bytes > 0.0).then_some(party.work_s()? * 1e9 / bytes)
 }
 
 /// Describes what went wrong in a run. Returns `None` if all expected messages were accepted and
@@ -104,17 +108,14 @@ fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
     let ledger = &record.ledger;
     let accepted = ledger.accepted.unwrap_or_default();
     let wanted = messages.or(ledger.created).unwrap_or_default();
-    let number = |fate: Fate| fate.count(ledger).unwrap_or_default();
-    let fates: Vec<Fate> = Fate::ALL
-        .into_iter()
-        .filter(|fate| fate.is_fault() && !has_threshold(record, *fate) && number(*fate) > 0)
-        .collect();
-    let refused = [Fate::Rejected, Fate::Failed].into_iter().filter(|fate| has_threshold(record, *fate));
-    if fates.is_empty() && accepted + refused.map(number).sum::<u64>() == wanted {
+    let faults: Vec<(Fate, u64)> = unexcused_faults(record).collect();
+    // A message in doubt may have been delivered, and then it counts as delivered although it has no 250.
+    let taken = accepted.max(ledger.delivered.unwrap_or_default());
+    if faults.is_empty() && taken + excused_units(record, &[Stage::Accepted]) == wanted {
         return None;
     }
     let mut parts = vec![format!("of {} messages {} were accepted", count(wanted), count(accepted))];
-    parts.extend(fates.into_iter().map(|fate| format!("{} {}", fate.name(), count(number(fate)))));
+    parts.extend(faults.into_iter().map(|(fate, number)| format!("{} {}", fate.name(), count(number))));
     parts.extend(record.errors.first().map(|error| format!("first error: {} {}", error.code, error.text)));
     Some(parts.join(", "))
 }
@@ -122,6 +123,8 @@ fn fault(record: &Record, messages: Option<u64>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests;
+    use mailrun_measurement::record::WarmUp;
     use mailrun_report::sample;
 
     #[test]
@@ -133,6 +136,13 @@ mod tests {
         assert_eq!(measured.accept, accepted.latency_ms);
         assert_eq!((measured.flaws.fault, measured.flaws.invalid), (None, None));
         assert!(measured.source_cpu_ms.is_some_and(|ms| ms > 0.0) && measured.sink_cpu_ms.is_some());
+        let warm_up = Some(WarmUp { length_s: 3.684, created: 200_000, accepted: 200_000 });
+        let warmed_up = ProfileMeasurement::of(&Record { warm_up, ..record }, None).unwrap();
+        assert_eq!(
+            (warmed_up.source_cpu_ms, warmed_up.sink_cpu_ms),
+            (measured.source_cpu_ms.map(|ms| ms / 2.0), measured.sink_cpu_ms.map(|ms| ms / 2.0)),
+            "the CPU time includes the warm-up"
+        );
     }
 
     #[test]
@@ -147,6 +157,15 @@ mod tests {
         refused.ledger.rejected = Some(1_000);
         let fault = ProfileMeasurement::of(&refused, Some(200_000)).unwrap().flaws.fault.unwrap();
         assert!(fault.contains("199,000 were accepted, rejected 1,000"), "{fault}");
+        for fate in Fate::ALL.into_iter().filter(|fate| fate.is_fault()) {
+            let mut record = sample::held();
+            let missing = if fate.missed_stage() == Some(Stage::Accepted) { 1_000 } else { 0 };
+            (record.ledger.accepted, record.ledger.delivered) = (Some(200_000 - missing), Some(199_000));
+            tests::set_fate(&mut record, fate, 1_000);
+            assert!(ProfileMeasurement::of(&record, Some(200_000)).unwrap().flaws.fault.is_some(), "{}", fate.name());
+            tests::set_threshold(&mut record, &format!("{} <= 1%", fate.name()));
+            assert_eq!(ProfileMeasurement::of(&record, Some(200_000)).unwrap().flaws.fault, None, "{}", fate.name());
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::plan::BenchOptions;
 use crate::progress::LatestProgress;
 use crate::recipe::{Places, Recipe, ServerCommand, next_hop};
 use crate::relay::{Relay, RelayDurability};
-use crate::remote_sink::{PolledCount, RemoteSink};
+use crate::remote_sink::RemoteSink;
 use crate::supervisor::{Completeness, Supervisor};
 use crate::usage::{self, DiskUsage, MemoryCurve};
 use anyhow::{Context, Result, bail, ensure};
@@ -165,12 +165,51 @@ pub(super) struct ReadyPhase {
 pub(super) struct DrainPhase {
     /// Time until the first message of the backlog arrived. `None` if none arrived.
     pub(super) first_s: Option<f64>,
+    /// Time until the last message that arrived, without the pause after which the bench stopped waiting for the
+    /// others. If none arrived, this is the whole wait.
     pub(super) took_s: f64,
-    /// Messages of the backlog that had not been delivered when the phase began.
+    /// Messages of the backlog that arrived in this phase.
     pub(super) messages: u64,
     pub(super) relay: RelayUse,
     pub(super) completeness: Completeness,
     pub(super) fresh: Option<FreshFigures>,
+}
+
+impl DrainPhase {
+    /// Returns the time until the whole backlog was delivered, or `None` if some of it did not arrive.
+    pub(super) fn all_delivered_s(self) -> Option<f64> {
+        (self.completeness == Completeness::All).then_some(self.took_s)
+    }
+}
+
+/// Notes when messages of the backlog arrive.
+#[derive(Clone, Copy, Debug)]
+struct ArrivalTimes {
+    /// Number of messages that had arrived before the phase.
+    before: u64,
+    arrived: u64,
+    /// Time from the beginning of the phase to the first arrival.
+    first: Option<Duration>,
+    last: Option<Duration>,
+}
+
+impl ArrivalTimes {
+    fn new(before: u64) -> Self {
+        Self { before, arrived: before, first: None, last: None }
+    }
+
+    /// Notes that `arrived` messages in all have arrived `at` this time since the phase began.
+    fn note(&mut self, arrived: u64, at: Duration) {
+        if arrived > self.arrived {
+            self.arrived = arrived;
+            self.first = self.first.or(Some(at));
+            self.last = Some(at);
+        }
+    }
+
+    fn messages(self) -> u64 {
+        self.arrived - self.before
+    }
 }
 
 /// Runs the scenario. SIGINT or SIGTERM ends it early, and the report then covers the completed
@@ -193,6 +232,9 @@ pub(super) fn check(relay: &Relay) -> Result<()> {
         Relay::None => bail!("a backlog needs a relay"),
         Relay::Mailrun(RelayDurability::Memory) => {
             bail!("mailrun:memory has its queue in memory, so that the restart would lose it")
+        }
+        relay if relay.has_mailboxes() => {
+            bail!("{relay} delivers to mailboxes, so that it has no next hop for which mail could wait")
         }
         relay => launch::check(relay),
     }
@@ -331,7 +373,7 @@ impl<'g> BacklogRun<'g> {
         let started_at = jiff::Timestamp::now();
         let sampler = HostSampler::start();
         let source = self.fill(run)?;
-        let outcome = self.restart_and_drain(run, gather::accepted_messages(&source.record));
+        let outcome = self.restart_and_drain(run, &source);
         if self.is_uninterrupted() {
             outcome?;
         }
@@ -398,8 +440,8 @@ impl<'g> BacklogRun<'g> {
         Ok(source)
     }
 
-    /// Restarts the relay, and then starts the next hop or, if it is running and holds mail back, removes its rules.
-    fn restart_and_drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
+    /// Restarts the relay, and then starts the sink that is its next hop.
+    fn restart_and_drain(&mut self, run: RunId, source: &gather::PartyResults) -> Result<()> {
         ensure!(self.is_uninterrupted(), "interrupted before the restart of the relay");
         if !matches!(self.server, BacklogServer::Running(_)) {
             self.restart_relay()?;
@@ -411,7 +453,7 @@ impl<'g> BacklogRun<'g> {
             self.start_sink(run)?;
             self.faults.push(BenchFault::ends("the next hop listens"));
         }
-        self.drain(run, accepted)
+        self.drain(run, source)
     }
 
     fn start_sink(&mut self, run: RunId) -> Result<()> {
@@ -538,10 +580,10 @@ impl<'g> BacklogRun<'g> {
 
     /// Makes the relay retry its whole queue if `flushes` is set, and waits until all messages are
     /// delivered or no more arrive.
-    fn drain(&mut self, run: RunId, accepted: u64) -> Result<()> {
+    fn drain(&mut self, run: RunId, source: &gather::PartyResults) -> Result<()> {
         let began = Instant::now();
         // Read this count first, because the order to retry and the fresh mail below may already lead to deliveries.
-        let before = self.supervisor.delivered();
+        let mut arrivals = ArrivalTimes::new(self.supervisor.settled());
         match &self.server {
             _ if !self.options.flushes => {}
             BacklogServer::Own => self.retry_all()?,
@@ -550,26 +592,25 @@ impl<'g> BacklogRun<'g> {
                 .print_line("the recipe has no queue.flush, so that the server delivers when it tries again by itself"),
             BacklogServer::Recipe { .. } | BacklogServer::Command | BacklogServer::Running(_) => {}
         }
-        let sink = self.options.fresh_per_s.map(|_| self.remote_sink()).transpose()?;
-        let start = |(sink, per_s): (RemoteSink, f64)| {
+        let start = |per_s: f64| {
+            let sink = self.remote_sink()?;
             FreshMail::start(self.scenario.program(), self.directory.path(), &self.address, sink, per_s)
         };
-        let fresh = sink.clone().zip(self.options.fresh_per_s).map(start).transpose()?;
-        let mut of_backlog = PolledCount::new(sink.as_ref().map(|sink| (sink, run)));
-        let mut first_s = None;
-        let arrived = self.supervisor.await_count(accepted, |progress: &LatestProgress| {
-            let delivered = if sink.is_some() { of_backlog.settled() } else { progress.delivered() };
-            first_s = first_s.or_else(|| (delivered > before).then(|| began.elapsed().as_secs_f64()));
-            delivered
-        })?;
-        let took_s = began.elapsed().as_secs_f64();
+        let fresh = self.options.fresh_per_s.map(start).transpose()?;
+        let settled = |progress: &LatestProgress| {
+            arrivals.note(progress.settled(), began.elapsed());
+            progress.settled()
+        };
+        let completeness = crate::await_settled(&mut self.supervisor, run, source, None, settled)?;
+        let first_s = arrivals.first.map(|first| first.as_secs_f64());
+        let took_s = arrivals.last.unwrap_or_else(|| began.elapsed()).as_secs_f64();
         let fresh = fresh.map(|fresh| fresh.finish(&mut self.supervisor)).transpose()?;
         // The relay still frees segments of its spool after the last delivery, so wait before measuring the disk usage.
         self.supervisor.await_relay_idle()?;
         self.supervisor.ensure_all_alive()?;
         let relay = self.relay_use();
-        let messages = accepted.saturating_sub(before);
-        self.results.drain = Some(DrainPhase { first_s, took_s, messages, relay, completeness: arrived, fresh });
+        let messages = arrivals.messages();
+        self.results.drain = Some(DrainPhase { first_s, took_s, messages, relay, completeness, fresh });
         Ok(())
     }
 
@@ -904,6 +945,31 @@ mod tests {
         let cut = BacklogResults { restart: None, drain: None, ..results(500, 1.0, 1 << 20) };
         let cut = judged_report(&cut, &sample::unwatched(), 1_000);
         assert!(!cut.is_good() && cut.text.matches("INCONCLUSIVE").count() == 2, "{}", cut.text);
+    }
+
+    #[test]
+    fn what_did_not_arrive_is_neither_counted_nor_waited_for_in_the_rate() {
+        let mut arrivals = ArrivalTimes::new(10);
+        for (arrived, at_s) in [(10, 1), (11, 2), (11, 3), (500, 58), (500, 238)] {
+            arrivals.note(arrived, Duration::from_secs(at_s));
+        }
+        assert_eq!([arrivals.first, arrivals.last], [2, 58].map(|s| Some(Duration::from_secs(s))));
+        assert_eq!(arrivals.messages(), 490);
+        let mut incomplete = results(1_000, 1.0, 1 << 20);
+        let drain = incomplete.drain.unwrap();
+        assert_eq!(drain.all_delivered_s(), Some(5.0));
+        let drain = DrainPhase { messages: 900, completeness: Completeness::NotAll, ..drain };
+        assert_eq!(drain.all_delivered_s(), None);
+        incomplete.drain = Some(drain);
+        let text = phases(&incomplete, None).terminal(200);
+        let row = text.lines().find(|line| line.trim_start().starts_with("delivered, next hop back")).unwrap();
+        assert!(["900", "5.00 s", "180"].into_iter().all(|cell| row.contains(cell)), "{text}");
+    }
+
+    #[test]
+    fn a_server_of_mailboxes_has_no_backlog() {
+        let error = check(&"dovecot".parse().unwrap()).unwrap_err().to_string();
+        assert!(error.starts_with("dovecot delivers to mailboxes"), "{error}");
     }
 
     #[test]

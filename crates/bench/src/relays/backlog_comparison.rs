@@ -6,9 +6,10 @@ use crate::engine::{
     RunPlan, RunTurn, TableColumn, TextReport, bytes, run_remarks,
 };
 use crate::relay::Relay;
+use crate::supervisor::Completeness;
 use anyhow::Result;
 use mailrun_process::live::LiveMode;
-use mailrun_text::numbers::{count, latency, rate, seconds};
+use mailrun_text::numbers::{count, counted, latency, rate, seconds};
 use mailrun_text::table::Table;
 
 type Results = ComparisonResults<Relay, MeasuredBacklog>;
@@ -43,7 +44,7 @@ impl Comparison for BacklogComparison<'_> {
 
     fn run(&self, relay: &Relay, turn: &mut RunTurn<'_>) -> Result<Option<ComparedRun<MeasuredBacklog>>> {
         let place = format!("{}-{}", turn.case + 1, relay.file_name());
-        let out = Some(self.scenario.directory().path().join(place));
+        let out = Some(self.scenario.run_directory(&place));
         let scenario = ScenarioOptions { out, ..self.options.scenario.clone() };
         self.scenario.print_line(&format!("mailrun: {}", turn.title));
         let measured = backlog::measure(&BacklogOptions { scenario, relay: relay.clone(), ..self.options.clone() });
@@ -62,7 +63,10 @@ impl BenchFigures for MeasuredBacklog {
 
 fn description(results: &BacklogResults) -> String {
     let accepted = results.fill.map(|fill| format!("accepted in {}", seconds(fill.took_s)));
-    let delivered = results.drain.map(|drain| format!("delivered in {}", seconds(drain.took_s)));
+    let delivered = results.drain.map(|drain| match drain.all_delivered_s() {
+        Some(took_s) => format!("delivered in {}", seconds(took_s)),
+        None => format!("only {} delivered in {}", counted(drain.messages, "message"), seconds(drain.took_s)),
+    });
     accepted.into_iter().chain(delivered).collect::<Vec<_>>().join(", ")
 }
 
@@ -113,7 +117,7 @@ fn delivered(results: &Results, options: &BacklogOptions) -> Table {
     let mut columns = vec![
         Column::words("next hop back", |contestant| contestant.name.clone()),
         Column::median("first delivered", drain(|drain| drain.first_s), seconds),
-        Column::median("all delivered", drain(|drain| Some(drain.took_s)), seconds),
+        Column::median("all delivered", drain(DrainPhase::all_delivered_s), seconds),
         Column::median("full rate again", |run| Some(run.recovery?.after_s), seconds),
         Column::median("delivered/s", drain(|drain| Some(drain.messages as f64 / drain.took_s)), rate),
     ];
@@ -127,6 +131,12 @@ fn delivered(results: &Results, options: &BacklogOptions) -> Table {
 }
 
 fn ledger(contestant: &Contestant<Relay, MeasuredBacklog>) -> String {
-    let is_whole = contestant.runs.iter().all(|run| run.fault().is_none());
-    if is_whole { "closed" } else { "NOT OK" }.to_owned()
+    let is_incomplete =
+        |run: &MeasuredBacklog| run.results.drain.is_some_and(|drain| drain.completeness == Completeness::NotAll);
+    let text = match () {
+        () if contestant.runs.iter().any(|run| run.fault().is_some()) => "NOT OK",
+        () if contestant.measurements().any(is_incomplete) => "not all delivered",
+        () => "closed",
+    };
+    text.to_owned()
 }

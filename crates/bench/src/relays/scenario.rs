@@ -14,6 +14,7 @@ use mailrun_process::interrupt::{Interrupt, StopRequest};
 use mailrun_process::live::LiveMode;
 use mailrun_process::party_options::PartyOptions;
 use mailrun_text::numbers::{counted, octets};
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 /// Recipients of the mail, to whom the source spreads the messages evenly.
@@ -81,6 +82,8 @@ pub(crate) struct ScenarioRun {
     program: PathBuf,
     options: ScenarioOptions,
     directory: RunDirectory,
+    /// Names of the directories of the runs so far, for the record.
+    run_directories: RefCell<Vec<String>>,
     interrupt: Interrupt,
 }
 
@@ -89,7 +92,8 @@ impl ScenarioRun {
     pub(crate) fn prepare(options: &ScenarioOptions) -> Result<Self> {
         let program = own_program()?;
         let directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
-        Ok(Self { program, options: options.clone(), directory, interrupt: Interrupt::watch()? })
+        let (options, interrupt) = (options.clone(), Interrupt::watch()?);
+        Ok(Self { program, options, directory, run_directories: RefCell::default(), interrupt })
     }
 
     pub(crate) fn program(&self) -> &Path {
@@ -109,9 +113,17 @@ impl ScenarioRun {
         self.interrupt.requested() != StopRequest::Nothing
     }
 
+    /// Returns the options of a run whose files are in the subdirectory `place`, or beside the report if `place` is
+    /// empty.
     pub(crate) fn bench(&self, place: &str, relay: &Relay, shape: &LoadShape, load: Workload) -> BenchOptions {
-        let out = self.directory.path().join(place);
+        let out = if place.is_empty() { self.directory.path().to_owned() } else { self.run_directory(place) };
         self.options.bench(out, relay, shape, load)
+    }
+
+    /// Returns the directory of a run, and notes it for the record of the scenario.
+    pub(super) fn run_directory(&self, name: &str) -> PathBuf {
+        self.run_directories.borrow_mut().push(name.to_owned());
+        self.directory.path().join(name)
     }
 
     /// Makes a run, or returns `None` if the user has already asked to stop.
@@ -158,7 +170,8 @@ impl ScenarioRun {
     }
 
     /// Saves the report as `table.txt` and its record in the scenario's directory.
-    pub(crate) fn save(&self, mut report: TextReport) -> Result<TextReport> {
+    pub(crate) fn save(&self, report: TextReport) -> Result<TextReport> {
+        let mut report = report.with_run_directories(self.run_directories.take());
         report.conclusion.is_interrupted |= self.is_stopped();
         self.directory.write("table.txt", &format!("{}\n\n{}\n", report.text, report.conclusion.line()))?;
         self.directory.write(COMPARISON_FILE, &report.to_json()?)?;

@@ -22,7 +22,7 @@ use mailrun_process::outputs;
 use parts::Parts;
 use sinks::{AllArrivals, Sinks};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug)]
 pub struct MergeOptions {
@@ -55,12 +55,14 @@ pub fn merge(options: &MergeOptions) -> Result<BenchOutcome> {
     Ok(BenchOutcome { unwritten, ..BenchOutcome::of_merge(record, directory.path().to_owned()) })
 }
 
-/// Refuses to write the result into the directory of a part, because that would delete the files of the part.
+/// Refuses to write the result into the directory of a part or of a sink, because that would delete its files.
 fn check_directories(options: &MergeOptions) -> Result<()> {
     let Some(out) = options.out.as_ref().and_then(|out| fs::canonicalize(out).ok()) else { return Ok(()) };
-    let parts = options.directories.iter().filter_map(|path| fs::canonicalize(path).ok());
-    let is_part = parts.into_iter().any(|part| part == out);
+    let is_out = |path: &Path| fs::canonicalize(path).is_ok_and(|path| path == out);
+    let is_part = options.directories.iter().any(|path| is_out(path));
     ensure!(!is_part, "--out {} is the directory of a part: name another", out.display());
+    let is_sink = options.sinks.iter().any(|place| is_out(Path::new(place)));
+    ensure!(!is_sink, "--out {} is the directory of a sink: name another", out.display());
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! Reads run records. If a record cannot be read, the error says in one line what is wrong with it.
-use crate::engine::{COMPARISON_FILE, COMPARISON_FORMAT, TextReport};
+use crate::engine::{COMPARISON_FILE, COMPARISON_FORMAT, TextReport, run_directories};
 use anyhow::{Result, anyhow, bail};
 use mailrun_measurement::record::{FORMAT, Record};
 use mailrun_process::reason::reason;
@@ -146,10 +146,16 @@ fn record_in(directory: &Path) -> Result<PathBuf> {
     )
 }
 
+/// Returns the run directories directly below a directory, sorted by name. In the directory of a comparison, these are
+/// only the runs that its record lists, because an earlier comparison may have left others there.
 fn runs_below(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut below: Vec<PathBuf> = entries.filter(|path| path.join("run.json").exists()).collect();
+    let mut below = run_directories(directory);
+    if below.is_empty() {
+        below = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    }
+    below.retain(|path| path.join("run.json").exists());
     below.sort();
+    below.dedup();
     below
 }
 
@@ -237,6 +243,12 @@ mod tests {
         assert!(read[2].as_ref().unwrap_err().to_string().contains("c/run.json is "));
         assert_eq!(read_runs(&place.path().join("d")).len(), 1, "that there is none is said");
         assert_eq!(read_runs(&place.path().join("b/run.json")).len(), 1);
+        let comparison = TextReport::of_targets("x", Vec::new(), Vec::new(), Vec::new(), "1 run");
+        let comparison = comparison.with_run_directories(vec!["b".to_owned(), "d".to_owned()]);
+        fs::write(place.path().join(COMPARISON_FILE), comparison.to_json().unwrap()).unwrap();
+        let names = |run: Result<StoredRun>| run.map(|run| run.name).unwrap_or_default();
+        let read: Vec<String> = read_runs(place.path()).into_iter().map(names).collect();
+        assert_eq!(read, [place.path().join("b").display().to_string()], "the others are of an earlier comparison");
     }
 
     #[test]

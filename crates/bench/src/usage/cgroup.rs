@@ -1,5 +1,6 @@
 //! A control group of version 2 (cgroups(7)), which counts the CPU time of a server with several
 //! processes. `/proc` loses the time of processes that nobody waits for, such as Exim's deliveries.
+//! The group also has the daemons of the server, which no longer descend from its first process.
 use super::tree;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -51,6 +52,23 @@ impl ControlGroup {
         };
         Some((seconds("user_usec")?, seconds("system_usec")?))
     }
+
+    /// Returns the IDs of the running processes of the group.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let pids = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+        // Skip 0, which stands for a process that is not visible in this PID namespace.
+        pids.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect()
+    }
+
+    /// Kills all processes of the group.
+    pub(crate) fn kill(&self) {
+        // The kernel also kills a process that is being started. Before Linux 5.14 it does not have this file.
+        if fs::write(self.0.join("cgroup.kill"), "1").is_err() {
+            for pid in self.processes().into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
 }
 
 impl Drop for ControlGroup {
@@ -98,11 +116,11 @@ mod tests {
         let mut child = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut child).unwrap();
         let group = ControlGroup::around(&server);
-        let members = group.as_ref().map(|group| fs::read_to_string(group.0.join("cgroup.procs")).unwrap());
-        let child = child.trim();
-        kill_process(Pid::from_raw(child.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+        let members = group.as_ref().map(ControlGroup::processes);
+        let child: u32 = child.trim().parse().unwrap();
+        kill_process(Pid::from_raw(child as i32).unwrap(), Signal::KILL).unwrap();
         server.wait().unwrap();
-        assert!(members.is_none_or(|members| members.lines().any(|member| member == child)));
+        assert!(members.is_none_or(|members| members.contains(&child)));
     }
 
     #[test]

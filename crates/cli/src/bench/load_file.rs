@@ -1,6 +1,7 @@
 //! `mailrun bench load.toml`: a load from a file. The keys of the file are options of `bench`, which are parsed as if
 //! the user had typed them. An option that the user does type takes precedence over the file.
 use crate::bench::scenarios::{check_keys, is_named, key_name, keys_of, named_file, unreadable};
+use crate::options::server::ServerArg;
 use crate::report::messages::say;
 use anyhow::Result;
 use clap::parser::ValueSource;
@@ -75,7 +76,7 @@ fn typed_words(option: &Arg, key: &ScenarioKey) -> Vec<String> {
 ///
 /// # Errors
 /// Returns an error if the file cannot be written.
-pub(crate) fn write(path: &Path, server: Option<String>, options: &PartyOptions) -> Result<ExitCode> {
+pub(crate) fn write(path: &Path, server: Option<&ServerArg>, options: &PartyOptions) -> Result<ExitCode> {
     let name = path.display();
     let text = format!("# Run it with: mailrun bench {name}\n{}", file_text(server, options));
     output_file::write(path, text)?;
@@ -83,10 +84,10 @@ pub(crate) fn write(path: &Path, server: Option<String>, options: &PartyOptions)
     Ok(ExitCode::SUCCESS)
 }
 
-fn file_text(server: Option<String>, options: &PartyOptions) -> String {
+fn file_text(server: Option<&ServerArg>, options: &PartyOptions) -> String {
     let mut file = Table::new();
     if let Some(server) = server {
-        file.insert("server".to_owned(), Value::String(server));
+        file.insert("server".to_owned(), Value::String(server.url()));
     }
     for (name, values) in options.iter().filter(|(name, _)| ![WRITE_FILE, "allow-public"].contains(name)) {
         let value = match values {
@@ -99,9 +100,11 @@ fn file_text(server: Option<String>, options: &PartyOptions) -> String {
     file.to_string()
 }
 
-/// Converts a value to TOML: a whole number becomes a number, and any other value a string.
+/// Converts a value to TOML. A whole number becomes a number if it keeps its digits: `007` stays a string, because it
+/// may be a subject or the name of a user.
 fn scalar(text: &str) -> Value {
-    text.parse().map_or_else(|_| Value::String(text.to_owned()), Value::Integer)
+    let number = text.parse().ok().filter(|number: &i64| number.to_string() == text);
+    number.map_or_else(|| Value::String(text.to_owned()), Value::Integer)
 }
 
 /// Returns the JSON schema of load files, with which editors check and complete them.
@@ -149,7 +152,8 @@ pub(crate) fn schema(mut bench: Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::options;
+    use crate::bench::{BenchArgs, options};
+    use clap::FromArgMatches;
 
     fn words(file: &str, typed: &str) -> String {
         let place = tempfile::tempdir().unwrap();
@@ -216,13 +220,29 @@ mod tests {
 
     #[test]
     fn a_written_file_is_read_as_what_was_typed() {
-        let typed = PartyOptions::default()
-            .with("rate", 50)
-            .flag("mime", true)
-            .with("threshold", "accepted.p99 < 50ms")
-            .with(WRITE_FILE, "load.toml");
-        let text = file_text(Some("mx.example:25".to_owned()), &typed);
-        assert_eq!(words(&text, ""), "--mime --rate=50 mx.example:25 --threshold=accepted.p99 < 50ms");
+        for (typed, read) in [
+            (
+                "mx.example --rate 50 --mime --threshold accepted.p99<50ms",
+                "--mime --rate=50 mx.example:25 --threshold=accepted.p99<50ms",
+            ),
+            // The scheme of a server turns on TLS or LMTP.
+            ("smtps://mx.example", "smtps://mx.example:465"),
+            ("smtps://mx.example:2525", "smtps://mx.example:2525"),
+            ("lmtp://localhost", "lmtp://localhost:24"),
+            ("lmtp:unix:/run/lmtp.sock", "lmtp:unix:/run/lmtp.sock"),
+            ("unix:/run/smtp.sock --sessions 5", "unix:/run/smtp.sock --sessions=5"),
+            // A text of digits is no number.
+            ("mx.example --user 00123 --subject 007", "mx.example:25 --subject=007 --user=00123"),
+            ("mx.example --subject +5 --to a@b.example", "mx.example:25 --subject=+5 --to=a@b.example"),
+        ] {
+            let place = tempfile::tempdir().unwrap();
+            let path = place.path().join("load.toml");
+            let line = ["mailrun", "--write-file", path.to_str().unwrap()];
+            let line = line.into_iter().chain(typed.split_whitespace());
+            let matches = options().try_get_matches_from(line).unwrap();
+            BenchArgs::from_arg_matches(&matches).unwrap().run().unwrap();
+            assert_eq!(words(&std::fs::read_to_string(&path).unwrap(), ""), read, "{typed}");
+        }
     }
 
     #[test]

@@ -236,8 +236,7 @@ impl BenchArgs {
         }
         self.check()?;
         if let Some(path) = &self.write_file {
-            let server = self.server.as_ref().map(ToString::to_string);
-            return load_file::write(path, server, &self.typed.of::<Self>());
+            return load_file::write(path, self.server.as_ref(), &self.typed.of::<Self>());
         }
         let report = self.report.clone();
         let strictness = Strictness::of(self.load.is_strict());

@@ -42,7 +42,7 @@ impl ProfiledServerArgs {
             return Ok(ProfiledServer { target: BenchTarget::of(self.started()), recipient });
         };
         if server.scheme() != Scheme::Smtp {
-            bail!("this scenario speaks SMTP without TLS: write {server}");
+            bail!("this scenario speaks SMTP without TLS: write {}", server.address());
         }
         let address = server.address().to_owned();
         let target = match self.sink_listen.clone() {

@@ -83,7 +83,7 @@ impl ScenarioRelayArgs {
     fn chosen(&self) -> Result<Relay> {
         let Some(server) = &self.server else { return Ok(self.relay.named_relay().unwrap_or_else(default_relay)) };
         if server.scheme() != Scheme::Smtp {
-            bail!("this scenario speaks SMTP without TLS: write {server}");
+            bail!("this scenario speaks SMTP without TLS: write {}", server.address());
         }
         self.relay.running(server).context("SERVER requires --sink-listen HOST:PORT")
     }

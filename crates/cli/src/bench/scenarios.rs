@@ -189,7 +189,13 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     command.build();
     let options = keys_of(&command);
     check_keys(scenario, &mut command, &options, Some(kind))?;
-    let has = |option: &str| scenario.keys.iter().any(|key| kind.option(&key.name) == option);
+    let given: Vec<&str> = scenario
+        .keys
+        .iter()
+        .filter_map(|key| option_of(&options, Some(kind), key))
+        .map(|option| option.get_id().as_str())
+        .collect();
+    let has = |option: &str| given.contains(&option);
     let required = options.iter().filter(|option| option.is_required_set()).map(|option| option.get_id().as_str());
     match [kind.parties].into_iter().chain(required).find(|option| !has(option)) {
         Some(option) if option == kind.parties => Err(scenario.missing_key_error(PARTIES)),
@@ -217,9 +223,9 @@ pub(crate) fn check_keys(
     kind: Option<&MeasurementKind>,
 ) -> Result<(), String> {
     let parties = kind.map(|kind| kind.parties);
+    let mut seen: Vec<(&Arg, &str)> = Vec::new();
     for key in &file.keys {
-        let name = kind.map_or(key.name.as_str(), |kind| kind.option(&key.name));
-        let option = options.iter().find(|option| is_named(option, name)).ok_or_else(|| {
+        let option = option_of(options, kind, key).ok_or_else(|| {
             let known = options.iter().filter(|option| Some(option.get_id().as_str()) != parties).map(key_name);
             let known: Vec<String> = kind.map(|_| PARTIES.to_owned()).into_iter().chain(known).collect();
             let words = match key.name.as_str() {
@@ -228,9 +234,20 @@ pub(crate) fn check_keys(
             };
             file.key_error(key, &words)
         })?;
-        check_key(command, option, key).map_err(|(value, words)| file.value_error(value, &words))?;
+        if let Some((_, other)) = seen.iter().find(|(seen, _)| seen.get_id() == option.get_id()) {
+            let words = format!("the key {:?} is there twice: {other:?} sets the same option", key.name);
+            return Err(file.key_error(key, &words));
+        }
+        seen.push((option, key.name.as_str()));
+        check_key(file, command, option, key)?;
     }
     Ok(())
+}
+
+/// Finds the option that a key sets. Two keys with different names may set the same option.
+fn option_of<'o>(options: &'o [Arg], kind: Option<&MeasurementKind>, key: &ScenarioKey) -> Option<&'o Arg> {
+    let name = kind.map_or(key.name.as_str(), |kind| kind.option(&key.name));
+    options.iter().find(|option| is_named(option, name))
 }
 
 /// Returns the key of an option: its long name, with `_` in place of `-`.
@@ -244,17 +261,22 @@ pub(crate) fn is_named(option: &Arg, key: &str) -> bool {
     option.get_id() == key || key_name(option) == key
 }
 
-/// Checks that the option accepts the values of a key. Returns the rejected value, to report its place in the file.
-fn check_key<'k>(command: &mut Command, option: &Arg, key: &'k ScenarioKey) -> Result<(), (&'k ScenarioValue, String)> {
+/// Checks that the option accepts the values of a key.
+///
+/// # Errors
+/// Returns an error with the place of the rejected value in the file.
+fn check_key(file: &Scenario, command: &mut Command, option: &Arg, key: &ScenarioKey) -> Result<(), String> {
     if !takes_several(option) {
-        if let Some(second) = key.values.get(1).filter(|_| key.name == PARTIES) {
-            return Err((second, "this measurement is of one relay; remove the others".to_owned()));
-        }
-        if let Some(first) = key.values.first().filter(|_| key.is_list && key.name != PARTIES) {
-            return Err((first, format!("{} is one value, not a list", key.name)));
+        if key.name != PARTIES {
+            file.single(key)?;
+        } else if let Some(second) = key.values.get(1) {
+            return Err(file.value_error(second, "this measurement is of one relay; remove the others"));
         }
     }
-    key.values.iter().try_for_each(|value| check_value(command, option, &value.text).map_err(|words| (value, words)))
+    let check = |value: &ScenarioValue| {
+        check_value(command, option, &value.text).map_err(|words| file.value_error(value, &words))
+    };
+    key.values.iter().try_for_each(check)
 }
 
 fn takes_several(option: &Arg) -> bool {
@@ -416,6 +438,20 @@ mod tests {
             let scenario = load_scenario(built_in.name).unwrap();
             assert_eq!(check(&scenario), Ok(()), "{}", built_in.name);
             assert!(scenario_command(built_in.name, &scenario).is_ok());
+        }
+    }
+
+    #[test]
+    fn two_keys_that_set_the_same_option_are_refused() {
+        let thresholds = "thresholds = [\"rejected <= 0.1%\"]\n[targets]\nthreshold = \"accepted.p99 < 1us\"\n";
+        for (measure, keys, place, name) in [
+            ("throughput", format!("parties = [\"mailrun\"]\n{thresholds}"), "3:1", "thresholds"),
+            ("throughput", "compare = [\"mailrun:write\"]\nparties = [\"mailrun\"]\n".to_owned(), "3:1", "parties"),
+            ("latency", "parties = [\"mailrun:write\"]\nrelay = \"mailrun\"\n".to_owned(), "3:1", "relay"),
+        ] {
+            let scenario = Scenario::read(&format!("measure = \"{measure}\"\n{keys}"), Path::new("my.toml")).unwrap();
+            let error = check(&scenario).unwrap_err();
+            assert!(error.starts_with(&format!("my.toml:{place}: the key {name:?} is there twice: ")), "{error}");
         }
     }
 }

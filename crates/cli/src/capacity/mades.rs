@@ -1,5 +1,5 @@
 use crate::capacity::arguments::{CapacityOutputArgs, PlanningArgs, SearchArgs, exit_status, loss_goal};
-use crate::mades::bench::{StandInArgs, stand_in_plan, typed_stand_in};
+use crate::mades::bench::{StandInArgs, complete_plan, typed_stand_in};
 use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs};
 use crate::mades::queues::QueueNameArgs;
 use crate::mades::{BrokerArgs, MadesLoadArgs, TimeoutArgs, check_stages, without_login};
@@ -28,8 +28,10 @@ pub(crate) struct CapacityMadesArgs {
     #[command(flatten)]
     typed: TypedOptions,
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
-    #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
-    mode: MadesMode,
+    ///
+    /// The default is the mode of the plan, or endpoint.
+    #[arg(long, value_enum, value_name = "MODE")]
+    mode: Option<MadesMode>,
     /// Goal, repeatable: 'delivered.p99 < 2s', 'RECEIVED.within(60s) >= 95%', 'rejected <= 0.1%'. delivered = in the inbox;
     /// RECEIVED = end to end [default: delivered.within(60s) >= 100%].
     #[arg(long = "goal", value_name = "EXPRESSION", value_parser = goal, help_heading = "Search")]
@@ -84,8 +86,10 @@ impl CapacityMadesArgs {
         failed.map_or_else(|| Ok(ExitCode::from(exit_status(&run))), Err)
     }
 
-    fn options(self) -> Result<MadesCapacityOptions> {
-        self.check()?;
+    fn options(mut self) -> Result<MadesCapacityOptions> {
+        let (mode, plan) = self.stand_in.mode_and_plan(self.mode)?;
+        self.check(mode)?;
+        let plan = complete_plan(plan, &self.way, &self.faults, &mut self.load)?;
         let goals: Vec<LossGoal> = self.goals.iter().filter_map(Threshold::loss_goal).collect();
         let goals = if goals.is_empty() { vec![default_mades_goal()?] } else { goals };
         let command: Vec<String> =
@@ -95,13 +99,12 @@ impl CapacityMadesArgs {
             goals,
             confirm: self.search.confirm(),
             arrival: self.load.arrival_of_trials(),
-            seed: self.load.seed,
+            seed: self.load.seed(),
             planning: self.planning.inputs()?,
             command: command.clone(),
         };
-        let plan = stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, &self.load)?;
         let bench_options = self.typed.of::<TimeoutArgs>().and(self.typed.of::<MadesLoadArgs>());
-        let bench_options = bench_options.with("mode", self.mode.name());
+        let bench_options = bench_options.with("mode", mode.name()).with("seed", self.load.seed());
         let bench = MadesBenchOptions {
             target: self.target()?,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
@@ -111,7 +114,7 @@ impl CapacityMadesArgs {
             endpoint_options: PartyOptions::default(),
             bench_options,
             workload: self.load.workload()?,
-            mades: self.load.mades_record(self.mode, self.waiting.message_timeout()),
+            mades: self.load.mades_record(mode, self.waiting.message_timeout()),
             thresholds: Vec::new(),
             live: self.output.live(),
             title: None,
@@ -134,17 +137,17 @@ impl CapacityMadesArgs {
         Ok(MadesTarget::Running { url, options })
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self, mode: MadesMode) -> Result<()> {
         self.load.check_search()?;
-        self.load.check_acknowledge(self.mode)?;
-        check_stages(self.load.path(self.mode), &self.goals)?;
-        self.queues.check_effects(self.mode)?;
+        self.load.check_acknowledge(mode)?;
+        check_stages(self.load.path(mode), &self.goals)?;
+        self.queues.check_effects(mode)?;
         let of_stand_in = typed_stand_in(&self.typed);
         if self.brokers.is_named() {
             self.brokers.check_effects()?;
             return options::refuse_all(&of_stand_in, "with --broker, whose endpoint is no stand-in");
         }
-        if self.mode == MadesMode::Amqp {
+        if mode == MadesMode::Amqp {
             options::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")?;
         }
         let of_endpoint = self.typed.of::<BrokerArgs>().and(self.typed.of::<QueueNameArgs>());

@@ -90,7 +90,7 @@ impl CompareArgs {
         };
         let comparison = compare_stored(&judged, &reference, self.output.margin)?;
         if comparison.runs == 0 && self.output.fail_on_regression.is_none() {
-            bail!("no run of RUN can be used: {}", comparison.left_out.join("; "));
+            bail!("no run of RUN can be used: {}", comparison.left_out.runs.join("; "));
         }
         let page = comparison.page(self.output.fail_on_regression);
         self.output.finish(page, &comparison)

@@ -8,7 +8,6 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use mailrun_load::locust_worker::{self, LocustWorkerOptions};
 use mailrun_load::source::{AllowedTargets, OfferedRate, SourceOptions, look_up};
-use mailrun_locust::canonical_target;
 use mailrun_measurement::record::Arrival;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -94,15 +93,7 @@ Examples:
 
 impl WorkerArgs {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let allowed = self.link.allow_target.iter().map(|target| {
-            let server = ServerArg::parse(target).map_err(|reason| anyhow!("--allow-target {target}: {reason}"))?;
-            look_up(server.address(), self.reach())?;
-            Ok(canonical_target(target))
-        });
-        let mut targets = allowed.collect::<Result<Vec<_>>>()?;
-        look_up(self.server.address(), self.reach())?;
-        targets.push(canonical_target(&self.server.to_string()));
-        targets.push(canonical_target(self.server.address()));
+        let targets = self.targets()?;
         let link = &self.link;
         if link.master_host.is_empty() {
             bail!("--master-host is empty; name the host of the Locust master");
@@ -113,6 +104,7 @@ impl WorkerArgs {
             master: format!("{host}:{}", link.master_port),
             max_sessions: link.max_sessions,
             targets,
+            server_name: |text| ServerArg::parse(text).ok().as_ref().map(server_name),
             drain: link.drain,
             master_timeout: link.master_timeout,
         };
@@ -120,6 +112,26 @@ impl WorkerArgs {
         self.load(None)?;
         locust_worker::run(&options, |host| self.load(host))?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Returns the names of the servers that the master may name.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a server cannot be looked up, or if load must not be sent to it.
+    fn targets(&self) -> Result<Vec<String>> {
+        let allowed = self
+            .link
+            .allow_target
+            .iter()
+            .map(|target| ServerArg::parse(target).map_err(|reason| anyhow!("--allow-target {target}: {reason}")));
+        let servers = allowed.chain([Ok(self.server.clone())]);
+        let targets = servers.map(|server| {
+            let server = server?;
+            look_up(server.address(), self.reach())?;
+            Ok(server_name(&server))
+        });
+        targets.collect()
     }
 
     fn reach(&self) -> AllowedTargets {
@@ -140,5 +152,53 @@ impl WorkerArgs {
         };
         let arrival = arrival_with(self.pace.arrival, offered_rate.as_ref());
         Ok(SourceOptions { name: "worker".to_owned(), sessions, offered_rate, arrival, ..base })
+    }
+}
+
+/// Returns the same name for all ways to write a server. The scheme is a part of the name, because the master must not
+/// turn off TLS. Upper and lower case are the same in the name of a host, but not in a path.
+fn server_name(server: &ServerArg) -> String {
+    let is_path = server.address().starts_with("unix:");
+    if is_path { server.url() } else { server.url().to_ascii_lowercase() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct WorkerTestCli {
+        #[command(flatten)]
+        typed: WorkerArgs,
+    }
+
+    #[test]
+    fn a_master_may_name_the_server_as_it_was_typed_and_no_other() {
+        for (typed, host, is_allowed) in [
+            ("127.0.0.1", "127.0.0.1", true),
+            ("127.0.0.1", "127.0.0.1:25", true),
+            ("localhost", "smtp://LocalHost/", true),
+            ("smtp://127.0.0.1:2525", "smtp://127.0.0.1:2525", true),
+            ("[::1]", "[::1]:25", true),
+            ("smtps://127.0.0.1", "smtps://127.0.0.1", true),
+            ("smtps://127.0.0.1", "smtps://127.0.0.1:465", true),
+            ("lmtp://127.0.0.1", "lmtp://127.0.0.1", true),
+            ("unix:/Run/smtp.sock", "unix:/Run/smtp.sock", true),
+            ("lmtp:unix:/run/lmtp.sock", "lmtp:unix:/run/lmtp.sock", true),
+            ("127.0.0.1 --allow-target smtps://127.0.0.2", "smtps://127.0.0.2", true),
+            // The master must not turn off TLS or LMTP.
+            ("smtps://127.0.0.1", "127.0.0.1:465", false),
+            ("127.0.0.1 --allow-target smtps://127.0.0.2", "127.0.0.2:465", false),
+            ("lmtp://127.0.0.1", "127.0.0.1:24", false),
+            ("unix:/Run/smtp.sock", "unix:/run/smtp.sock", false),
+            ("127.0.0.1", "127.0.0.1:26", false),
+            ("127.0.0.1", "", false),
+        ] {
+            let words = ["worker"].into_iter().chain(typed.split_whitespace());
+            let targets = WorkerTestCli::try_parse_from(words).unwrap().typed.targets().unwrap();
+            let name = ServerArg::parse(host).ok().as_ref().map(server_name);
+            assert_eq!(name.is_some_and(|name| targets.contains(&name)), is_allowed, "{typed}: {host}");
+        }
     }
 }

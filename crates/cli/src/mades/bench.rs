@@ -1,5 +1,5 @@
 use crate::mades::MadesLoadArgs;
-use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs, read_plan, resolve_files};
+use crate::mades::endpoint::{EndpointFaultArgs, NetworkArgs, mades_mode, read_plan, resolve_files};
 use crate::options;
 use crate::options::keep_awake::KeepAwakeArg;
 use crate::options::values;
@@ -43,8 +43,10 @@ pub(crate) struct MadesBenchArgs {
     #[command(flatten)]
     typed: TypedOptions,
     /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
-    #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
-    mode: MadesMode,
+    ///
+    /// The default is the mode of the plan, or endpoint.
+    #[arg(long, value_enum, value_name = "MODE")]
+    mode: Option<MadesMode>,
     #[command(flatten)]
     load: MadesLoadArgs,
     /// Time limit for each message; after that it counts as lost.
@@ -87,7 +89,7 @@ pub(crate) struct StandInArgs {
     preset: Option<String>,
     /// Plan of the stand-in (TOML)
     ///
-    /// mailrun mades-endpoint --help prints one.
+    /// mailrun mades-endpoint --help prints one. Its mode and seed are also those of the load.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 }
@@ -99,20 +101,19 @@ Examples:
   mailrun bench mades --preset ecp-2022 --rate 6 -d 15s
   mailrun bench mades --shape quarter-hour:20x500 --shape 'every 10s' --accelerate 300
   mailrun bench mades --drop 1% --reject 1%   checks that faults are detected
-  mailrun bench mades --mode toolbox --plan plan.toml -v";
+  mailrun bench mades --plan plan.toml -v";
 
 impl MadesBenchArgs {
     pub(crate) fn run(mut self) -> Result<ExitCode> {
         let strictness = Strictness::of(self.load.is_strict());
         self.report.open(LiveMode::Line)?;
         self.set_load_defaults();
-        self.load.check_thresholds(self.mode)?;
-        self.check_effects()?;
-        let plan = self.plan()?;
+        let (mode, plan) = self.mode_and_plan()?;
         let microseconds = |time: Duration| format!("{}us", time.as_micros());
         let bench_options = self.typed.of::<MadesLoadArgs>();
         let bench_options = bench_options
-            .with("mode", self.mode.name())
+            .with("mode", mode.name())
+            .with("seed", self.load.seed())
             .with("message-timeout", microseconds(self.message_timeout))
             .with_some("rate", self.load.rate)
             .with_some("duration", self.load.duration.map(microseconds));
@@ -130,7 +131,7 @@ impl MadesBenchArgs {
             endpoint_options: PartyOptions::default().with_some("log-messages", log),
             bench_options,
             workload,
-            mades: self.load.mades_record(self.mode, self.message_timeout),
+            mades: self.load.mades_record(mode, self.message_timeout),
             thresholds: self.load.thresholds(),
             live,
             title: None,
@@ -153,20 +154,25 @@ impl MadesBenchArgs {
         }
     }
 
-    /// Refuses options that have no effect in this mode, such as those of the simulated endpoint in mode amqp.
-    /// `MadesBenchArgs::plan` refuses options whose effect depends on the plan.
-    fn check_effects(&self) -> Result<()> {
+    /// Refuses options that have no effect in this mode, such as those of the stand-in in mode amqp.
+    /// `complete_plan` refuses options whose effect depends on the plan.
+    fn check_effects(&self, mode: MadesMode) -> Result<()> {
         self.load.check_effects()?;
-        self.load.check_acknowledge(self.mode)?;
-        if self.mode != MadesMode::Amqp {
+        self.load.check_acknowledge(mode)?;
+        if mode != MadesMode::Amqp {
             return Ok(());
         }
         let of_stand_in = typed_stand_in(&self.typed).flag("log-messages", self.log_messages.is_some());
         options::refuse_all(&of_stand_in, "in mode amqp, which has no endpoint; add --mode endpoint")
     }
 
-    fn plan(&self) -> Result<SimulatorPlan> {
-        stand_in_plan(&self.stand_in, &self.way, &self.faults, self.mode, &self.load)
+    /// Returns the mode of the run and the plan of the stand-in. Fails if an option has no effect on them.
+    fn mode_and_plan(&mut self) -> Result<(MadesMode, SimulatorPlan)> {
+        let (mode, plan) = self.stand_in.mode_and_plan(self.mode)?;
+        self.load.check_thresholds(mode)?;
+        self.check_effects(mode)?;
+        let plan = complete_plan(plan, &self.way, &self.faults, &mut self.load)?;
+        Ok((mode, plan))
     }
 }
 
@@ -175,30 +181,53 @@ pub(crate) fn typed_stand_in(typed: &TypedOptions) -> PartyOptions {
     typed.of::<StandInArgs>().and(typed.of::<NetworkArgs>()).and(typed.of::<EndpointFaultArgs>())
 }
 
-/// Builds the plan of the simulated endpoint from the preset, the plan file and the options.
-///
-/// # Errors
-///
-/// Returns an error if the file cannot be read, or if an option has no effect on the plan.
-pub(crate) fn stand_in_plan(
-    stand_in: &StandInArgs,
-    way: &NetworkArgs,
-    faults: &EndpointFaultArgs,
-    mode: MadesMode,
-    load: &MadesLoadArgs,
-) -> Result<SimulatorPlan> {
-    let usual = || toml::from_str::<SimulatorPlan>(DEFAULT_PLAN).expect("the plan is a constant, and a test reads it");
-    let preset = stand_in.preset.as_deref().map(|name| SimulatorPlan::preset(name).unwrap_or_default());
-    let mut plan = match (&stand_in.plan, preset) {
-        (Some(path), preset) => read_plan(path, &preset.unwrap_or_default())?,
-        (None, Some(preset)) => preset,
-        (None, None) => usual(),
-    };
-    plan.mode = match mode {
+impl StandInArgs {
+    /// Returns the mode of the run, and the plan of the preset and the file. If the user typed no mode, the plan
+    /// determines it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, or if it sets another mode than the user typed.
+    pub(crate) fn mode_and_plan(&self, typed: Option<MadesMode>) -> Result<(MadesMode, SimulatorPlan)> {
+        let usual = || toml::from_str(DEFAULT_PLAN).expect("the plan is a constant, and a test reads it");
+        let mut plan = match (&self.preset, &self.plan) {
+            (Some(name), _) => SimulatorPlan::preset(name).unwrap_or_default(),
+            (None, Some(_)) => SimulatorPlan::default(),
+            (None, None) => usual(),
+        };
+        // Set the mode before the file is read, so that it applies to a file that sets no mode.
+        plan.mode = typed.map_or(plan.mode, endpoint_mode);
+        if let Some(path) = &self.plan {
+            plan = read_plan(path, &plan)?;
+        }
+        let mode = typed.unwrap_or(mades_mode(plan.mode));
+        if plan.mode != endpoint_mode(mode) {
+            bail!("--mode {} contradicts the plan, whose mode is {}", mode.name(), mades_mode(plan.mode).name());
+        }
+        Ok((mode, plan))
+    }
+}
+
+/// Returns the mode of the stand-in for a run of this mode. A run in mode amqp uses only the broker of the stand-in.
+fn endpoint_mode(mode: MadesMode) -> EndpointMode {
+    match mode {
         MadesMode::Endpoint | MadesMode::Amqp => EndpointMode::Endpoint,
         MadesMode::Toolbox => EndpointMode::Toolbox,
         MadesMode::Tracing => EndpointMode::Tracing,
-    };
+    }
+}
+
+/// Applies the options to the plan of the stand-in. Unless the user typed a seed, the load gets the seed of the plan.
+///
+/// # Errors
+///
+/// Returns an error if an option has no effect on the plan.
+pub(crate) fn complete_plan(
+    mut plan: SimulatorPlan,
+    way: &NetworkArgs,
+    faults: &EndpointFaultArgs,
+    load: &mut MadesLoadArgs,
+) -> Result<SimulatorPlan> {
     if plan.acknowledgement_documents && !load.awaits_acknowledgements() {
         bail!("the plan of the stand-in sends acknowledgement documents: add --await-acknowledgements");
     }
@@ -207,7 +236,7 @@ pub(crate) fn stand_in_plan(
     faults.apply_to(&mut plan);
     way.check_effects(&plan)?;
     faults.check_effects(&plan)?;
-    plan.seed = load.seed;
+    plan.seed = *load.seed.get_or_insert(plan.seed);
     resolve_files(&mut plan).map_err(|error| anyhow!("the plan of the stand-in: {error:#}"))?;
     Ok(plan)
 }
@@ -248,9 +277,9 @@ mod tests {
 
     #[test]
     fn without_options_it_is_an_open_loop_over_a_network() {
-        let usual = parse("");
+        let mut usual = parse("");
         assert_eq!((usual.load.rate, usual.load.duration), (Some(DEFAULT_RATE_PER_S), Some(DEFAULT_DURATION)));
-        let plan = usual.plan().unwrap();
+        let plan = usual.mode_and_plan().unwrap().1;
         assert_ne!(plan.network, SimulatorPlan::default().network);
         assert_eq!(toml::from_str::<SimulatorPlan>(&toml::to_string(&plan).unwrap()).unwrap(), plan);
         assert!(faults(&plan).is_empty());
@@ -258,9 +287,9 @@ mod tests {
 
     #[test]
     fn what_is_typed_is_meant() {
-        let closed = parse("--max-in-transit 100 --messages 5 --preset ideal --mode tracing --seed 9 --drop 0.5");
+        let mut closed = parse("--max-in-transit 100 --messages 5 --preset ideal --mode tracing --seed 9 --drop 0.5");
         assert_eq!((closed.load.rate, closed.load.duration), (None, None));
-        let plan = closed.plan().unwrap();
+        let plan = closed.mode_and_plan().unwrap().1;
         assert_eq!(
             (plan.mode, plan.seed, plan.network == SimulatorPlan::default().network),
             (EndpointMode::Tracing, 9, true)
@@ -268,10 +297,33 @@ mod tests {
         assert_eq!(faults(&plan), vec!["drop 0.5".to_owned()]);
         let staged = parse("--stage 2s:5/s");
         assert_eq!((staged.load.rate, staged.load.duration), (None, None));
-        assert!(parse("--drop 7e-1 --accept-delay 5ms").plan().unwrap().faults.drop > 0.6);
-        let awaited = parse("--await-acknowledgements --document-delay 1s --reject-documents 1%").plan().unwrap();
+        assert!(parse("--drop 7e-1 --accept-delay 5ms").mode_and_plan().unwrap().1.faults.drop > 0.6);
+        let mut awaited = parse("--await-acknowledgements --document-delay 1s --reject-documents 1%");
+        let awaited = awaited.mode_and_plan().unwrap().1;
         assert!(awaited.acknowledgement_documents && awaited.faults.reject_documents == 0.01);
-        let idle = parse("--acknowledge --document-delay 1s").plan().unwrap_err().to_string();
+        let idle = parse("--acknowledge --document-delay 1s").mode_and_plan().unwrap_err().to_string();
         assert!(idle.contains("without acknowledgement documents of the receiver"), "{idle}");
+    }
+
+    #[test]
+    fn what_is_not_typed_comes_from_the_plan() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("plan.toml");
+        let modes_and_seeds = |text: &str, words: &str| {
+            std::fs::write(&path, text).unwrap();
+            let mut typed = parse(&format!("--plan {} {words}", path.display()));
+            let resolved = typed.mode_and_plan().map_err(|error| error.to_string());
+            resolved.map(|(mode, plan)| (mode, plan.mode, typed.load.seed(), plan.seed))
+        };
+        let toolbox = "mode = 'toolbox'\nseed = 7\n";
+        for (text, words, expected) in [
+            (toolbox, "", Ok((MadesMode::Toolbox, EndpointMode::Toolbox, 7, 7))),
+            (toolbox, "--mode toolbox --seed 9", Ok((MadesMode::Toolbox, EndpointMode::Toolbox, 9, 9))),
+            (toolbox, "--mode endpoint", Err("--mode endpoint contradicts the plan, whose mode is toolbox".to_owned())),
+            ("credit = 5\n", "", Ok((MadesMode::Endpoint, EndpointMode::Endpoint, 1, 1))),
+            ("credit = 5\n", "--mode tracing", Ok((MadesMode::Tracing, EndpointMode::Tracing, 1, 1))),
+        ] {
+            assert_eq!(modes_and_seeds(text, words), expected, "{text:?} {words}");
+        }
     }
 }

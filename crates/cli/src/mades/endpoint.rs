@@ -448,8 +448,8 @@ impl MadesEndpointArgs {
     }
 }
 
-/// Converts the mode of the simulated endpoint into the mode of a bench, which determines the queue names.
-fn mades_mode(mode: EndpointMode) -> MadesMode {
+/// Converts the mode of the stand-in into the mode of a bench, which determines the names of the queues.
+pub(crate) fn mades_mode(mode: EndpointMode) -> MadesMode {
     match mode {
         EndpointMode::Endpoint => MadesMode::Endpoint,
         EndpointMode::Toolbox => MadesMode::Toolbox,

@@ -45,6 +45,7 @@ const CLOSED_LOOP_IN_TRANSIT: usize = 1_000;
 const OPEN_LOOP_IN_TRANSIT: usize = 100_000;
 /// Default of `--max-unsettled`, the number of transfers that may wait for the broker's disposition.
 const MAX_UNSETTLED: u32 = 1_000;
+const DEFAULT_SEED: u64 = 1;
 const DEFAULT_URL: &str = "amqp://localhost:5672";
 /// Default payload size in bytes, the same as in the published runs.
 const DEFAULT_PAYLOAD_SIZE: &str = "3000";
@@ -214,10 +215,10 @@ pub(crate) struct MadesLoadArgs {
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum, hide_short_help = true)]
     arrival: Option<Arrival>,
-    /// Seed of all random choices.
-    #[arg(long, value_name = "N", default_value = "1", hide_short_help = true,
+    /// Seed of all random choices [default: 1, or the seed of the stand-in's plan].
+    #[arg(long, value_name = "N", hide_short_help = true,
           value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
-    pub(crate) seed: u64,
+    pub(crate) seed: Option<u64>,
     /// Condition that the run must meet, repeatable: 'delivered.p99 < 2s'
     ///
     /// More examples: 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'. A stage (created, sent, settled, replied, inbox, delivered, acknowledged, notified …) takes p50, p99,
@@ -394,6 +395,7 @@ impl MadesArgs {
         let arrival = self.load.arrival_with(offer.as_ref());
         let market = self.load.market();
         let length = self.load.length();
+        let seed = self.load.seed();
         let (mut outbox, mut inbox) = self.brokers.brokers()?;
         if !self.waiting.allow_public {
             restrict_to_local(&mut outbox)?;
@@ -421,7 +423,7 @@ impl MadesArgs {
             arrival,
             offer,
             market,
-            seed: self.load.seed,
+            seed,
             timeout: self.waiting.message_timeout,
             linger: self.waiting.linger_time,
             reconnect: self.waiting.reconnect_timeout,
@@ -591,7 +593,7 @@ impl MadesLoadArgs {
             stages: offer.as_ref().map(OfferedRate::stages).unwrap_or_default(),
             protocol: "mades".to_owned(),
             rcpt: self.receiver.clone(),
-            seed: self.seed,
+            seed: self.seed(),
             ..Workload::default()
         })
     }
@@ -610,6 +612,10 @@ impl MadesLoadArgs {
             timeout_s: timeout.as_secs_f64(),
             ..Mades::default()
         }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed.unwrap_or(DEFAULT_SEED)
     }
 
     fn sizes(&self) -> Distribution {

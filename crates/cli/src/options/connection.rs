@@ -98,10 +98,12 @@ impl ConnectionArgs {
             Scheme::Lmtp => approach.lmtp = true,
             Scheme::Smtps => {
                 if self.lmtp {
-                    bail!("--lmtp cannot be used with smtps://; write lmtp://{server} and --tls implicit");
+                    let address = server.address();
+                    bail!("--lmtp cannot be used with smtps://; write lmtp://{address} and --tls implicit");
                 }
                 if self.tls.is_some_and(|tls| tls != TlsMode::Implicit) {
-                    bail!("smtps:// means --tls implicit; write smtp://{server} for another use of TLS");
+                    let address = server.address();
+                    bail!("smtps:// means --tls implicit; write smtp://{address} for another use of TLS");
                 }
                 approach.tls = Some(TlsMode::Implicit);
             }

@@ -1,6 +1,6 @@
 //! Options for the outputs of a source or a sink: result files, the report, and progress for the bench that started it.
 use crate::options::values;
-use crate::report::results::{ReportArgs, Strictness, exit_code};
+use crate::report::results::{ReportArgs, StdoutUse, Strictness, exit_code};
 use anyhow::{Result, bail};
 use clap::Args;
 use mailrun_measurement::RunId;
@@ -107,18 +107,17 @@ pub(crate) struct DialogueArgs {
 }
 
 impl DialogueArgs {
-    /// Returns the options of the dialogue, or `None` if it is not to be shown. `stdout_option` is an option that
-    /// already uses standard output, if there is one.
+    /// Returns the options of the dialogue, or `None` if it is not to be shown.
     ///
     /// # Errors
     /// Returns an error if two outputs want standard output.
-    pub(crate) fn options(self, stdout_option: Option<&str>) -> Result<Option<DialogueOptions>> {
+    pub(crate) fn options(self, stdout: StdoutUse) -> Result<Option<DialogueOptions>> {
         let file = match self.dialogue {
             Some(file) => file,
             None if self.dialogue_of.is_empty() => return Ok(None),
             None => PathBuf::from("-"),
         };
-        match stdout_option {
+        match stdout.option() {
             Some(option) if is_standard_output(&file) => {
                 bail!("{option} and --dialogue both want standard output; use --dialogue FILE")
             }

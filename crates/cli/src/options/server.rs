@@ -1,6 +1,5 @@
 //! The argument SERVER: a host with or without a port, a URL, or a unix-domain socket.
 use mailrun_net::Endpoint;
-use std::fmt;
 use std::net::Ipv6Addr;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,11 +62,17 @@ impl ServerArg {
     pub(crate) fn scheme(&self) -> Scheme {
         self.scheme
     }
-}
 
-impl fmt::Display for ServerArg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.address)
+    /// Returns the address with its scheme. [`Self::parse`] reads the URL as the same server, whereas it reads an address
+    /// alone as SMTP without TLS.
+    pub(crate) fn url(&self) -> String {
+        let scheme = match self.scheme {
+            Scheme::Smtp => return self.address.clone(),
+            Scheme::Smtps => "smtps:",
+            Scheme::Lmtp => "lmtp:",
+        };
+        let slashes = if self.address.starts_with("unix:") { "" } else { "//" };
+        format!("{scheme}{slashes}{}", self.address)
     }
 }
 
@@ -168,6 +173,8 @@ mod tests {
             ("lmtp:25", "lmtp:25", Scheme::Smtp),
         ] {
             assert_eq!(read(text), Ok((address.to_owned(), scheme)), "{text}");
+            let url = ServerArg::parse(text).unwrap().url();
+            assert_eq!(read(&url), Ok((address.to_owned(), scheme)), "{text} is the same server as {url}");
         }
     }
 

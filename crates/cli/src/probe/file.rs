@@ -1,6 +1,6 @@
 use crate::options::server::ServerArg;
 use crate::options::values;
-use crate::probe::route::{PasswordPlace, RouteKeys};
+use crate::probe::route::{LoginKeys, MailboxKeys, PasswordPlace, RouteKeys};
 use crate::sink::mailboxes;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -58,13 +58,14 @@ fn parse(path: &Path, text: &str) -> Result<ProbeFile, ConfigErrors> {
 
 fn route(mut section: Section<'_>, directory: &Path, errors: &ErrorCollector) -> Option<RouteKeys> {
     let span = section.span.clone();
+    refuse_lone(&section, "user", &["password_file", "password_env"], errors);
+    refuse_lone(&section, "mailbox", &["mailbox_password_file", "mailbox_password_env", "keep_mail"], errors);
     let text = |section: &mut Section<'_>, key, example| section.text(key, example).map(|(_, text)| text);
     let path = |section: &mut Section<'_>, key| text(section, key, "\"FILE\"").map(|file| directory.join(file));
     let server = section.value("server", "\"mx.example:25\"", ServerArg::parse);
     let to = text(&mut section, "to", "\"probe@a.example\"");
     let name = text(&mut section, "name", "\"office\"");
     let is_insecure = section.flag("insecure").unwrap_or_default();
-    let keep_mail = section.flag("keep_mail").unwrap_or_default();
     let cacert = path(&mut section, "cacert");
     if is_insecure && cacert.is_some() {
         errors.add(&span, "cacert has no effect with insecure = true");
@@ -79,13 +80,16 @@ fn route(mut section: Section<'_>, directory: &Path, errors: &ErrorCollector) ->
     };
     let own_password = password("password_file", "password_env", PASSWORD_VARIABLE);
     let mailbox_password = password("mailbox_password_file", "mailbox_password_env", mailboxes::PASSWORD_VARIABLE);
+    let user = text(&mut section, "user", "\"ann\"");
+    let mailbox = text(&mut section, "mailbox", "\"imaps://probe@a.example\"");
+    let keep_mail = section.flag("keep_mail").unwrap_or_default();
     for (is_missing, key) in [(server.is_none(), "server"), (to.is_none(), "to")] {
         if is_missing && errors.is_empty() {
             errors.add(&span, format!("the route has no key {key:?}"));
         }
     }
     let keys = server.clone().zip(to).map(|(server, to)| RouteKeys {
-        name: name.unwrap_or_else(|| server.to_string()),
+        name: name.unwrap_or_else(|| server.address().to_owned()),
         server,
         to,
         rate: section.value("rate", "\"1/10s\"", values::rate),
@@ -97,17 +101,27 @@ fn route(mut section: Section<'_>, directory: &Path, errors: &ErrorCollector) ->
         tls_name: text(&mut section, "tls_name", "\"mx.a.example\""),
         cacert,
         insecure: is_insecure,
-        user: text(&mut section, "user", "\"ann\""),
-        password: own_password,
+        login: user.map(|user| LoginKeys { user, password: own_password }),
         sink: text(&mut section, "sink", "\"http://127.0.0.1:8025\""),
-        mailbox: text(&mut section, "mailbox", "\"imaps://probe@a.example\""),
-        mailbox_password,
-        keep_mail,
+        mailbox: mailbox.map(|url| MailboxKeys { url, password: mailbox_password, keep_mail }),
     });
     if keys.is_some() {
         section.finish();
     }
     keys
+}
+
+/// Adds an error for each of `keys` if the key that gives them a meaning is missing. A password without a user, for
+/// example, would otherwise let the probe send without a login. Must be called before the keys are taken.
+fn refuse_lone(section: &Section<'_>, needed: &str, keys: &[&str], errors: &ErrorCollector) {
+    if section.key(needed).is_some() {
+        return;
+    }
+    for key in keys {
+        if let Some(span) = section.key(key) {
+            errors.add(&span, format!("{key} has no effect without the key {needed}"));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -126,8 +140,9 @@ mod tests {
         let office = &file.routes[0];
         assert_eq!((office.name.as_str(), office.server.address()), ("office", "mx.a.example:587"));
         assert_eq!(office.cacert.as_deref(), Some(Path::new("/etc/mailrun/ca.pem")), "relative to the file");
-        assert!(matches!(&office.password, PasswordPlace::File(file) if file == Path::new("/etc/mailrun/password")));
-        assert!(matches!(&file.routes[1].password, PasswordPlace::Environment(name) if name == "MAILRUN_PASSWORD"));
+        let login = office.login.as_ref().unwrap();
+        assert!(matches!(&login.password, PasswordPlace::File(file) if file == Path::new("/etc/mailrun/password")));
+        assert!(file.routes[1].login.is_none() && file.routes[1].mailbox.is_none());
     }
 
     #[test]
@@ -147,7 +162,22 @@ mod tests {
             (&format!("{route}tls = \"yes\"\n"), "p.toml:4:7: invalid variant: yes"),
             (&format!("{route}password = \"x\"\n"), "p.toml:4:1: unknown key \"password\" in route 1"),
             (
-                &format!("{route}password_file = \"x\"\npassword_env = \"X\"\n"),
+                &format!("{route}password_file = \"x\"\n"),
+                "p.toml:4:1: password_file has no effect without the key user",
+            ),
+            (&format!("{route}password_env = \"X\"\n"), "p.toml:4:1: password_env has no effect without the key user"),
+            (
+                &format!("{route}user = \"ann\"\nmailbox_password_file = \"x\"\n"),
+                "p.toml:5:1: mailbox_password_file has no effect without the key mailbox",
+            ),
+            (
+                &format!("{route}mailbox_password_env = \"X\"\n"),
+                "p.toml:4:1: mailbox_password_env has no effect without the key mailbox",
+            ),
+            (&format!("{route}keep_mail = true\n"), "p.toml:4:1: keep_mail has no effect without the key mailbox"),
+            (&format!("{route}user = \"ann\"\npassword_env = \"X\"\n"), "1 routes"),
+            (
+                &format!("{route}user = \"ann\"\npassword_file = \"x\"\npassword_env = \"X\"\n"),
                 "p.toml:1:1: a password has one place; use password_file or password_env",
             ),
             (

@@ -14,7 +14,7 @@ use mailrun_net::Endpoint;
 use mailrun_process::tls_mode::TlsMode;
 use mailrun_process::users::PASSWORD_VARIABLE;
 use mailrun_text::words::counted;
-use route::{PasswordPlace, RouteKeys};
+use route::{LoginKeys, MailboxKeys, PasswordPlace, RouteKeys};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -163,7 +163,7 @@ impl ProbeArgs {
     fn typed_routes(&self) -> Vec<RouteKeys> {
         let typed = &self.route;
         let keys = |server: &ServerArg| RouteKeys {
-            name: server.to_string(),
+            name: server.address().to_owned(),
             server: server.clone(),
             rate: typed.rate,
             to: typed.to.clone().unwrap_or_default(),
@@ -175,12 +175,16 @@ impl ProbeArgs {
             tls_name: None,
             cacert: typed.cacert.clone(),
             insecure: typed.insecure,
-            user: typed.user.clone(),
-            password: PasswordPlace::new(typed.password_file.clone(), PASSWORD_VARIABLE),
+            login: typed.user.clone().map(|user| LoginKeys {
+                user,
+                password: PasswordPlace::new(typed.password_file.clone(), PASSWORD_VARIABLE),
+            }),
             sink: typed.sink.clone(),
-            mailbox: typed.mailbox.clone(),
-            mailbox_password: PasswordPlace::new(typed.mailbox_password_file.clone(), mailboxes::PASSWORD_VARIABLE),
-            keep_mail: false,
+            mailbox: typed.mailbox.clone().map(|url| MailboxKeys {
+                url,
+                password: PasswordPlace::new(typed.mailbox_password_file.clone(), mailboxes::PASSWORD_VARIABLE),
+                keep_mail: false,
+            }),
         };
         self.servers.iter().map(keys).collect()
     }

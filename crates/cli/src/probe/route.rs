@@ -38,11 +38,23 @@ pub(crate) struct RouteKeys {
     pub(crate) tls_name: Option<String>,
     pub(crate) cacert: Option<PathBuf>,
     pub(crate) insecure: bool,
-    pub(crate) user: Option<String>,
-    pub(crate) password: PasswordPlace,
+    pub(crate) login: Option<LoginKeys>,
     pub(crate) sink: Option<String>,
-    pub(crate) mailbox: Option<String>,
-    pub(crate) mailbox_password: PasswordPlace,
+    pub(crate) mailbox: Option<MailboxKeys>,
+}
+
+/// The login at the server.
+#[derive(Clone, Debug)]
+pub(crate) struct LoginKeys {
+    pub(crate) user: String,
+    pub(crate) password: PasswordPlace,
+}
+
+/// The mailbox where the mail arrives.
+#[derive(Clone, Debug)]
+pub(crate) struct MailboxKeys {
+    pub(crate) url: String,
+    pub(crate) password: PasswordPlace,
     pub(crate) keep_mail: bool,
 }
 
@@ -66,6 +78,12 @@ impl PasswordPlace {
                 std::env::var(name).map_err(|_| anyhow!("the environment variable {name} has no password"))
             }
         }
+    }
+}
+
+impl LoginKeys {
+    fn credentials(&self) -> Result<Credentials> {
+        Ok(Credentials::new(&self.user, &self.password.read()?))
     }
 }
 
@@ -95,8 +113,7 @@ impl RouteKeys {
         if Endpoint::resolve_all(self.server.address()).is_ok() {
             targets_of(self.server.address(), allowed)?;
         }
-        let credentials =
-            self.user.as_ref().map(|user| Ok::<_, anyhow::Error>(Credentials::new(user, &self.password.read()?)));
+        let credentials = self.login.as_ref().map(LoginKeys::credentials).transpose()?;
         let lmtp = self.server.scheme() == Scheme::Lmtp;
         Ok(RouteOptions {
             name: self.name.clone(),
@@ -106,7 +123,7 @@ impl RouteKeys {
                 tls_insecure: self.insecure,
                 ca: self.cacert.clone(),
                 server_name: self.tls_name.clone(),
-                credentials: credentials.transpose()?,
+                credentials,
                 protocol: if lmtp { Protocol::Lmtp } else { Protocol::Smtp },
                 ..TransportOptions::default()
             },
@@ -124,7 +141,8 @@ impl RouteKeys {
     fn tls_mode(&self) -> Result<TlsMode> {
         let tls = match (self.server.scheme(), self.tls) {
             (Scheme::Smtps, Some(TlsMode::None | TlsMode::StartTls)) => {
-                bail!("smtps:// means TLS before the greeting; write smtp://{} for another use of TLS", self.server)
+                let address = self.server.address();
+                bail!("smtps:// means TLS before the greeting; write smtp://{address} for another use of TLS")
             }
             (Scheme::Smtps, _) => TlsMode::Implicit,
             (_, tls) => tls.unwrap_or_default(),
@@ -145,8 +163,8 @@ impl RouteKeys {
                 HttpClient::new(url, Duration::from_secs(1), 0)?;
                 Ok(Watch::Sink(url.clone()))
             }
-            (None, Some(url)) => {
-                let passwords = |_: &[&str]| Ok(Passwords::One(self.mailbox_password.read()?));
+            (None, Some(MailboxKeys { url, password, keep_mail })) => {
+                let passwords = |_: &[&str]| Ok(Passwords::One(password.read()?));
                 let domain = to.rsplit_once('@').map(|(_, domain)| domain);
                 let mut mailboxes =
                     mailboxes_of(std::slice::from_ref(url), domain, passwords, Mechanisms::PASSWORD, allowed)?;
@@ -163,7 +181,7 @@ impl RouteKeys {
                     probe_mail: None,
                     tls,
                 };
-                Ok(Watch::Mailbox { mailbox: Box::new(mailbox), keep: self.keep_mail })
+                Ok(Watch::Mailbox { mailbox: Box::new(mailbox), keep: *keep_mail })
             }
         }
     }

@@ -5,6 +5,7 @@ use super::options::party_outputs::DialogueArgs;
 use crate::options::cpus::{BusyPollArg, CpusArg};
 use crate::options::keep_awake::KeepAwakeArg;
 use crate::options::values;
+use crate::report::results::StdoutUse;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use mailrun_process::live::LiveMode;
@@ -115,7 +116,8 @@ pub(crate) struct RelayArgs {
     /// Control socket for `mailrun queue` [default: control.sock in the spool directory].
     #[arg(long, value_name = "PATH", hide_short_help = true, help_heading = OBSERVATION)]
     control: Option<PathBuf>,
-    /// Write the run record (mailrun-run/1) to FILE at the end.
+    /// Write the run record (mailrun-run/1) to FILE at the end. With - it goes to standard output, and the summary to
+    /// standard error.
     #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = OBSERVATION)]
     json: Option<PathBuf>,
     /// Least severe messages to log; info logs each delivery [default: warn; with --config: info].
@@ -191,8 +193,8 @@ pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     }
     typed.cpus.place()?;
     let live = typed.live();
-    let stdout_option = (live == LiveMode::Json).then_some("--live json");
-    let dialogue = typed.dialogue.clone().options(stdout_option)?;
+    let stdout = StdoutUse::of(live, typed.json.as_deref())?;
+    let dialogue = typed.dialogue.clone().options(stdout)?;
     let config = typed.config()?;
     let _awake = typed.keep_awake.begin(false)?;
     let (level, changes) = tracing_subscriber::reload::Layer::new(level_filter(config.log));
@@ -203,23 +205,27 @@ pub(crate) fn run(typed: &RelayArgs) -> Result<ExitCode> {
     crate::options::party_outputs::exit_with_parent(live);
     let reread = reload(typed, changes);
     let orders = RelayOptions { reread, json: typed.json.clone(), live, log: log.clone(), dialogue };
+    // Write through the log's writer, because a direct write would block if the reader of standard error has stopped
+    // reading. The writer takes one line at a time.
+    let write_log = |text: &str| text.lines().for_each(|line| log.write_line(line.as_bytes()));
     let code = match mailrun_relay::run(config, orders) {
         Ok(done) => {
-            if live != LiveMode::Json && !typed.quiet {
-                crate::report::messages::say(&summary(&done))?;
+            match stdout {
+                _ if typed.quiet => {}
+                StdoutUse::Text => crate::report::messages::say(&summary(&done))?,
+                StdoutUse::Record => write_log(&summary(&done)),
+                StdoutUse::Events => {}
             }
             match done.record_error {
                 None => ExitCode::SUCCESS,
                 Some(error) => {
-                    log.write_line(crate::report::messages::failure(&error).as_bytes());
+                    write_log(&crate::report::messages::failure(&error));
                     ExitCode::from(2)
                 }
             }
         }
         Err(error) => {
-            // Write through the log's writer, because a direct write would block if the reader of standard error has
-            // stopped reading.
-            log.write_line(crate::report::messages::failure(&error).as_bytes());
+            write_log(&crate::report::messages::failure(&error));
             ExitCode::from(2)
         }
     };

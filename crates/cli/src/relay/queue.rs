@@ -211,11 +211,7 @@ impl QueueArgs {
             (Some(hop), _) if overview.entries > 0 && !overview.has(hop) => {
                 Some(format!("no messages for the hop {hop:?}; the queue has {}", overview.hops()))
             }
-            (_, Some(state)) if overview.entries > 0 && !self.json => {
-                let all =
-                    if overview.entries == 1 { "1 entry".to_owned() } else { format!("{} entries", overview.entries) };
-                Some(format!("no entry is in the state {}; the queue has {all}", state.name()))
-            }
+            (hop, Some(state)) if overview.entries > 0 && !self.json => Some(overview.without_state(hop, state)),
             _ => None,
         }
     }
@@ -360,8 +356,8 @@ impl<W: Write> ReplyPrinter<W> {
 #[derive(Debug, Default)]
 struct QueueOverview {
     entries: u64,
-    /// Names of the next hops for which mail is queued. The hop with the most queue entries comes first.
-    hops: Vec<String>,
+    /// The hops that have entries. The hop with the most entries comes first.
+    hops: Vec<HopRow>,
 }
 
 impl QueueOverview {
@@ -377,21 +373,47 @@ impl QueueOverview {
     fn add(&mut self, reply: ControlReply) {
         match reply {
             ControlReply::Totals(totals) => self.entries = totals.entries,
-            ControlReply::Hop(hop) if hop.entries() > 0 => self.hops.push(hop.hop),
+            ControlReply::Hop(hop) if hop.entries() > 0 => self.hops.push(hop),
             _ => {}
         }
     }
 
     fn has(&self, hop: &str) -> bool {
-        self.hops.iter().any(|known| known == hop)
+        self.hops.iter().any(|known| known.hop == hop)
     }
 
     fn hops(&self) -> String {
-        let first: Vec<String> = self.hops.iter().take(MAX_HOPS_NAMED).map(|hop| printable(hop)).collect();
-        match self.hops.len().saturating_sub(MAX_HOPS_NAMED) {
-            0 => first.join(", "),
-            more => format!("{}, and {more} more (queue stats)", first.join(", ")),
+        hop_names(&self.hops.iter().collect::<Vec<_>>())
+    }
+
+    /// Explains that no entry is in this state, or only entries for other hops than `hop`.
+    fn without_state(&self, hop: Option<&str>, state: EntryState) -> String {
+        let name = state.name();
+        let others: Vec<&HopRow> = self.hops.iter().filter(|other| in_state(other, state) > 0).collect();
+        match hop {
+            Some(hop) if !others.is_empty() => {
+                let all = counted_entries(others.iter().map(|other| in_state(other, state)).sum());
+                let others = hop_names(&others);
+                format!("no entry for the hop {hop:?} is in the state {name}; the queue has {all} in it, for {others}")
+            }
+            _ => format!("no entry is in the state {name}; the queue has {}", counted_entries(self.entries)),
         }
+    }
+}
+
+fn in_state(hop: &HopRow, state: EntryState) -> u64 {
+    hop.by_state().into_iter().filter(|(of, _)| *of == state).map(|(_, count)| count).sum()
+}
+
+fn counted_entries(count: u64) -> String {
+    if count == 1 { "1 entry".to_owned() } else { format!("{count} entries") }
+}
+
+fn hop_names(hops: &[&HopRow]) -> String {
+    let first: Vec<String> = hops.iter().take(MAX_HOPS_NAMED).map(|hop| printable(&hop.hop)).collect();
+    match hops.len().saturating_sub(MAX_HOPS_NAMED) {
+        0 => first.join(", "),
+        more => format!("{}, and {more} more (queue stats)", first.join(", ")),
     }
 }
 
@@ -584,6 +606,30 @@ mod tests {
         assert!(error.contains("--spool"), "{error}");
         assert_eq!(parse(&["--spool", "s", "list"]).unwrap().control().unwrap(), PathBuf::from("s/control.sock"));
         assert_eq!(parse(&["list", "--control", "c"]).unwrap().control().unwrap(), PathBuf::from("c"));
+    }
+
+    #[test]
+    fn a_filter_that_matches_nothing_is_explained() {
+        let mut overview = QueueOverview::default();
+        for (name, deferred, held) in [("smtp:a", 1, 0), ("smtp:b", 0, 2)] {
+            let mut hop = HopRow::default();
+            (hop.hop, hop.deferred, hop.held) = (name.to_owned(), deferred, held);
+            overview.entries += hop.entries();
+            overview.add(ControlReply::Hop(hop));
+        }
+        for (words, expected) in [
+            ("--state ready", "no entry is in the state ready; the queue has 3 entries"),
+            ("--state ready --hop smtp:a", "no entry is in the state ready; the queue has 3 entries"),
+            (
+                "--state held --hop smtp:a",
+                "no entry for the hop \"smtp:a\" is in the state held; the queue has 2 entries in it, for smtp:b",
+            ),
+            ("--state held --hop smtp:c", "no messages for the hop \"smtp:c\"; the queue has smtp:a, smtp:b"),
+        ] {
+            let line: Vec<&str> = ["list"].into_iter().chain(words.split(' ')).collect();
+            let list = parse(&line).unwrap();
+            assert_eq!(list.nothing_found(&overview).as_deref(), Some(expected), "{words}");
+        }
     }
 
     #[test]

@@ -79,6 +79,44 @@ pub(crate) struct ReportArgs {
     exports: Vec<ExportTarget>,
 }
 
+/// The output that has standard output to itself, because a program reads it. All other text must go elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StdoutUse {
+    /// Any text for the user.
+    Text,
+    /// The events of `--live json`.
+    Events,
+    /// The run record of `--json -`.
+    Record,
+}
+
+impl StdoutUse {
+    /// Returns the use that the options ask for.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the events and the record both want standard output.
+    pub(crate) fn of(live: LiveMode, json: Option<&Path>) -> Result<Self> {
+        match (live, json.is_some_and(is_standard_output)) {
+            (LiveMode::Json, true) => {
+                bail!("--json - and --live json both want standard output: write the record to a file, --json FILE")
+            }
+            (LiveMode::Json, false) => Ok(Self::Events),
+            (_, true) => Ok(Self::Record),
+            (_, false) => Ok(Self::Text),
+        }
+    }
+
+    /// Returns the option that has standard output to itself.
+    pub(crate) fn option(self) -> Option<&'static str> {
+        match self {
+            Self::Text => None,
+            Self::Events => Some("--live json"),
+            Self::Record => Some("--json -"),
+        }
+    }
+}
+
 /// Kinds of report for `--report`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReportKind {
@@ -141,7 +179,7 @@ impl ReportArgs {
     ///
     /// Returns an error if a file cannot be written, or if two outputs want standard output.
     pub(crate) fn open(&self, live: LiveMode) -> Result<()> {
-        self.check(live)?;
+        self.stdout_use(live)?;
         exports::open(&self.exports)?;
         Outputs { json: self.json_file().map(Path::to_owned), ..Outputs::default() }.check_writable()
     }
@@ -200,12 +238,9 @@ impl ReportArgs {
         reader.letters.encode(&mailrun_report::render(record, extent, reader.width, reader.ink, details.as_deref()))
     }
 
-    /// Refuses two outputs that both want standard output.
-    pub(crate) fn check(&self, live: LiveMode) -> Result<()> {
-        if live == LiveMode::Json && self.has_json_on_stdout() {
-            bail!("--json - and --live json both want standard output: write the record to a file, --json FILE");
-        }
-        Ok(())
+    /// Returns the output that has standard output to itself. Fails if two outputs want it.
+    pub(crate) fn stdout_use(&self, live: LiveMode) -> Result<StdoutUse> {
+        StdoutUse::of(live, self.json.as_deref())
     }
 }
 
@@ -426,7 +461,9 @@ mod tests {
         assert_eq!(parse("--json a.json").json_file(), Some(Path::new("a.json")));
         let both = parse("--json -");
         assert!(both.json_file().is_none() && both.has_json_on_stdout());
-        assert!(both.check(LiveMode::Json).is_err() && both.check(LiveMode::Line).is_ok());
+        assert!(both.stdout_use(LiveMode::Json).is_err());
+        assert_eq!(both.stdout_use(LiveMode::Line).unwrap(), StdoutUse::Record);
+        assert_eq!(parse("").stdout_use(LiveMode::Json).unwrap(), StdoutUse::Events);
         assert!(parse("--json /dev/stdout").has_json_on_stdout());
         assert_eq!(parse("").json_file(), None);
     }

@@ -264,11 +264,7 @@ impl SinkArgs {
             live != LiveMode::Dashboard,
             "a sink has no dashboard: use --progress line; its figures are at --http ADDRESS"
         );
-        let stdout_option = match live {
-            LiveMode::Json => Some("--live json"),
-            _ => report.has_json_on_stdout().then_some("--json -"),
-        };
-        let dialogue = self.dialogue.options(stdout_option)?;
+        let dialogue = self.dialogue.options(report.stdout_use(live)?)?;
         exit_with_parent(live);
         let allowed = if self.allow_public { AllowedTargets::Public } else { AllowedTargets::Local };
         let mailboxes = self.mailboxes.options(self.outputs.run_id, allowed)?;

@@ -88,13 +88,13 @@ impl Dialect for GoSourceRun {
     }
 
     async fn next_message(&self) -> Option<MessageTask> {
-        let task = self.take_one()?;
+        let number = self.take_one()?;
         self.wait_for_rate().await;
-        Some(task)
+        Some(self.task(number))
     }
 
     fn take_message(&self) -> Option<MessageTask> {
-        self.take_one()
+        self.take_one().map(|number| self.task(number))
     }
 
     fn waits_between_messages(&self) -> bool {
@@ -230,6 +230,8 @@ mod tests {
     use super::*;
 
     use crate::source::dialogue::{Dialogue, Output, Step};
+    use mailrun_net::worker;
+    use std::time::Duration;
 
     fn run_dialogue(words: &[&str], replies: &[(u16, &str)]) -> (Vec<String>, Result<Step, String>, SessionPhase) {
         let run = GoSourceRun::for_tests(words);
@@ -254,6 +256,16 @@ mod tests {
     }
 
     const GOOD: [(u16, &str); 7] = [(220, "x"), (250, "x"), (250, "x"), (250, "x"), (354, "x"), (250, "x"), (221, "x")];
+
+    #[test]
+    fn the_wait_for_the_rate_comes_before_the_message() {
+        let run = GoSourceRun::for_tests(&["--report", "-q", "5", "-m", "2"]);
+        let before = clock::now();
+        let tasks = async move { [run.next_message().await, run.next_message().await] };
+        let began = worker::run(|_| tasks).unwrap().map(|task| task.unwrap().began.unwrap());
+        // The second message waits for 200 ms, which must not count as latency of the server.
+        assert!(began[1] >= before + Duration::from_millis(200), "{before:?} {began:?}");
+    }
 
     #[test]
     fn a_message_in_lock_step() {

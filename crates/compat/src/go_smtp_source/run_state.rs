@@ -61,14 +61,20 @@ impl GoSourceRun {
         Self::new(Options::parse(&words).unwrap(), PublicTargets::Refused).unwrap()
     }
 
-    pub(super) fn take_one(&self) -> Option<MessageTask> {
+    /// Takes the number of the next message, which `-v` announces. Returns `None` if no message is left.
+    pub(super) fn take_one(&self) -> Option<i64> {
         let number = self.taken.get() + 1;
         if number > self.options.messages {
             return None;
         }
         self.taken.set(number);
         self.verbose(|| self.announcement(number));
-        Some(MessageTask { number, began: self.options.own_options.needs_times().then(clock::now) })
+        Some(number)
+    }
+
+    /// Begins a message. Must be called after the wait for `-q`, which would otherwise count as latency.
+    pub(super) fn task(&self, number: i64) -> MessageTask {
+        MessageTask { number, began: self.options.own_options.needs_times().then(clock::now) }
     }
 
     fn announcement(&self, number: i64) -> String {
@@ -148,7 +154,7 @@ mod tests {
     #[test]
     fn messages_are_numbered_from_one() {
         let run = GoSourceRun::for_tests(&["-m", "2"]);
-        let numbers = [(); 3].map(|()| run.take_one().map(|task| task.number));
+        let numbers = [(); 3].map(|()| run.take_one());
         assert_eq!(numbers, [Some(1), Some(2), None]);
         assert_eq!(GoSourceRun::for_tests(&["-m", "0"]).take_one(), None);
     }

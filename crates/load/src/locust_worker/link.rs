@@ -125,14 +125,11 @@ impl MasterLink {
     pub(super) fn run(mut self) -> WorkerExit {
         loop {
             self.receive();
-            let now = clock::now();
             if self.interrupt.requested() != StopRequest::Nothing {
-                self.worker.terminate(now);
+                self.worker.terminate(clock::now());
             }
-            let usage = self.usage.latest(now);
-            let status = self.load_status();
-            self.worker.tick(now, &status, usage);
-            if let Some(exit) = self.act() {
+            // Act before the tick, so that the status in the tick includes a load that a message has just started.
+            if let Some(exit) = self.act().or_else(|| self.tick()) {
                 self.flush();
                 self.linger();
                 return exit;
@@ -143,6 +140,14 @@ impl MasterLink {
                 return WorkerExit::Terminated;
             }
         }
+    }
+
+    fn tick(&mut self) -> Option<WorkerExit> {
+        let now = clock::now();
+        let usage = self.usage.latest(now);
+        let status = self.load_status();
+        self.worker.tick(now, &status, usage);
+        self.act()
     }
 
     fn receive(&mut self) {

@@ -25,9 +25,11 @@ pub struct LocustWorkerOptions {
     pub master: String,
     /// Maximum number of users that the worker accepts. If the master asks for more, the worker starts only this many.
     pub max_sessions: u32,
-    /// Servers that a master may name, each in the form of [`mailrun_locust::canonical_target`]. A master cannot direct
-    /// load to any other server.
+    /// Servers that a master may name, by the names that `server_name` returns. A master cannot direct load to other
+    /// servers.
     pub targets: Vec<String>,
+    /// See [`WorkerLimits::server_name`].
+    pub server_name: fn(&str) -> Option<String>,
     /// Time that messages in transit have to finish when the load is stopped.
     pub drain: Duration,
     /// Time without a master after which the worker ends with an error.
@@ -46,6 +48,7 @@ pub fn run(options: &LocustWorkerOptions, load_for: impl Fn(Option<&str>) -> Res
     let limits = WorkerLimits {
         max_sessions: options.max_sessions,
         targets: options.targets.clone(),
+        server_name: options.server_name,
         drain: options.drain,
         master_timeout: options.master_timeout,
     };

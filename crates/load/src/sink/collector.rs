@@ -146,11 +146,13 @@ impl MonitoredRun for SinkRun {
         LiveProgress {
             elapsed_s: (now - view.began).as_secs_f64(),
             delivered: total.messages,
+            delivered_per_s: run.and_then(|run| run.delivered_times.per_s()).unwrap_or_default(),
             recipients: total.recipients,
             settled: run.map_or(0, |run| run.units.count() + run.bounces.units.count_without(&run.units)),
             closed: view.closed_mailboxes(),
             bytes: total.bytes,
             errors: total.errors.total(),
+            ordered: total.errors.ordered(),
             now: LiveTimes::of(recent),
             run: run.map(|run| LiveTimes::of(&run.delivered)).unwrap_or_default(),
             ..LiveProgress::default()

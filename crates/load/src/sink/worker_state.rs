@@ -6,6 +6,7 @@ use super::session_rules::{DomainSlots, RuleEffect, SERVICE_CLOSING};
 use crate::tally_exchange::{self, TallySender};
 use mailrun_measurement::domains::{DomainUnit, MAX_DOMAINS};
 use mailrun_measurement::errors::ErrorEvent;
+use mailrun_measurement::record::ErrorRow;
 use mailrun_measurement::rewrites::{MAX_REWRITES, Rewrite, RewrittenUnit};
 use mailrun_measurement::slowest::SlowDelivery;
 use mailrun_measurement::trace::{HeaderSample, MessageName, RecipientId, load_stage_of, message_number};
@@ -384,7 +385,7 @@ impl SinkWorkerState {
         recipient: Option<&Path<'_>>,
     ) {
         let Some(code) = effect.error_code() else { return };
-        let text = format!("on purpose: {}", by.rule.text());
+        let text = format!("{}{}", ErrorRow::ORDERED_PREFIX, by.rule.text());
         let tally = &mut **self.tally.borrow_mut();
         let error = ErrorEvent { phase: phase(command), code, text: &text, at: clock::now() };
         tally.count_error(error, || recipient.map(|path| String::from_utf8_lossy(path.as_bytes()).into_owned()));

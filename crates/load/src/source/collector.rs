@@ -132,8 +132,8 @@ impl SourceCollector {
     fn should_abandon(&mut self, interrupt: &Interrupt) -> bool {
         let now = clock::now();
         let control = self.monitor.run.context.options.control.clone();
-        if let Some(limit) = control.as_ref().and_then(|control| control.drain_limit()) {
-            self.monitor.stop(Ending::Complete, now, limit);
+        if let Some(deadline) = control.as_ref().and_then(|control| control.drain_deadline()) {
+            self.monitor.stop(Ending::Complete, now, deadline.saturating_sub(now));
         }
         self.monitor.poll(
             now,
@@ -285,6 +285,8 @@ impl MonitoredRun for SourceLoad {
             created: self.total.created,
             sent: self.total.sent,
             accepted: self.total.accepted,
+            sent_per_s: self.total.sent_times.per_s().unwrap_or_default(),
+            accepted_per_s: self.total.accepted_times.per_s().unwrap_or_default(),
             recipients: self.total.recipients_accepted,
             settled: 0,
             bytes: self.total.bytes_accepted,

@@ -83,7 +83,8 @@ pub struct LoadControl {
     sessions: AtomicU32,
     first_message: u64,
     interrupt: Interrupt,
-    drain_limit: Mutex<Option<Duration>>,
+    /// Time at which the load stops waiting for messages in transit. `None` until the load is drained.
+    drain_deadline: Mutex<Option<Duration>>,
     counts: Mutex<LoadCounts>,
     plan: OnceLock<Weak<LoadPlan>>,
     next_message: AtomicU64,
@@ -104,7 +105,7 @@ impl LoadControl {
             sessions: AtomicU32::new(users),
             first_message,
             interrupt,
-            drain_limit: Mutex::default(),
+            drain_deadline: Mutex::default(),
             counts: Mutex::default(),
             plan: OnceLock::new(),
             next_message: AtomicU64::new(first_message),
@@ -122,9 +123,11 @@ impl LoadControl {
     }
 
     /// Ends the load, so that no more messages begin. Messages in transit have at most `limit` to
-    /// finish. Only the first call has an effect.
+    /// finish. Further calls can only shorten this time.
     pub fn drain(&self, limit: Duration) {
-        lock(&self.drain_limit).get_or_insert(limit);
+        let until = clock::now() + limit;
+        let mut deadline = lock(&self.drain_deadline);
+        *deadline = Some(deadline.map_or(until, |earlier| earlier.min(until)));
         if let Some(plan) = self.plan() {
             plan.stop();
         }
@@ -163,15 +166,15 @@ impl LoadControl {
         self.interrupt
     }
 
-    pub(super) fn drain_limit(&self) -> Option<Duration> {
-        *lock(&self.drain_limit)
+    pub(super) fn drain_deadline(&self) -> Option<Duration> {
+        *lock(&self.drain_deadline)
     }
 
     /// Connects this control with a load at its beginning. If [`Self::drain`] was called earlier,
     /// the load stops at once.
     pub(super) fn attach(&self, plan: &Arc<LoadPlan>) {
         let _ = self.plan.set(Arc::downgrade(plan));
-        if self.drain_limit().is_some() {
+        if self.drain_deadline().is_some() {
             plan.stop();
         }
     }
@@ -189,6 +192,18 @@ impl LoadControl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_drain_can_be_shortened_but_not_prolonged() {
+        let control = LoadControl::new(1, 0, Interrupt::watch().unwrap());
+        assert_eq!(control.drain_deadline(), None);
+        control.drain(Duration::from_secs(60));
+        let first = control.drain_deadline();
+        control.drain(Duration::from_secs(600));
+        assert_eq!(control.drain_deadline(), first);
+        control.drain(Duration::ZERO);
+        assert!(control.drain_deadline() < first);
+    }
 
     #[test]
     fn message_numbers_end_where_those_of_the_next_host_begin() {

@@ -196,7 +196,7 @@ impl HopRow {
         self.by_state().iter().map(|(_, count)| count).sum()
     }
 
-    pub(crate) fn by_state(&self) -> [(EntryState, u64); 5] {
+    pub fn by_state(&self) -> [(EntryState, u64); 5] {
         [
             (EntryState::Ready, self.ready),
             (EntryState::Deferred, self.deferred),

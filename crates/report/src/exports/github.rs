@@ -44,7 +44,7 @@ pub fn annotations(record: &Record) -> String {
     let title = format!("mailrun {}: {}", record.name, Headline::of(record).name());
     let missed = record.thresholds.iter().filter(|row| !row.passed);
     let missed = missed.map(missed_text);
-    let reason = (!headline::is_of_threshold(record)).then(|| record.verdict.why.clone());
+    let reason = headline::reason_beside_thresholds(record).map(str::to_owned);
     let messages = reason.into_iter().chain(missed).take(MAX_ANNOTATIONS);
     messages.map(|message| annotation(level, &title, &message)).collect()
 }
@@ -69,7 +69,8 @@ mod tests {
     use super::*;
     use crate::sample;
     use mailrun_measurement::judge;
-    use mailrun_measurement::record::ThresholdRow;
+    use mailrun_measurement::reason::Reason;
+    use mailrun_measurement::record::{Cause, ThresholdRow};
 
     #[test]
     fn a_run_that_passed_says_nothing() {
@@ -81,14 +82,20 @@ mod tests {
     fn a_missed_threshold_is_annotated_once() {
         let mut record = sample::held();
         let missed = ThresholdRow {
-            expression: "sent.p99 < 1ms".to_owned(),
+            expression: "rejected <= 1".to_owned(),
             value: Some(2.0),
             missed: true,
             ..ThresholdRow::default()
         };
         record.thresholds = vec![missed];
         record.verdict = judge::decide(judge::threshold_reasons(&record), "");
-        assert_eq!(annotations(&record), "::error title=mailrun quick%3A FAIL::sent.p99 < 1ms: it was 2\n");
+        let of_threshold = "::error title=mailrun quick%3A FAIL::rejected <= 1: it was 2\n";
+        assert_eq!(annotations(&record), of_threshold);
+        // The threshold remains the main reason of the verdict, because rejected mail weighs more than bounced mail.
+        let bounced = Reason::new(Cause::Bounced, "76 of 300 messages bounced.".to_owned());
+        judge::add_reason(&mut record.verdict, bounced, "");
+        let of_verdict = "::error title=mailrun quick%3A FAIL::76 of 300 messages bounced.\n";
+        assert_eq!(annotations(&record), format!("{of_verdict}{of_threshold}"));
     }
 
     #[test]

@@ -157,14 +157,13 @@ fn verdict(record: &Record) -> Option<JunitProblem> {
     let headline = Headline::of(record);
     let kind = match headline {
         Headline::Judged(Outcome::Pass) | Headline::Received | Headline::Sent => return None,
-        // Report no second problem for a missed threshold, because the threshold has a test case of its own.
-        _ if headline::is_of_threshold(record) => return None,
         Headline::Judged(Outcome::Fail) => ProblemKind::Failure,
         Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => ProblemKind::Error,
     };
-    let message = record.verdict.why.clone();
+    // Report no second problem for missed thresholds alone, because each threshold has a test case of its own.
+    let message = headline::reason_beside_thresholds(record)?.to_owned();
     let mut details = vec![message.clone(), headline::counts(record), headline::figures(record)];
-    details.extend(headline::reasons(record).cloned());
+    details.extend(record.verdict.reasons.iter().filter(|reason| **reason != message).cloned());
     Some(JunitProblem { kind, word: headline.name(), message, details })
 }
 
@@ -216,6 +215,9 @@ fn legal(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::sample;
+    use mailrun_measurement::judge;
+    use mailrun_measurement::reason::Reason;
+    use mailrun_measurement::record::Cause;
 
     fn threshold(value: Option<f64>, passed: bool) -> ThresholdRow {
         ThresholdRow {
@@ -262,12 +264,31 @@ mod tests {
     fn a_missed_threshold_counts_once_and_the_command_keeps_its_quotes() {
         let mut record = sample::held();
         record.thresholds = vec![threshold(Some(3.5), false)];
-        record.verdict = mailrun_measurement::judge::decide(mailrun_measurement::judge::threshold_reasons(&record), "");
+        record.verdict = judge::decide(judge::threshold_reasons(&record), "");
         record.command = ["mailrun", "bench", "--threshold", "accepted.p99 < 2ms"].map(str::to_owned).to_vec();
         let text = junit(&[record]);
         assert!(text.contains("tests=\"2\" failures=\"1\" errors=\"0\""), "{text}");
         assert!(text.contains("value=\"mailrun bench --threshold &apos;accepted.p99 &lt; 2ms&apos;\""), "{text}");
         assert!(text.contains("name=\"outcome\" value=\"FAIL\""), "{text}");
+    }
+
+    #[test]
+    fn a_cause_beside_a_missed_threshold_is_a_failure_of_its_own() {
+        let mut record = sample::held();
+        let missed = ThresholdRow {
+            expression: "rejected <= 0.1%".to_owned(),
+            limit: Some(0.1),
+            unit: "%".to_owned(),
+            ..threshold(Some(10.0), false)
+        };
+        record.thresholds = vec![missed];
+        let bounced = Reason::new(Cause::Bounced, "76 of 300 messages bounced.".to_owned());
+        let reasons = judge::threshold_reasons(&record).into_iter().chain([bounced]);
+        record.verdict = judge::decide(reasons.collect(), "");
+        assert!(record.verdict.why.contains("rejected <= 0.1%"), "the threshold is the main reason");
+        let text = junit(&[record]);
+        assert!(text.contains("tests=\"2\" failures=\"2\" errors=\"0\""), "{text}");
+        assert!(text.contains("message=\"76 of 300 messages bounced.\" type=\"FAIL\""), "{text}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tells the reader of a page what its numbers do not prove, for example that a single run shows no variation.
 use super::escape::isolated;
 use super::tables::PagePart;
+use crate::capacity::is_local;
 use mailrun_measurement::record::{Arrival, Record, Role};
 use mailrun_text::numbers::{counted, seconds};
 
@@ -48,11 +49,12 @@ fn arrival(record: &Record) -> Option<String> {
 
 fn network(record: &Record) -> Option<String> {
     let target = record.workload.target.as_str();
-    let is_loopback = ["127.", "[::1]", "::1", "localhost"].iter().any(|start| target.starts_with(start));
-    is_loopback.then(|| {
-        "The load went over the loopback interface: a network's delay and loss are not in the figures, and all processes \
-         shared this host's processors."
-            .to_owned()
+    let way = if target.starts_with("unix:") { "through a Unix-domain socket" } else { "over the loopback interface" };
+    is_local(target).then(|| {
+        format!(
+            "The load went {way}: a network's delay and loss are not in the figures, and all processes shared this \
+             host's processors."
+        )
     })
 }
 

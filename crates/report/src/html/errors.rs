@@ -2,8 +2,7 @@
 //! recipient to look for in the server's log.
 use super::tables;
 use super::tables::{PagePart, PageRuns};
-use crate::fates::errors_once;
-use crate::figures::Section;
+use crate::figures::{Section, errors_once};
 use crate::mades;
 use mailrun_measurement::record::{ErrorRow, Record};
 use mailrun_text::numbers::fixed;
@@ -42,14 +41,12 @@ fn section(record: &Record) -> Option<Section> {
 
 fn cells(row: &ErrorRow) -> Vec<Cell> {
     let time = |at: Option<f64>| at.map_or_else(|| Cell::from("–"), |at| Cell::Number(at, fixed(at, 1)));
-    let code = match row.code {
-        0 => Cell::from("–"),
-        code => Cell::Number(f64::from(code), code.to_string()),
-    };
+    // The reply code is part of the error's name, so it is a text and has no ratio to a baseline.
+    let code = if row.code == 0 { "–".to_owned() } else { row.code.to_string() };
     let sample = row.sample.as_deref().unwrap_or_default();
     vec![
         Cell::from(row.phase.name()),
-        code,
+        Cell::from(code),
         Cell::Count(row.count),
         time(row.first_s),
         time(row.last_s),

@@ -132,6 +132,23 @@ mod tests {
     }
 
     #[test]
+    fn a_page_says_that_the_load_went_over_no_network() {
+        for (target, way) in [
+            ("127.0.0.1:25", Some("over the loopback interface")),
+            ("amqp://guest@127.0.0.1:5672", Some("over the loopback interface")),
+            ("amqp://[::1]", Some("over the loopback interface")),
+            ("unix:/run/lmtp", Some("through a Unix-domain socket")),
+            ("amqp://broker.example:5672", None),
+        ] {
+            let mut record = sample::mades();
+            record.workload.target = target.to_owned();
+            let text = page(&record, None);
+            let said = text.split("The load went ").nth(1).and_then(|rest| rest.split(':').next());
+            assert_eq!(said, way, "{target}");
+        }
+    }
+
+    #[test]
     fn the_parts_are_in_the_order_of_reading() {
         let record = sample_runs::failed();
         let names = |record: &Record| -> Vec<&str> {

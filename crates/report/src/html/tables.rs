@@ -90,9 +90,18 @@ fn cell(column: &ColumnCells, row: usize, baseline: Option<f64>) -> String {
     }
 }
 
+/// Finds the row of the baseline with the same name. The columns before the first number name a row, because one column
+/// may not be enough: for example, the phase and the reply code name an error together.
 fn same_row(columns: &[ColumnCells], others: &[ColumnCells], row: usize) -> Option<usize> {
-    let name = without_branch(&columns.first()?.cells.get(row)?.0);
-    others.first()?.cells.iter().position(|(other, _)| without_branch(other) == name)
+    let has_number = |column: &ColumnCells| column.cells.iter().any(|(_, number)| number.is_some());
+    let is_name = |(own, other): &(&ColumnCells, &ColumnCells)| {
+        own.title == other.title && !has_number(own) && !has_number(other)
+    };
+    let names: Vec<_> = columns.iter().zip(others).take_while(is_name).collect();
+    let name =
+        |column: &ColumnCells, row: usize| column.cells.get(row).map(|(text, _)| without_branch(text).to_owned());
+    let rows = names.first()?.1.cells.len();
+    (0..rows).find(|place| names.iter().all(|(own, other)| name(own, row) == name(other, *place)))
 }
 
 /// Removes the tree lines in front of a name, which only a terminal needs.
@@ -150,5 +159,15 @@ mod tests {
         assert!(text.contains("<data value=\"3\">3.000</data> <small class=\"ratio\">2.00×</small>"), "{text}");
         assert!(text.contains("<data value=\"2\">2.000</data></td>"), "{text}");
         assert!(text.contains("<th scope=\"row\"><bdi>a</bdi></th>"), "{text}");
+        let errors = |counts: [u64; 2]| {
+            let mut table = Table::new([("phase", Align::Left), ("code", Align::Right), ("count", Align::Right)]);
+            for (code, count) in ["450", "550"].into_iter().zip(counts) {
+                table.row(vec![Cell::from("rcpt"), Cell::from(code), Cell::Count(count)]);
+            }
+            table
+        };
+        let text = table("t", &errors([10, 30]), Some(&errors([20, 60])), None);
+        assert_eq!(text.matches("0.50×").count(), 2, "each error has the ratio to the same error: {text}");
+        assert_eq!(text.matches("class=\"ratio\"").count(), 2, "a reply code has no ratio: {text}");
     }
 }

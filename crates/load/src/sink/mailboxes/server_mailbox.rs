@@ -161,8 +161,8 @@ impl ServerMailbox {
                 let session = ImapSession::new(options, identity, &self.folder, position, deletes, is_encrypted, now);
                 Session::Imap(Box::new(session))
             }
-            Memory::Pop(known) => {
-                Session::Pop(Box::new(PopSession::new(options, identity, known.take(), is_encrypted, now)))
+            Memory::Pop(listing) => {
+                Session::Pop(Box::new(PopSession::new(options, identity, listing.take(), is_encrypted, now)))
             }
         };
         let end = self.drive(&mut session, &mut stream, is_starting).await;
@@ -285,10 +285,12 @@ impl ServerMailbox {
             Event::Message(message) => {
                 let result = read_trace(&message.content, self.options.whole);
                 let deletes = self.watcher.count(&message.id, &result, message.announced, message.bytes);
-                session.handled(deletes.then_some(message.uid), out);
+                session.handled(message.uid, deletes, out);
             }
             Event::Deleted(count) => self.watcher.deleted(count),
-            Event::NotDeleted(error) => self.watcher.complain(phase(error.step()), &error.to_string()),
+            Event::NotDeleted(error) | Event::NotFetched(error) => {
+                self.watcher.complain(phase(error.step()), &error.to_string());
+            }
             Event::Done => return Ok(true),
         }
         Ok(false)
@@ -340,15 +342,12 @@ impl Session {
         }
     }
 
-    /// Continues the session after a message has been counted. `deleted` is the message's number in this session if the
-    /// message should be deleted.
-    fn handled(&mut self, deleted: Option<u32>, out: &mut Vec<u8>) {
+    /// Continues the session after the message `uid` has been counted. `deletes` tells whether to delete the message.
+    fn handled(&mut self, uid: u32, deletes: bool, out: &mut Vec<u8>) {
         match self {
-            Self::Imap(session) => deleted.into_iter().for_each(|uid| session.delete(uid)),
-            Self::Pop(session) => {
-                deleted.into_iter().for_each(|uid| session.delete(uid));
-                session.handled(clock::now(), out);
-            }
+            Self::Imap(session) if deletes => session.delete(uid),
+            Self::Imap(_) => {}
+            Self::Pop(session) => session.handled(deletes, clock::now(), out),
         }
     }
 }

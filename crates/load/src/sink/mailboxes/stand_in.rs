@@ -1,5 +1,5 @@
-//! Tests the watching of a mailbox with a simulated IMAP server. The server breaks connections, refuses logins, and
-//! reports new mail by IDLE or only when the sink asks for it.
+//! Tests the watching of a mailbox with a stand-in for an IMAP server. The stand-in breaks connections, refuses logins,
+//! and reports mail by IDLE or when it is asked. Also tests the watching of a Maildir.
 use super::super::active_rules::ActiveRules;
 use super::super::rulebook::Rulebook;
 use super::super::worker_state::{SinkContext, TallyTransfer};
@@ -174,12 +174,16 @@ impl Watching {
             credentials: Some(Credentials::new("user", password)),
             server: Some(Endpoint::Tcp(address)),
         };
+        Self::watch(mailbox, poll, None)
+    }
+
+    fn watch(mailbox: WatchedMailbox, poll: Option<Duration>, deletes: Option<RunId>) -> anyhow::Result<Self> {
         let options = MailboxOptions {
             mailboxes: vec![mailbox],
             poll,
             existing: false,
             whole: false,
-            deletes: None,
+            deletes,
             probe_mail: None,
             tls: MailboxTls::default(),
         };
@@ -299,4 +303,32 @@ fn a_mailbox_that_cannot_be_opened_is_an_error_at_once() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = Watching::start(free, "secret", None).err().unwrap().to_string();
     assert!(error.starts_with(&format!("cannot watch imap://user@{free}: ")) && error.contains("refused"), "{error}");
+}
+
+#[test]
+fn a_message_of_a_maildir_counts_when_it_can_be_read() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name);
+    for part in ["new", "cur", "tmp"] {
+        std::fs::create_dir(path(part)).unwrap();
+    }
+    let mailbox = WatchedMailbox {
+        url: format!("maildir:{}", root.path().display()).parse().unwrap(),
+        address: "user@a.example".to_owned(),
+        credentials: None,
+        server: None,
+    };
+    let mut watching = Watching::watch(mailbox, None, Some(RUN)).unwrap();
+    // Not even root can open a symbolic link to itself.
+    std::os::unix::fs::symlink("1.a", path("new/1.a")).unwrap();
+    watching.await_total("the error", |total| total.errors.total() >= 1);
+    std::fs::write(path("tmp/1.a"), field(0)).unwrap();
+    std::fs::rename(path("tmp/1.a"), path("new/1.a")).unwrap();
+    watching.await_total("the message", |total| total.messages >= 1);
+    assert_eq!((watching.run().units.count(), watching.run().duplicates), (1, 0));
+    let counts = watching.watchers.counts();
+    watching.watchers.stop();
+    let row = counts.row();
+    assert_eq!((row.broken, row.closed, row.deleted), (0, 0, 1), "{row:?}");
+    assert!(!path("new/1.a").exists());
 }
